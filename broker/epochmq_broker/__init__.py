@@ -1,0 +1,1 @@
+"""The broker: store, request processors, consumer groups, replication."""

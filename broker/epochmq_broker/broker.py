@@ -1,0 +1,273 @@
+"""The broker put together: which parts there are, who knows whom, and the order in which they start and stop.
+
+Start: recover the store, read the tables, deliver delayed messages, listen, and only then tell the
+nameservers. Stop is the way back: take leave of the nameservers, answer what is held and under way, write the
+tables, flush and close the store (which removes the `abort` file, the mark of a broker that did not stop).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import gc
+import logging
+import socket
+import time
+from collections.abc import Mapping
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.locks import RebalanceLocks
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.admin import admin_handlers
+from epochmq_broker.processors.admin_parts import AdminParts
+from epochmq_broker.processors.client import ClientProcessor
+from epochmq_broker.processors.message_modes import MessageModes
+from epochmq_broker.processors.pull import PullProcessor
+from epochmq_broker.processors.query import QueryProcessor
+from epochmq_broker.processors.reply import ReplyProcessor
+from epochmq_broker.processors.send import SendProcessor
+from epochmq_broker.processors.send_back import SendBackProcessor
+from epochmq_broker.processors.send_fast import FastSend
+from epochmq_broker.put import MessagePut
+from epochmq_broker.registration import Registration
+from epochmq_broker.schedule import DelayService
+from epochmq_broker.state_files import StateFiles
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.ticks import Ticks
+from epochmq_broker.topics import TopicTable
+from epochmq_broker.uniq_key import UniqKeys
+from epochmq_protocol.headers import RegisterBrokerResponseHeader
+from epochmq_protocol.message import encode_host
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import FastHandler, Handler
+from epochmq_protocol.transport.server import RemotingServer
+from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+CLIENT_SWEEP_MS = 10_000
+LOCK_SWEEP_MS = 60_000
+SAMPLE_MS = 1000
+
+
+class Phase(enum.Enum):
+    """Where a broker is in its life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+class Broker:
+    """One broker. Make it, `start`, `stop`."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.live = LiveConfig(loaded.config, loaded.without_effect)
+        config = self.live.current
+        self.store_host = encode_host(_ip_of(config.broker_ip1), config.listen_port)
+        self.topics = TopicTable(config, now_ms)
+        self.groups = SubscriptionGroupTable(config, now_ms)
+        self.offsets = ConsumerOffsetTable(
+            now_ms,
+            version_step=config.consumer_offset_update_version_step,
+            server_side_reset=config.use_server_side_reset_offset,
+        )
+        self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
+        self.locks = RebalanceLocks()
+        self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
+        self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets)
+        self.store = MessageStore(StoreConfig.of(config), self.store_host)
+        self.put = MessagePut(self.live, self.store)
+        self.ha = HAService(self.live, self.store, self.put, controlled=False)
+        self.delays = DelayService(self.live, self.store, self.put, self.stats)
+        self.client = RemotingClient()
+        self.registration = Registration(self.live, self.topics, self.client)
+        self.registration.on_answer.append(self._registered)
+        self.ticks = Ticks()
+        uniq_keys = UniqKeys(_ip_of(config.broker_ip1))
+        self.send = SendProcessor(
+            self.live, self.put, self.topics, self.groups, self.locks, self.stats, self.store_host, uniq_keys
+        )
+        self.fast_send = FastSend(self.live, self.store, self.put, self.topics, self.stats, self.store_host)
+        self.pull = PullProcessor(
+            self.live, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats
+        )
+        self.modes = MessageModes(config.config_dir, self.topics, self.groups)
+        self.client_requests = ClientProcessor(
+            self.live, self.store, self.topics, self.groups, self.offsets, self.clients, self.locks
+        )
+        self.clients.on_group_change.append(self.client_requests.notify_group_change)
+        self._servers = self._make_servers(config)
+        self._phase = Phase.NEW
+
+    # life
+
+    async def start(self) -> None:
+        """Serves from now on. Raises ConfigError, OSError or StoreDamagedError; `stop` is needed then too."""
+        await self.start_parts()
+        await self.ha.start()
+        config = self.live.current
+        for server, port in zip(self._servers, (config.listen_port, config.vip_port), strict=True):
+            await server.start(config.bind_address, port)
+        self.registration.start()
+        # What is there now stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        log.info("broker %s serves at %s", config.broker_name, config.broker_addr)
+
+    async def start_parts(self) -> None:
+        """Everything but the ports and the nameservers."""
+        self.store.load()
+        self.ha.load()
+        self.files.load()
+        self.delays.load()
+        self.modes.load()
+        self.files.persist()
+        self.store.on_append.append(self.pull.hold.arrived)
+        self.store.start()
+        self.live.on_change.append(self._reconfigured)
+        self.topics.on_change.append(self._topics_changed)
+        self.pull.hold.start()
+        if self.live.current.broker_role != "SLAVE":
+            self.delays.start()
+        self._start_ticks()
+        self._phase = Phase.RUNNING
+
+    async def stop(self) -> None:
+        """Stops in order; what was acknowledged is on disk afterwards. Does what there is to do after a start
+        that failed half way."""
+        await self.registration.stop()
+        self.pull.hold.stop()
+        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
+        await self.ha.stop()
+        self.ticks.stop()
+        if self._phase is Phase.RUNNING:
+            self._phase = Phase.STOPPED
+            self.delays.stop()
+            self.files.persist()
+        self.store.stop()
+        await self.client.close()
+        log.info("broker %s has stopped", self.live.current.broker_name)
+
+    # parts
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code → handler of everything but pulls, which only the main port serves."""
+        parts = AdminParts(
+            self.live,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.clients,
+            self.stats,
+            self.files,
+            self.delays,
+            self.registration,
+            self.ha,
+        )
+        return {
+            **admin_handlers(parts),
+            **self.modes.handlers(),
+            **self.send.handlers(),
+            **SendBackProcessor(
+                self.live, self.store, self.put, self.topics, self.groups, self.stats
+            ).handlers(),
+            **ReplyProcessor(
+                self.live, self.put, self.topics, self.clients, self.stats, self.store_host
+            ).handlers(),
+            **QueryProcessor(self.live, self.store).handlers(),
+            **self.client_requests.handlers(),
+        }
+
+    def _make_servers(self, config: BrokerConfig) -> tuple[RemotingServer, RemotingServer]:
+        """The main port with everything, and the VIP port without pulls."""
+        common, fast = self.handlers(), self.fast_send.fast()
+        settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
+        tls = _tls_settings(config)
+
+        def server(handlers: Mapping[int, Handler], fast: Mapping[bytes, FastHandler]) -> RemotingServer:
+            return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=self._lost)
+
+        return (
+            server({**common, **self.pull.handlers()}, {**fast, **self.pull.fast()}),
+            server(common, fast),
+        )
+
+    def _start_ticks(self) -> None:
+        live, every = self.live, self.ticks.every
+        every(lambda: SAMPLE_MS, "statistics", self._sample)
+        every(
+            lambda: live.current.flush_consumer_offset_interval,
+            "writing consumer offsets",
+            self.files.persist_offsets,
+        )
+        every(lambda: live.current.flush_delay_offset_interval, "writing delay offsets", self.delays.persist)
+        every(lambda: CLIENT_SWEEP_MS, "looking for silent clients", self._sweep_clients)
+        every(lambda: LOCK_SWEEP_MS, "looking for expired locks", lambda: self.locks.sweep(now_ms()))
+        self.ticks.start()
+
+    def _registered(self, answer: RegisterBrokerResponseHeader) -> None:
+        """A nameserver says where the group's master serves replicas; a configured address wins."""
+        if answer.ha_server_addr and not self.live.current.ha_master_address:
+            self.ha.follow(answer.ha_server_addr)
+
+    def _sample(self) -> None:
+        self.stats.sample(now_ms(), time.localtime().tm_yday)
+
+    def _sweep_clients(self) -> None:
+        for channel in self.clients.sweep(now_ms()):
+            if isinstance(channel, Connection):
+                channel.close()
+
+    def _lost(self, connection: Connection) -> None:
+        self.clients.channel_closed(connection)
+
+    def _topics_changed(self, names: tuple[str, ...]) -> None:
+        """Nobody waits on the queue of a topic that is gone: one made anew under its name is another
+        queue."""
+        gone = {name for name in names if name not in self.topics}
+        if gone:
+            self.pull.hold.release(lambda pull: pull.request.topic in gone)
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Hands new settings to whoever keeps them."""
+        self.topics.settings = after
+        self.groups.settings = after
+        self.offsets.version_step = after.consumer_offset_update_version_step
+        self.offsets.server_side_reset = after.use_server_side_reset_offset
+        self.store.configure(StoreConfig.of(after))
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def _ip_of(host: str) -> str:
+    """The address a name stands for; records and message ids hold addresses."""
+    with contextlib.suppress(OSError):
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
+    log.warning("%s cannot be resolved; message ids carry 127.0.0.1", host)
+    return "127.0.0.1"
+
+
+def _tls_settings(config: BrokerConfig) -> TlsSettings | None:
+    if not config.tls_server_cert_path:
+        return None
+    return TlsSettings(
+        mode=TlsMode(config.tls_server_mode),
+        cert_path=config.tls_server_cert_path,
+        key_path=config.tls_server_key_path,
+        trust_path=config.tls_server_trust_cert_path or None,
+        client_auth=ClientAuth(config.tls_server_need_client_auth),
+    )

@@ -1,0 +1,325 @@
+"""Who is connected: producers and consumers by group, what the groups subscribe, and when it is time to tell
+a group that its members have changed.
+
+The rules are those of RocketMQ's ProducerManager, ConsumerManager and ConsumerGroupInfo. A channel is
+whatever object stands for a client's connection; the registry keys by it, reads its `remote` and does no I/O.
+`on_group_change` callbacks get a consumer group and its present channels; they send
+NOTIFY_CONSUMER_IDS_CHANGED.
+"""
+# pure: state and rules only, time comes in as an argument
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from epochmq_protocol.bodies import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+
+CHANNEL_EXPIRY_MS = 120_000
+SUBSCRIPTION_EXPIRY_MS = 600_000
+
+
+class Channel(Protocol):
+    """A client's connection, compared by identity."""
+
+    @property
+    def remote(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+
+
+class Client:
+    """A client on a channel, as its last heartbeat described it."""
+
+    __slots__ = ("channel", "client_id", "language", "last_update_ms", "version")
+
+    def __init__(self, channel: Channel, client_id: str, language: int, version: int, now_ms: int) -> None:
+        self.channel = channel
+        self.client_id = client_id
+        self.language = language
+        self.version = version
+        self.last_update_ms = now_ms
+
+
+class ConsumerGroup:
+    """The online members of a consumer group and what they subscribe. The newest heartbeat decides for
+    all."""
+
+    __slots__ = ("clients", "consume_from_where", "consume_type", "message_model", "name", "subscriptions")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type: ConsumeType | None = None
+        self.message_model: MessageModel | None = None
+        self.consume_from_where: ConsumeFromWhere | None = None
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.clients: dict[Channel, Client] = {}
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Client ids of the members, one for each channel."""
+        return [client.client_id for client in self.clients.values()]
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message, so that a change of members concerns nobody."""
+        return self.message_model is MessageModel.BROADCASTING
+
+    def find(self, client_id: str) -> Client | None:
+        """The member with that client id."""
+        return next((client for client in self.clients.values() if client.client_id == client_id), None)
+
+    def join(self, client: Client, data: ConsumerData) -> bool:
+        """Adds or refreshes a member; whether it is new."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        known = self.clients.get(client.channel)
+        if known is not None and known.client_id == client.client_id:
+            known.last_update_ms = client.last_update_ms
+            return False
+        self.clients[client.channel] = client
+        return known is None
+
+    def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> tuple[bool, bool]:
+        """Becomes a group that subscribes exactly these. (a topic came or went, anything at all is
+        different)."""
+        wanted = {subscription.topic: subscription for subscription in subscriptions}
+        topics_changed = self.subscriptions.keys() != wanted.keys()
+        anything = topics_changed
+        for topic in self.subscriptions.keys() - wanted.keys():
+            del self.subscriptions[topic]
+        for topic, subscription in wanted.items():
+            old = self.subscriptions.get(topic)
+            if old is None or subscription.sub_version > old.sub_version:
+                self.subscriptions[topic] = subscription
+                anything = True
+        return topics_changed, anything
+
+
+class ClientRegistry:
+    """All clients of a broker. `generation` grows whenever a subscription or a group's kind may have changed,
+    so that the pull path may cache what it looked up and compare one int."""
+
+    def __init__(
+        self, expiry_ms: int = CHANNEL_EXPIRY_MS, subscription_expiry_ms: int = SUBSCRIPTION_EXPIRY_MS
+    ) -> None:
+        self.expiry_ms = expiry_ms
+        self.subscription_expiry_ms = subscription_expiry_ms
+        self.generation = 0
+        self.on_group_change: list[Callable[[str, list[Channel]], None]] = []
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Channel, Client]] = {}
+        self._producer_ids: dict[str, Channel] = {}
+        self._fingerprints: dict[str, int] = {}
+        self._compensated: dict[str, ConsumerGroup] = {}
+        self._groups_of_channel: dict[Channel, tuple[set[str], set[str]]] = {}
+        self._turn = 0
+
+    # consumers
+
+    def group(self, name: str) -> ConsumerGroup | None:
+        """The consumer group if any member is online."""
+        return self._consumers.get(name)
+
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroup]:
+        """All online consumer groups, to read only."""
+        return self._consumers
+
+    def register_consumer(
+        self, client: Client, data: ConsumerData, *, notify: bool = True, with_subscriptions: bool = True
+    ) -> bool:
+        """Takes a heartbeat's word about one group; whether members or subscribed topics changed. `notify` is
+        the group's notifyConsumerIdsChangedEnable; without subscriptions (heartbeat V2) the known ones
+        stay."""
+        name = data.group_name
+        group = self._consumers.get(name)
+        if group is None:
+            group = self._consumers[name] = ConsumerGroup(name)
+            self.generation += 1
+        was = (group.consume_type, group.message_model)
+        joined = group.join(client, data)
+        if was != (group.consume_type, group.message_model):
+            self.generation += 1
+        if joined:
+            self._groups_of(client.channel)[1].add(name)
+        changed = False
+        if with_subscriptions:
+            changed, anything = group.subscribe(data.subscription_data_set)
+            self.generation += anything
+        # A heartbeat without subscriptions never reports more than a new member, as in RocketMQ.
+        if (joined or changed) and notify and not group.is_broadcasting:
+            self._notify(group)
+        return joined or changed
+
+    def fingerprint(self, group: str, value: int) -> bool:
+        """Notes the fingerprint of a group's newest heartbeat V2 (0 for V1); whether it differs from the one
+        before. The client whose heartbeat differs sends its subscriptions again."""
+        before = self._fingerprints.get(group)
+        self._fingerprints[group] = value
+        return before is not None and before != value
+
+    def unregister_consumer(self, name: str, channel: Channel, *, notify: bool = True) -> None:
+        """Takes a client out of a consumer group; the group goes with its last member."""
+        group = self._consumers.get(name)
+        if group is None:
+            return
+        self._leave(group, channel)
+        if notify and not group.is_broadcasting:
+            self._notify(group)
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """What a group subscribes of a topic, by heartbeat or else by a pull that carried its
+        subscription."""
+        online = self._consumers.get(group)
+        if online is not None:
+            found = online.subscriptions.get(topic)
+            if found is not None:
+                return found
+        compensated = self._compensated.get(group)
+        return None if compensated is None else compensated.subscriptions.get(topic)
+
+    def subscription_count(self, group: str) -> int:
+        """How many topics an online group subscribes."""
+        online = self._consumers.get(group)
+        return 0 if online is None else len(online.subscriptions)
+
+    def compensate(
+        self,
+        group: str,
+        topic: str,
+        subscription: SubscriptionData,
+        consume_type: ConsumeType,
+        message_model: MessageModel,
+    ) -> None:
+        """Notes the subscription a pull carried, for a consumer that sends no heartbeats. It is forgotten ten
+        minutes after its version, which is a time in epoch ms."""
+        known = self._compensated.get(group)
+        if known is None:
+            known = self._compensated[group] = ConsumerGroup(group)
+        known.consume_type, known.message_model = consume_type, message_model
+        before = known.subscriptions.get(topic)
+        known.subscriptions[topic] = subscription
+        # Every such pull comes with a version of its own; what counts is what it says.
+        said = (subscription.expression_type, subscription.sub_string)
+        if before is None or (before.expression_type, before.sub_string) != said:
+            self.generation += 1
+
+    def consumers_of(self, topic: str) -> set[str]:
+        """What QUERY_TOPIC_CONSUME_BY_WHO says of online consumers. RocketMQ 5.3.3 enters the topic's own
+        name where the group's belongs, and its tools print what it answers; so the answer is the same
+        here."""
+        return {topic} if any(topic in group.subscriptions for group in self._consumers.values()) else set()
+
+    # producers
+
+    @property
+    def producers(self) -> Mapping[str, Mapping[Channel, Client]]:
+        """Producer group -> its clients by channel, to read only."""
+        return self._producers
+
+    def register_producer(self, group: str, client: Client) -> bool:
+        """Adds or refreshes a producer; whether it is new."""
+        clients = self._producers.setdefault(group, {})
+        known = clients.get(client.channel)
+        if known is not None:
+            known.last_update_ms = client.last_update_ms
+            return False
+        clients[client.channel] = client
+        self._producer_ids[client.client_id] = client.channel
+        self._groups_of(client.channel)[0].add(group)
+        return True
+
+    def unregister_producer(self, group: str, channel: Channel) -> None:
+        """Takes a client out of a producer group; the group goes with its last member."""
+        clients = self._producers.get(group)
+        client = None if clients is None else clients.pop(channel, None)
+        if client is None:
+            return
+        if not clients:
+            del self._producers[group]
+        groups = self._groups_of_channel.get(channel)
+        if groups is not None:
+            groups[0].discard(group)
+            self._forget_channel_if_idle(channel, groups)
+            if groups[0]:
+                return
+        if self._producer_ids.get(client.client_id) is channel:
+            del self._producer_ids[client.client_id]
+
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """The channel a producer of that client id was registered on last."""
+        return self._producer_ids.get(client_id)
+
+    def any_producer(self, group: str) -> Channel | None:
+        """An open channel of a producer group, taking turns."""
+        channels = [channel for channel in self._producers.get(group, ()) if not channel.closed]
+        if not channels:
+            return None
+        self._turn += 1
+        return channels[self._turn % len(channels)]
+
+    # channels
+
+    def channel_closed(self, channel: Channel) -> None:
+        """Forgets everything that came over a channel and tells the consumer groups it was in."""
+        groups = self._groups_of_channel.get(channel)
+        if groups is None:
+            return
+        producers, consumers = groups
+        for name in list(producers):
+            self.unregister_producer(name, channel)
+        for name in list(consumers):
+            self.unregister_consumer(name, channel)
+        self._groups_of_channel.pop(channel, None)
+
+    def sweep(self, now_ms: int) -> list[Channel]:
+        """Forgets channels without a heartbeat for the expiry time and returns them, to be closed; and
+        subscriptions of pulls that are too old. A group that loses a member this way is told, which RocketMQ
+        leaves out."""
+        expired: dict[Channel, None] = {}
+        tables = [*self._producers.values(), *(group.clients for group in self._consumers.values())]
+        for clients in tables:
+            for client in clients.values():
+                if now_ms - client.last_update_ms > self.expiry_ms:
+                    expired[client.channel] = None
+        for channel in expired:
+            self.channel_closed(channel)
+        for name in list(self._compensated):
+            subscriptions = self._compensated[name].subscriptions
+            for topic, subscription in list(subscriptions.items()):
+                if now_ms - subscription.sub_version > self.subscription_expiry_ms:
+                    del subscriptions[topic]
+                    self.generation += 1
+            if not subscriptions:
+                del self._compensated[name]
+        return list(expired)
+
+    def _leave(self, group: ConsumerGroup, channel: Channel) -> None:
+        group.clients.pop(channel, None)
+        groups = self._groups_of_channel.get(channel)
+        if groups is not None:
+            groups[1].discard(group.name)
+            self._forget_channel_if_idle(channel, groups)
+        if not group.clients and self._consumers.pop(group.name, None) is not None:
+            self._fingerprints.pop(group.name, None)
+            self.generation += 1
+
+    def _groups_of(self, channel: Channel) -> tuple[set[str], set[str]]:
+        return self._groups_of_channel.setdefault(channel, (set(), set()))
+
+    def _forget_channel_if_idle(self, channel: Channel, groups: tuple[set[str], set[str]]) -> None:
+        if not groups[0] and not groups[1]:
+            self._groups_of_channel.pop(channel, None)
+
+    def _notify(self, group: ConsumerGroup) -> None:
+        channels = list(group.clients)
+        for callback in self.on_group_change:
+            callback(group.name, channels)

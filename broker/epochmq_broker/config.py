@@ -1,0 +1,384 @@
+"""The broker's settings: RocketMQ's own keys as one frozen struct, and the file they are read from.
+
+A `broker.conf` written for the Java broker works. Every key falls in one of four classes, decided here:
+
+* a field of `BrokerConfig`: it has its effect;
+* a name in `config_keys.WITHOUT_EFFECT`: Java knows it, this broker has nothing it could steer (thread pool
+  sizes, RocksDB, metrics exporters …). It is accepted, kept for GET_BROKER_CONFIG, and reported in one line;
+* a name in `config_keys.REFUSED_UNLESS`: Java knows it and ignoring it would break a promise (replication,
+  access control, another store type). Any value but the harmless one is refused;
+* anything else is unknown: a warning by name.
+
+Bad values are refused by key, value and expectation (`ConfigError`), where Java falls back to its default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
+from epochmq_protocol import properties, settings
+from epochmq_protocol.errors import ConfigError
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+PortOrDerived = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Percent = Annotated[int, Meta(ge=1, le=100)]
+Text = Annotated[str, Meta(min_length=1)]
+
+CONSUME_QUEUE_UNIT_BYTES = 20
+
+_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2"}
+_ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$")
+_DELAY_LEVEL = re.compile(r"^[0-9]+[smhd]$")
+_DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def rocketmq_key(field: str) -> str:
+    """RocketMQ's spelling of a snake_case field: `flush_disk_type` is `flushDiskType`."""
+    head, *tail = field.split("_")
+    return _NAMES.get(field, head + "".join(part.capitalize() for part in tail))
+
+
+class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
+    """RocketMQ's BrokerConfig, BrokerIdentity, MessageStoreConfig and NettyServerConfig in one, with the
+    defaults of 5.3.3. Times are milliseconds and sizes bytes unless the comment says otherwise.
+    """
+
+    # who
+    broker_name: Text = ""  # default: the host's name
+    broker_cluster_name: Text = "DefaultCluster"
+    broker_id: NotNegative = 0
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = "ASYNC_MASTER"
+    region_id: str = "DefaultRegion"
+
+    # where
+    bind_address: Text = "0.0.0.0"
+    listen_port: Port = 10911  # the VIP port is two below
+    ha_listen_port: PortOrDerived = 0  # 0: one above listenPort
+    broker_ip1: str = ""  # advertised to clients; default: this host's first address that is not loopback
+    broker_ip2: str = ""  # advertised to slaves; default: brokerIP1's default
+    namesrv_addr: str = ""  # `host:port;host:port`; default: the environment's NAMESRV_ADDR
+    server_channel_max_idle_time_seconds: Positive = 120
+    # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted too.
+    tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
+    tls_server_cert_path: str = ""  # empty: no TLS
+    tls_server_key_path: str = ""
+    tls_server_trust_cert_path: str = ""
+    tls_server_need_client_auth: Literal["none", "optional", "require"] = "none"
+
+    # registration
+    register_name_server_period: Annotated[int, Meta(ge=1000)] = 30_000  # Java uses it within 10–60 s
+    register_broker_timeout_mills: Positive = 24_000
+    force_register: bool = True
+    send_heartbeat_timeout_millis: Positive = 1000
+    broker_heartbeat_interval: Positive = 1000
+    broker_not_active_timeout_millis: Positive = 10_000
+    enable_slave_acting_master: bool = False
+
+    # replication
+    ha_master_address: str = ""  # of a SLAVE; default: what the nameserver says
+    ha_send_heartbeat_interval: Positive = 5000
+    ha_housekeeping_interval: Positive = 20_000
+    ha_transfer_batch_size: Positive = 32 * 1024
+    ha_max_gap_not_in_sync: Positive = 256 * 1024 * 1024
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: Positive = 100 * 1024 * 1024
+    ha_max_time_slave_not_catchup: Positive = 15_000
+    check_sync_state_set_period: Annotated[int, Meta(ge=10)] = 5000
+    slave_timeout: Positive = 3000
+    total_replicas: Positive = 1
+    in_sync_replicas: Positive = 1
+    min_in_sync_replicas: Positive = 1
+    all_ack_in_sync_state_set: bool = False
+    enable_auto_in_sync_replicas: bool = False
+    sync_from_last_file: bool = False
+    async_learner: bool = False
+    store_path_epoch_file: str = ""  # default: <storePathRootDir>/epochFileCheckpoint
+
+    # topics and groups
+    broker_permission: Annotated[int, Meta(ge=0, le=7)] = 6
+    default_topic_queue_nums: Positive = 8
+    auto_create_topic_enable: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    enable_create_sys_group: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: Text = "RMQ_SYS_TRACE_TOPIC"
+    trace_on: bool = True
+    revive_queue_num: Positive = 8
+    timer_wheel_enable: bool = True  # only makes its topic; timer messages are refused
+    validate_system_topic_when_update_topic: bool = True
+    enable_mixed_message_type: bool = False
+    clear_retry_topic_when_delete_topic: bool = True
+    config_black_list: str = "configBlackList;brokerConfigPath"
+
+    # sending
+    max_message_size: Positive = 4 * 1024 * 1024
+    reject_transaction_message: bool = False
+    start_accept_send_request_time_stamp: NotNegative = 0  # epoch ms
+    store_reply_message_enable: bool = True
+    default_query_max_num: Positive = 32
+
+    # pulling
+    long_polling_enable: bool = True
+    short_polling_time_mills: Positive = 1000
+    slave_read_enable: bool = False
+    offset_check_in_slave: bool = False
+    lite_pull_message_enable: bool = True
+    reject_pull_consumer_enable: bool = False
+    use_server_side_reset_offset: bool = True
+    max_transfer_bytes_on_message_in_memory: Positive = 256 * 1024
+    max_transfer_count_on_message_in_memory: Positive = 32
+    max_transfer_bytes_on_message_in_disk: Positive = 64 * 1024
+    max_transfer_count_on_message_in_disk: Positive = 8
+    max_filter_message_size: Positive = 16_000
+    access_message_in_memory_max_ratio: Percent = 40
+
+    # clients
+    notify_consumer_ids_changed_enable: bool = True
+    channel_expired_timeout: Positive = 120_000
+    subscription_expired_timeout: Positive = 600_000
+    flush_consumer_offset_interval: Positive = 5000
+    consumer_offset_update_version_step: Positive = 500
+    enable_register_producer: bool = True
+
+    # delay levels
+    message_delay_level: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    flush_delay_offset_interval: Positive = 10_000
+    delay_offset_update_version_step: Positive = 200
+
+    # the store
+    store_path_root_dir: Text = "~/store"
+    store_path_commit_log: str = ""  # default: <storePathRootDir>/commitlog
+    mapped_file_size_commit_log: Annotated[int, Meta(ge=4096, le=2**31 - 1)] = 1024 * 1024 * 1024
+    mapped_file_size_consume_queue: Annotated[int, Meta(ge=CONSUME_QUEUE_UNIT_BYTES)] = 300_000 * 20
+    flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
+    sync_flush_timeout: Positive = 5000
+    flush_interval_commit_log: Positive = 500
+    flush_commit_log_least_pages: NotNegative = 4
+    flush_commit_log_thorough_interval: Positive = 10_000
+    flush_interval_consume_queue: Positive = 1000
+    flush_consume_queue_least_pages: NotNegative = 2
+    flush_consume_queue_thorough_interval: Positive = 60_000
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    max_hash_slot_num: Positive = 5_000_000
+    max_index_num: Positive = 20_000_000
+    max_msgs_num_batch: Positive = 64
+    delete_when: Text = "04"  # hours of the day, separated by ;
+    file_reserved_time: NotNegative = 72  # hours
+    disk_max_used_space_ratio: Annotated[int, Meta(ge=10, le=95)] = 75
+    disk_space_warning_level_ratio: Percent = 90
+    disk_space_clean_forcibly_ratio: Percent = 85
+    clean_file_forcibly_enable: bool = True
+    delete_file_batch_max: Positive = 10
+    clean_resource_interval: Positive = 10_000
+    destroy_maped_file_interval_forcibly: Positive = 120_000
+    delete_commit_log_files_interval: NotNegative = 100
+    delete_consume_queue_files_interval: NotNegative = 100
+    redelete_hanged_file_interval: Positive = 120_000
+    check_crc_on_recover: bool = msgspec.field(name="checkCRCOnRecover", default=True)
+    os_page_cache_busy_time_out_mills: Positive = 1000
+    warm_maped_file_enable: bool = False
+    enable_schedule_message_stats: bool = True
+
+    @property
+    def vip_port(self) -> int:
+        """The second port, without the pull family (RocketMQ: fastListenPort)."""
+        return self.listen_port - 2
+
+    @property
+    def broker_addr(self) -> str:
+        """What clients are told: `brokerIP1:listenPort`."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_server_addr(self) -> str:
+        """What slaves are told: `brokerIP2:haListenPort`."""
+        return f"{self.broker_ip2}:{self.ha_listen_port}"
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """The nameservers' addresses, in the order given, without duplicates."""
+        return tuple(dict.fromkeys(addr.strip() for addr in self.namesrv_addr.split(";") if addr.strip()))
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Delay of every level in ms; level n is item n-1 (ScheduleMessageService.parseDelayLevel)."""
+        return tuple(
+            int(word[:-1]) * _DELAY_UNITS_MS[word[-1]] for word in self.message_delay_level.split(" ") if word
+        )
+
+    @property
+    def root_dir(self) -> Path:
+        """storePathRootDir as a path, `~` expanded."""
+        return Path(self.store_path_root_dir).expanduser()
+
+    @property
+    def config_dir(self) -> Path:
+        """Where topics.json, consumerOffset.json … live."""
+        return self.root_dir / "config"
+
+    def as_properties(self) -> dict[str, str]:
+        """Every key of this struct with its value as a Java properties file spells it, sorted."""
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in sorted(msgspec.to_builtins(self).items())
+        }
+
+
+class Loaded(Struct, frozen=True):
+    """What a configuration file said: settings, warnings for a person, and the keys kept without effect."""
+
+    config: BrokerConfig
+    warnings: tuple[str, ...] = ()
+    without_effect: dict[str, str] = {}
+
+
+class LiveConfig:
+    """The settings in force, and who wants to know when UPDATE_BROKER_CONFIG changes them.
+
+    `current` is replaced as a whole; holders that copied a value out of it re-read it in `on_change`.
+    """
+
+    __slots__ = ("current", "on_change", "without_effect")
+
+    def __init__(self, config: BrokerConfig, without_effect: Mapping[str, str] | None = None) -> None:
+        self.current = config
+        self.without_effect: dict[str, str] = dict(without_effect or {})
+        self.on_change: list[Callable[[BrokerConfig, BrokerConfig], None]] = []
+
+    def update(self, changes: Mapping[str, str]) -> list[str]:
+        """Applies RocketMQ keys; all or nothing. Returns warnings about unknown keys. Raises ConfigError."""
+        text = self.current.as_properties() | dict(changes)
+        loaded = from_properties(text)
+        before, self.current = self.current, loaded.config
+        self.without_effect |= loaded.without_effect
+        if before != self.current:
+            for notify in self.on_change:
+                notify(before, self.current)
+        return list(loaded.warnings)
+
+    def as_properties(self) -> dict[str, str]:
+        """Every key with its value, those without effect included, as GET_BROKER_CONFIG answers them."""
+        return self.without_effect | self.current.as_properties()
+
+
+def load_broker_config(path: str | Path | None, overrides: Mapping[str, str] | None = None) -> Loaded:
+    """Reads a `broker.conf` (a Java properties file); `overrides` win over it. Raises ConfigError."""
+    text: dict[str, str] = {}
+    if path is not None:
+        try:
+            text = properties.parse(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError("brokerConfigPath", str(path), f"a readable file ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError("brokerConfigPath", str(path), "a file in UTF-8") from error
+        text["brokerConfigPath"] = str(path)
+    return from_properties(text | dict(overrides or {}))
+
+
+def from_properties(text: Mapping[str, str]) -> Loaded:
+    """Settings from RocketMQ keys, defaults filled in and cross-field rules checked. Raises ConfigError."""
+    wanted: dict[str, str] = {}
+    without_effect: dict[str, str] = {}
+    for key, value in text.items():
+        if key.startswith("tls."):
+            key = rocketmq_key(re.sub("([A-Z])", lambda found: "_" + found[1].lower(), key).replace(".", "_"))
+        if key in REFUSED_UNLESS:
+            harmless, why = REFUSED_UNLESS[key]
+            if value.strip().lower() not in harmless:
+                raise ConfigError(key, value, f"{harmless[0] or 'nothing'}: {why}")
+            without_effect[key] = value
+        elif key in WITHOUT_EFFECT:
+            without_effect[key] = value
+        else:
+            wanted[key] = value.strip()
+    config, warnings = settings.load(BrokerConfig, wanted)
+    return Loaded(_completed(config), tuple(warnings), without_effect)
+
+
+def _completed(config: BrokerConfig) -> BrokerConfig:
+    """Fills what depends on this host or on other keys, then checks the rules that span keys."""
+    fill: dict[str, Any] = {}
+    if not config.broker_name:
+        fill["broker_name"] = socket.gethostname() or "DEFAULT_BROKER"
+    if not config.broker_ip1:
+        fill["broker_ip1"] = _advertised_address(config.bind_address)
+    if not config.broker_ip2:
+        fill["broker_ip2"] = config.broker_ip1 or fill["broker_ip1"]
+    if not config.ha_listen_port:
+        fill["ha_listen_port"] = config.listen_port + 1
+    if not config.namesrv_addr:
+        fill["namesrv_addr"] = os.environ.get("NAMESRV_ADDR", "")
+    if config.mapped_file_size_consume_queue % CONSUME_QUEUE_UNIT_BYTES:
+        # As Java does: rounded up to whole units.
+        units = -(-config.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_BYTES)
+        fill["mapped_file_size_consume_queue"] = units * CONSUME_QUEUE_UNIT_BYTES
+    config = msgspec.structs.replace(config, **fill)
+    _check(config)
+    return config
+
+
+def _check(config: BrokerConfig) -> None:
+    if config.listen_port < 3 or config.listen_port > 65534:
+        raise ConfigError(
+            "listenPort",
+            str(config.listen_port),
+            "3 to 65534: the VIP port is two below, the HA port one above",
+        )
+    if config.ha_listen_port in (config.listen_port, config.vip_port):
+        raise ConfigError("haListenPort", str(config.ha_listen_port), "neither listenPort nor listenPort-2")
+    for addr in config.nameservers:
+        match = _ADDRESS.match(addr)
+        if match is None or not 0 < int(match.group(2)) < 65536:
+            raise ConfigError("namesrvAddr", config.namesrv_addr, "host:port, several separated by ';'")
+    words = config.message_delay_level.split(" ")
+    if not all(_DELAY_LEVEL.match(word) for word in words):
+        raise ConfigError(
+            "messageDelayLevel", config.message_delay_level, "such as '1s 5s 1m 2h 1d', one blank between"
+        )
+    for hour in config.delete_when.split(";"):
+        if not (hour.strip().isdigit() and int(hour) < 24):
+            raise ConfigError("deleteWhen", config.delete_when, "hours 00 to 23, several separated by ';'")
+    if config.max_message_size + 64 * 1024 + 8 > config.mapped_file_size_commit_log:
+        raise ConfigError(
+            "maxMessageSize",
+            str(config.max_message_size),
+            "a record of it (64 KiB more) to fit in one file of mappedFileSizeCommitLog",
+        )
+    if (config.broker_id != 0) != (config.broker_role == "SLAVE"):
+        raise ConfigError("brokerId", str(config.broker_id), "0 for a master, any other for brokerRole=SLAVE")
+    if config.ha_master_address and not _ADDRESS.match(config.ha_master_address):
+        raise ConfigError("haMasterAddress", config.ha_master_address, "host:port")
+    if bool(config.tls_server_cert_path) != bool(config.tls_server_key_path):
+        raise ConfigError(
+            "tlsServerKeyPath", config.tls_server_key_path, "set together with tlsServerCertPath"
+        )
+    if config.tls_server_mode == "enforcing" and not config.tls_server_cert_path:
+        raise ConfigError(
+            "tlsServerMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
+        )
+
+
+def _advertised_address(bind_address: str) -> str:
+    """The address to tell others: the bound one, or the one this host would use to reach the outside."""
+    if bind_address not in ("0.0.0.0", "::", ""):
+        return bind_address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,70 @@
+# pure: which bytes the next block holds
+"""Which bytes of the log the next block to a replica holds, and what its header says
+(`AutoSwitchHAConnection`).
+
+A block lies in one file and in one epoch, and is labelled with the epoch its bytes belong to. Bytes from
+before the first epoch, of a log that was begun without a controller, go under the first epoch's label.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from epochmq_broker.ha.epochs import Epochs
+from epochmq_protocol.epochs import OFFSET_MAX
+from epochmq_protocol.ha import encode_default_transfer, encode_transfer
+
+
+class Label(Struct, frozen=True):
+    """The epoch of bytes up to `until`, as a header carries it."""
+
+    epoch: int
+    start_offset: int
+    until: int
+
+
+class Blocks:
+    """Cuts one connection's stream into blocks. `epochs` is None without a controller: blocks have no
+    epoch then."""
+
+    __slots__ = ("_epochs", "_file_size", "_label")
+
+    def __init__(self, epochs: Epochs | None, file_size: int) -> None:
+        self._epochs = epochs
+        self._file_size = file_size
+        self._label: Label | None = None
+
+    def epochs_changed(self) -> None:
+        """An epoch was appended: the last one has an end now."""
+        self._label = None
+
+    def label(self, position: int) -> Label:
+        """The epoch that the byte at `position` belongs to."""
+        label = self._label
+        if label is not None and position < label.until:
+            return label
+        epochs = self._epochs
+        entries = epochs.entries if epochs is not None else []
+        if epochs is None or not entries:
+            return Label(0, 0, OFFSET_MAX)
+        entry = epochs.find(position)
+        if entry is None:
+            first = entries[0]
+            return Label(first.epoch, first.start_offset, first.start_offset)
+        label = self._label = Label(entry.epoch, entry.start_offset, epochs.end_of(entry))
+        return label
+
+    def size(self, position: int, end: int, most: int) -> int:
+        """How many bytes the block at `position` holds, of a log that ends at `end`."""
+        file_end = position - position % self._file_size + self._file_size
+        size = min(end, file_end, position + most) - position
+        if self._epochs is not None:
+            size = min(size, self.label(position).until - position)
+        return size
+
+    def header(self, position: int, size: int, confirm_offset: int) -> bytes:
+        """The header of a block, or (`size` 0) of a heartbeat."""
+        if self._epochs is None:
+            return encode_default_transfer(position, size)
+        label = self.label(position)
+        return encode_transfer(size, position, label.epoch, label.start_offset, confirm_offset)

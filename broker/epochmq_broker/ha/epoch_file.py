@@ -1,0 +1,101 @@
+"""`epochFileCheckpoint`: the epochs on disk (`CheckpointFile`).
+
+Replaced as a whole, durably, the former content kept as `.bak`: an epoch is on disk before anything written
+in it is served. An empty list is never written, as in Java, whose readers take an empty file for a broken
+one; what is forgotten last therefore stays in the file, and is compared again at the next handshake.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from epochmq_broker.ha.epochs import Epochs
+from epochmq_protocol.epochs import EpochEntry, format_file, parse_file
+from epochmq_protocol.errors import RemoteProtocolError
+
+log = logging.getLogger(__name__)
+
+
+class EpochFile:
+    """The epochs of a log and the file that keeps them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.epochs = Epochs()
+
+    def load(self) -> None:
+        """Reads the file, or its `.bak` when it is missing, empty or broken. RemoteProtocolError when both
+        are there and broken: the history must not be guessed."""
+        broken: RemoteProtocolError | None = None
+        for candidate in (self.path, self._backup):
+            if not candidate.exists():
+                continue
+            text = candidate.read_text(encoding="utf-8", errors="replace")
+            if not text.strip():
+                continue
+            try:
+                self.epochs = Epochs(parse_file(text))
+                return
+            except RemoteProtocolError as error:
+                log.error("%s: %s", candidate, error)
+                broken = RemoteProtocolError(f"{candidate}: {error}")
+        if broken is not None:
+            raise broken
+
+    @property
+    def _backup(self) -> Path:
+        return self.path.with_name(self.path.name + ".bak")
+
+    def append(self, entry: EpochEntry) -> bool:
+        """Appends an epoch and saves it; False when it is not greater than the last one. OSError: it is not
+        saved, and not there."""
+        if not self.epochs.append(entry):
+            return False
+        try:
+            self._save()
+        except OSError:
+            self.epochs.truncate_epochs_from(entry.epoch)
+            raise
+        return True
+
+    def truncate_suffix(self, offset: int) -> None:
+        """Forgets the epochs that start at or after `offset`."""
+        if self.epochs.truncate_suffix(offset):
+            self._save()
+
+    def truncate_epochs_from(self, epoch: int) -> None:
+        """Forgets the epochs of this number and newer."""
+        if self.epochs.truncate_epochs_from(epoch):
+            self._save()
+
+    def truncate_prefix(self, offset: int) -> None:
+        """Forgets the epochs that end at or before `offset`."""
+        if self.epochs.truncate_prefix(offset):
+            self._save()
+
+    def _save(self) -> None:
+        entries = self.epochs.entries
+        if not entries:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            _replace(self._backup, self.path.read_bytes())
+        _replace(self.path, format_file(entries).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.write(fd, data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

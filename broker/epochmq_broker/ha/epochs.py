@@ -1,0 +1,112 @@
+# pure: the epochs of a log
+"""The epochs of one log (`EpochFileCache`), and where a replica's log stops being its master's.
+
+The rules, from RIP-44 and RocketMQ's code:
+
+- An epoch is appended only if both its number and its start are greater than the last one's. Two elections
+  without a byte between them leave one entry, the first: its number is then behind the master's epoch.
+- An epoch ends where the next one starts. The last one ends where the log does.
+- A replica's log is its master's up to the end of the newest epoch that both have with the same start: to
+  the smaller of its two ends. Without one, nothing is known to be common.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry
+
+
+class Epochs:
+    """The epochs of one log, ascending."""
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.append(entry)
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        """A copy of all entries."""
+        return list(self._entries)
+
+    @property
+    def last(self) -> EpochEntry | None:
+        """The newest entry."""
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch's number, -1 without any."""
+        return self._entries[-1].epoch if self._entries else -1
+
+    def append(self, entry: EpochEntry) -> bool:
+        """Appends an entry; False, and nothing changed, when it is not greater in both."""
+        last = self.last
+        if last is not None and (entry.epoch <= last.epoch or entry.start_offset <= last.start_offset):
+            return False
+        self._entries.append(entry)
+        return True
+
+    def truncate_suffix(self, offset: int) -> bool:
+        """Forgets the epochs that start at or after `offset`; whether there were any."""
+        kept = [entry for entry in self._entries if entry.start_offset < offset]
+        changed = len(kept) != len(self._entries)
+        self._entries = kept
+        return changed
+
+    def truncate_epochs_from(self, epoch: int) -> bool:
+        """Forgets the epochs of this number and newer; whether there were any."""
+        kept = [entry for entry in self._entries if entry.epoch < epoch]
+        changed = len(kept) != len(self._entries)
+        self._entries = kept
+        return changed
+
+    def truncate_prefix(self, offset: int) -> bool:
+        """Forgets the epochs that end at or before `offset` (expired files); whether there were any. The last
+        one has no end."""
+        kept = [entry for entry in self._entries if self.end_of(entry) > offset]
+        changed = len(kept) != len(self._entries)
+        self._entries = kept
+        return changed
+
+    def end_of(self, entry: EpochEntry) -> int:
+        """Where an entry's epoch ends; OFFSET_MAX for the last."""
+        at = self._entries.index(entry) + 1
+        return self._entries[at].start_offset if at < len(self._entries) else OFFSET_MAX
+
+    def find(self, offset: int) -> EpochEntry | None:
+        """The epoch that the byte at `offset` was, or will be, written in."""
+        at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
+        return self._entries[at] if at >= 0 else None
+
+
+def truncation_point(
+    local: Sequence[EpochEntry], local_end: int, master: Sequence[EpochEntry], master_end: int
+) -> int | None:
+    """Up to which byte a replica's log is its master's (`EpochFileCache.findConsistentPoint`). None: no epoch
+    is common, and nothing can be said. An empty local history is for the caller: there is nothing to
+    compare."""
+    theirs = {entry.epoch: at for at, entry in enumerate(master)}
+    for at in range(len(local) - 1, -1, -1):
+        entry = local[at]
+        there = theirs.get(entry.epoch)
+        if there is None or master[there].start_offset != entry.start_offset:
+            continue
+        own_end = local[at + 1].start_offset if at + 1 < len(local) else local_end
+        master_epoch_end = master[there + 1].start_offset if there + 1 < len(master) else master_end
+        return min(own_end, master_epoch_end)
+    return None
+
+
+def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:
+    """Whether a log without a common epoch is one that a former master began alone, of which the present
+    one's election knows nothing: all of it is of one epoch, the master's first is newer, and both begin with
+    the log's first byte. Then nothing of it is common. Any other pair of logs is a mistake of somebody's."""
+    return (
+        len(local) == 1
+        and len(master) > 0
+        and local[0].start_offset == master[0].start_offset == 0
+        and local[0].epoch < master[0].epoch
+    )

@@ -1,0 +1,323 @@
+"""Follows a master: connects, agrees with it where the two logs part, takes what it sends, and begins anew
+when anything goes wrong (`DefaultHAClient`, `AutoSwitchHAClient`).
+
+The steps of a connection, each of which may be interrupted and is then taken again from the first:
+
+1. cut a record that is not whole off the end of the log;
+2. connect, introduce ourselves, receive the master's epochs;
+3. cut the log, queues, index and epochs where they stop being the master's; durable before the next step;
+4. tell the master where the log ends, and take what comes.
+
+Without a controller there are no epochs: steps 2 and 3 are a connection only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.epochs import began_elsewhere, truncation_point
+from epochmq_broker.ha.settings import HASettings
+from epochmq_broker.ha.stream import MasterStream
+from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_protocol.bodies import HAClientRuntimeInfo
+from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.ha import HAConnectionState, Handshake
+
+log = logging.getLogger(__name__)
+
+CONNECT_S: Final = 3.0
+HANDSHAKE_S: Final = 5.0
+PAUSE_MIN_S: Final = 0.1
+PAUSE_MAX_S: Final = 3.0
+CHECK_S: Final = 0.5
+SLICE: Final = 256
+"""Records looked at, or dispatched, before others have their turn."""
+
+
+class HADivergedError(EpochMQError):
+    """The two logs have no epoch in common: what of ours is the master's cannot be said."""
+
+
+class Step(enum.Enum):
+    """Where a replica is."""
+
+    WAITING = "waits for an address"
+    CONNECTING = "connects"
+    AGREEING = "agrees with its master where the logs part"
+    FOLLOWING = "follows"
+    STOPPED = "stopped"
+
+
+class Replica:
+    """One replica's life under one master after the other. `confirm_offset` is what the master said is
+    confirmed, as far as it is here."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        epochs: EpochFile | None,
+        settings: HASettings,
+        *,
+        broker_id: int,
+        confirm_offset: int = 0,
+    ) -> None:
+        """`epochs` is None without a controller: everything received counts as confirmed then."""
+        self.step = Step.WAITING
+        self.confirm_offset = confirm_offset
+        self.address: str | None = None
+        self.on_confirm: Callable[[int], None] = lambda offset: None
+        self._store = store
+        self._epochs = epochs
+        self._settings = settings
+        self._broker_id = broker_id
+        self._changed = asyncio.Event()
+        self._stream: MasterStream | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._dispatching = False
+        self._stopped = False
+        self._faults = 0
+        self._loop = asyncio.get_running_loop()
+
+    # Life
+
+    def start(self, address: str | None) -> None:
+        """Begins to follow; None: waits for `follow`."""
+        self.address = address
+        self._task = asyncio.create_task(self._run(), name="follow the master")
+
+    async def stop(self) -> None:
+        """Ends the connection; the log stays as it is."""
+        self._stopped = True
+        if self._stream is not None:
+            self._stream.close("we follow nobody any more")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.step = Step.STOPPED
+
+    def configure(self, settings: HASettings) -> None:
+        """Takes over new settings."""
+        self._settings = settings
+
+    def follow(self, address: str | None) -> None:
+        """Another master: the connection to the former one ends at once."""
+        if address == self.address:
+            return
+        log.info("follows %s instead of %s", address, self.address)
+        self.address = address
+        self._changed.set()
+        if self._stream is not None:
+            self._stream.close(f"the master is at {address} now")
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_MIN_S
+        while True:
+            self._changed.clear()
+            address = self.address
+            if not address:
+                self.step = Step.WAITING
+                await self._changed.wait()
+                continue
+            self.step = Step.CONNECTING
+            followed = False
+            try:
+                followed = await self._follow(address)
+            except (EpochMQError, DiskFullError, OSError, ValueError, TimeoutError) as error:
+                level = logging.ERROR if isinstance(error, HADivergedError) else logging.WARNING
+                log.log(level, "does not follow %s: %s", address, error or type(error).__name__)
+            except Exception:
+                log.exception("following %s failed", address)
+            if followed:
+                pause_s = PAUSE_MIN_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed.wait()
+            pause_s = min(pause_s * 2, PAUSE_MAX_S) if not self._changed.is_set() else PAUSE_MIN_S
+
+    async def _follow(self, address: str) -> bool:
+        """One connection, to its end; whether it came as far as following."""
+        self._store.note_received()
+        if self._epochs is not None:
+            await self._cut_torn()
+        host, _, port = address.rpartition(":")
+        introduce = None
+        if self._epochs is not None:
+            settings = self._settings
+            introduce = Handshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
+        stream = MasterStream(self._store.inflow, self._epochs, introduce, self._loop.time)
+        stream.on_bytes = self._grown
+        stream.on_confirm = self._confirmed
+        async with asyncio.timeout(CONNECT_S):
+            await self._loop.create_connection(lambda: stream, host.strip("[]"), int(port))
+        self._stream = stream
+        try:
+            if address != self.address:
+                return False
+            if self._epochs is not None:
+                self.step = Step.AGREEING
+                await self._agree(stream, self._epochs)
+            self.step = Step.FOLLOWING
+            log.info("follows %s from offset %d", address, self._store.max_phy_offset)
+            stream.follow()
+            why = await self._watch(stream)
+            log.warning("follows %s no more: %s", address, why)
+            return stream.frames > 0
+        finally:
+            stream.close("it is given up")
+            self._stream = None
+
+    async def _watch(self, stream: MasterStream) -> str:
+        """Until the connection ends: reports when there was nothing to report, and ends it when the master
+        is silent."""
+        while True:
+            done, _ = await asyncio.wait([stream.closed], timeout=CHECK_S)
+            if done:
+                return stream.closed.result()
+            settings = self._settings
+            now = self._loop.time()
+            stream.flow.turn(now)
+            if now - stream.read_at > settings.ha_housekeeping_interval / 1000:
+                stream.close(f"nothing was heard for {settings.ha_housekeeping_interval} ms")
+            elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000:
+                stream.acknowledge()
+            if self._store.inflow.waiting:
+                self._dispatch_soon()  # also after a fault
+
+    # Agreeing
+
+    async def _cut_torn(self) -> None:
+        """Step 1. What a former master sent last may be a part of a record."""
+        store = self._store
+        end = await sound_end(store)
+        if end < store.max_phy_offset:
+            log.info("the log ends at %d with a part of a record: cut to %d", store.max_phy_offset, end)
+            self._truncate(end, torn=True)
+            store.note_received()
+        assert self._epochs is not None
+        self._epochs.truncate_suffix(store.max_phy_offset + 1)
+
+    async def _agree(self, stream: MasterStream, epochs: EpochFile) -> None:
+        """Steps 2 and 3. Raises HADivergedError."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                header, theirs = await stream.handshake
+        except asyncio.CancelledError:
+            if stream.closed.done() and not self._stopped:
+                raise ConnectionError(stream.closed.result()) from None
+            raise
+        end = self._store.max_phy_offset
+        ours = epochs.epochs.entries
+        if end == 0 and self._store.min_phy_offset <= 0:
+            # An empty log is the beginning of any; what its epochs say is about bytes that are gone.
+            epochs.truncate_suffix(0)
+            return
+        if not ours:
+            return
+        point = truncation_point(ours, end, theirs, header.max_offset)
+        if point is None and began_elsewhere(ours, theirs):
+            point = 0
+        if point is None:
+            raise HADivergedError(
+                f"no epoch of this log {_brief(ours)} is one of the master's {_brief(theirs)}: "
+                "compare the two, and clear the store of the one that is wrong"
+            )
+        if point < end:
+            log.warning("the log ends at %d, the master's parts from it at %d: cut there", end, point)
+            self._truncate(point)
+        epochs.truncate_suffix(point)
+
+    def _truncate(self, offset: int, *, torn: bool = False) -> None:
+        self._store.truncate(offset, torn=torn)
+        if self.confirm_offset > offset:
+            self.confirm_offset = offset
+            self.on_confirm(offset)
+
+    # Taking
+
+    def _grown(self) -> None:
+        store = self._store
+        if store.config.sync_flush:
+            store.log_flusher.wake()
+        store.note_received()
+        if self._epochs is None:
+            self._dispatch_soon()
+
+    def _confirmed(self, offset: int) -> None:
+        if offset > self.confirm_offset:
+            self.confirm_offset = offset
+            self.on_confirm(offset)
+            self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        """One slice of what is confirmed goes into queues and index."""
+        self._dispatching = False
+        if self._stopped:
+            return
+        store = self._store
+        limit = store.max_phy_offset if self._epochs is None else self.confirm_offset
+        try:
+            more = store.inflow.dispatch(limit, SLICE)
+        except (DiskFullError, OSError) as error:
+            if self._faults == 0:
+                log.error("what was received cannot be dispatched: %s", error)
+            self._faults += 1
+            return
+        self._faults = 0
+        store.note_received()
+        if more:
+            self._dispatch_soon()
+
+    # What is told of it
+
+    @property
+    def state(self) -> HAConnectionState:
+        """RocketMQ's word for where this replica is."""
+        return {
+            Step.AGREEING: HAConnectionState.HANDSHAKE,
+            Step.FOLLOWING: HAConnectionState.TRANSFER,
+            Step.STOPPED: HAConnectionState.SHUTDOWN,
+        }.get(self.step, HAConnectionState.READY)
+
+    def runtime_info(self) -> HAClientRuntimeInfo:
+        """For GET_BROKER_HA_STATUS."""
+        stream = self._stream
+        shift = time.time() - self._loop.time()
+        return HAClientRuntimeInfo(
+            master_addr=self.address,
+            transferred_byte_in_second=stream.flow.bytes_per_second if stream is not None else 0,
+            max_offset=self._store.max_phy_offset,
+            last_read_timestamp=int((stream.read_at + shift) * 1000) if stream is not None else 0,
+            last_write_timestamp=int((stream.wrote_at + shift) * 1000) if stream is not None else 0,
+            master_flush_offset=self._store.checkpoint.master_flushed_offset,
+        )
+
+
+async def sound_end(store: MessageStore) -> int:
+    """Where the last whole, sound record behind what is dispatched ends; others have their turn meanwhile."""
+    position = store.inflow.dispatched
+    if position >= store.max_phy_offset:
+        return store.max_phy_offset
+    while True:
+        position, over = store.inflow.sound_until(position, SLICE)
+        if over:
+            return position
+        await asyncio.sleep(0)
+
+
+def _brief(entries: list[EpochEntry]) -> str:
+    shown = ", ".join(f"{entry.epoch} from {entry.start_offset}" for entry in entries[-5:])
+    return f"[{'…, ' if len(entries) > 5 else ''}{shown}]"

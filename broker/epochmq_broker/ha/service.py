@@ -1,0 +1,443 @@
+"""Replication as the rest of the broker sees it: one of four roles, and the way from one to another
+(`DefaultHAService`, `AutoSwitchHAService`).
+
+Roles, without a controller: a master whoever wants to may follow, or a replica of the master that the
+configuration or the nameserver names. With a controller: idle until it has spoken, then master or replica of
+an epoch.
+
+Becoming a master (`become_master`), in this order; an interruption leaves a broker that serves nobody, and
+the next call takes all steps again:
+
+1. stop following; cut the record that is not whole; go on at the next file when the log ends in a blank
+2. put what was not confirmed into the queues, so that no queue offset is given twice (#7689)
+3. append the epoch, durably, before a byte of it is written or served (#9689)
+4. take the controller's SyncStateSet as it is (#6342); readers see what is confirmed
+5. listen for replicas, take messages
+
+Becoming a replica (`become_replica`):
+
+1. take no more messages; answer the senders that wait; close and refuse the replicas' connections
+2. readers see what was confirmed
+3. follow (see `replica`)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.ha.acks import Acks
+from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.master import HAMaster
+from epochmq_broker.ha.replica import SLICE, Replica, sound_end
+from epochmq_broker.ha.settings import HASettings
+from epochmq_broker.ha.sync_state import Proposal, SyncState
+from epochmq_broker.put import MessagePut
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import RunningFlags
+from epochmq_protocol.bodies import EpochEntry as EpochBody
+from epochmq_protocol.bodies import (
+    EpochEntryCache,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+)
+from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.errors import EpochMQError
+
+log = logging.getLogger(__name__)
+
+
+class Role(enum.Enum):
+    """What this broker is to its group."""
+
+    IDLE = "idle"
+    CHANGING = "changing"
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+class HAService:
+    """The replication of one broker. Calls that change the role wait for one another.
+
+    `on_proposal` is called with a SyncStateSet to ask of the controller; from that moment its members count
+    as members, until `adopt` or `refused` says what became of it."""
+
+    def __init__(self, live: LiveConfig, store: MessageStore, put: MessagePut, *, controlled: bool) -> None:
+        """`controlled`: a controller decides about roles (enableControllerMode)."""
+        self.role = Role.IDLE
+        self.controlled = controlled
+        self.sync_state: SyncState | None = None
+        self.on_proposal: Callable[[Proposal], None] = lambda proposal: None
+        config = live.current
+        path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
+        self.epochs = EpochFile(Path(path).expanduser())
+        self._live = live
+        self._store = store
+        self._put = put
+        self._master: HAMaster | None = None
+        self._acks: Acks | None = None
+        self._replica: Replica | None = None
+        self._broker_id = 0
+        self._confirmed = 0
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        store.on_expire.append(self._expired)
+
+    # Life
+
+    def load(self) -> None:
+        """After the store's `load`, before anything is served: reads the epochs; with a controller nothing
+        may be put, and nothing be read that was not confirmed, before it has spoken (#6609, #6703). Raises
+        RemoteProtocolError for a broken epoch file."""
+        store = self._store
+        if not self.controlled:
+            return
+        self.epochs.load()
+        self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
+        self._save_confirmed()
+        store.show_until(self._confirmed)
+        store.set_flag(RunningFlags.REPLICA, True)
+
+    async def start(self) -> None:
+        """Without a controller: takes the configured role. Raises OSError when the HA port is taken."""
+        self._live.on_change.append(self._reconfigured)
+        if self.controlled:
+            return
+        async with self._lock:
+            if self._live.current.broker_role == "SLAVE":
+                self._store.set_flag(RunningFlags.REPLICA, True)
+                self._store.inflow.begin()
+                self._follow(self._live.current.ha_master_address or None, epochs=None)
+            else:
+                end = self._store.max_phy_offset
+                self._serve(self._sync(0, frozenset({0}), 0, 0, end), epochs=None)
+
+    async def stop(self) -> None:
+        """Ends replication; the log ends as it is."""
+        async with self._lock:
+            if self._reconfigured in self._live.on_change:
+                self._live.on_change.remove(self._reconfigured)
+            followed = self._replica is not None
+            await self._leave()
+            self.role = Role.IDLE
+            if followed:
+                await self._dispatch_rest()
+
+    async def _leave(self) -> None:
+        """Ends the present role."""
+        self.role = Role.CHANGING
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sync, self.sync_state = self.sync_state, None
+        if sync is not None:
+            self._store.set_flag(RunningFlags.REPLICA, True)
+            self._store.inflow.begin()
+            self._confirmed = sync.confirm_offset
+            self._save_confirmed()
+        acks, self._acks = self._acks, None
+        self._put.replicate(None)
+        self._put.wakes(None)
+        if acks is not None:
+            acks.stop()
+        master, self._master = self._master, None
+        if master is not None:
+            await master.stop()
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            await replica.stop()
+            self._confirmed = replica.confirm_offset
+            self._save_confirmed()
+
+    # With a controller
+
+    async def become_master(
+        self, epoch: int, sync_state_set: Collection[int], set_epoch: int, *, broker_id: int
+    ) -> None:
+        """This broker, `broker_id`, is the master of `epoch`. Raises EpochMQError for an epoch older than the
+        log's, OSError or DiskFullError when it cannot be."""
+        async with self._lock:
+            self._refuse_old(epoch)
+            members = frozenset(sync_state_set) | {broker_id}
+            if self.role is Role.MASTER and self.sync_state is not None:
+                self._go_on(epoch, members, set_epoch)
+                return
+            await self._leave()
+            self._broker_id = broker_id
+            await self._end_whole()
+            await self._dispatch_rest()
+            self._begin_epoch(epoch)
+            end = self._store.max_phy_offset
+            last = self.epochs.epochs.last
+            assert last is not None
+            sync = self._sync(broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end))
+            self._serve(sync, epochs=self.epochs)
+            log.info("master of epoch %d from offset %d on, in sync: %s", epoch, end, sorted(members))
+
+    async def become_replica(self, master_ha_address: str | None, epoch: int, *, broker_id: int) -> None:
+        """Another broker is the master of `epoch`; None while its address is not known (`follow` tells it).
+        Raises EpochMQError for an epoch older than the log's."""
+        async with self._lock:
+            self._refuse_old(epoch)
+            if self._replica is not None and self._broker_id == broker_id:
+                self._replica.follow(master_ha_address)
+                return
+            await self._leave()
+            store = self._store
+            self._broker_id = broker_id
+            self._confirmed = min(self._confirmed, store.max_phy_offset)
+            store.set_flag(RunningFlags.REPLICA, True)
+            store.show_until(self._confirmed)
+            store.inflow.begin()
+            self._follow(master_ha_address, epochs=self.epochs)
+
+    def follow(self, master_ha_address: str | None) -> None:
+        """The master's HA address is known, or another one; a living connection to the former one is
+        dropped. Does nothing on a master."""
+        if self._replica is not None:
+            self._replica.follow(master_ha_address)
+
+    def adopt(self, members: Collection[int], set_epoch: int) -> bool:
+        """The controller's SyncStateSet; False for one that is not newer than the known one."""
+        sync = self.sync_state
+        if sync is None or not sync.adopt(frozenset(members), set_epoch):
+            return False
+        self._progress()
+        self._propose()
+        return True
+
+    def refused(self) -> None:
+        """The controller has surely not taken the last proposal. One that was only not answered stays: it may
+        have been taken."""
+        if self.sync_state is not None:
+            self.sync_state.refused()
+            self._progress()
+
+    def _refuse_old(self, epoch: int) -> None:
+        last = self.epochs.epochs.last_epoch
+        if epoch < last:
+            raise EpochMQError(f"epoch {epoch} is over, the log's is {last}")
+
+    def _go_on(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
+        """The same master under another epoch: nothing is rolled back (#6344)."""
+        sync, store = self.sync_state, self._store
+        assert sync is not None
+        if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
+            sync.epoch_start = store.max_phy_offset
+        sync.adopt(members, set_epoch)
+        if self._master is not None:
+            self._master.epochs_changed()
+        self._progress()
+        self._propose()
+
+    async def _end_whole(self) -> None:
+        """The log ends with a whole record, at a place where the next one may begin."""
+        store = self._store
+        store.inflow.close_blank()
+        store.note_received()
+        end = await sound_end(store)
+        if end < store.max_phy_offset:
+            log.warning("the log ends at %d within a record: cut to %d", store.max_phy_offset, end)
+            store.truncate(end, torn=True)
+        self._confirmed = min(self._confirmed, store.max_phy_offset)
+
+    async def _dispatch_rest(self) -> None:
+        store = self._store
+        more = store.inflow.waiting
+        while more:
+            more = store.inflow.dispatch(store.max_phy_offset, SLICE)
+            await asyncio.sleep(0)  # others have their turn
+        store.inflow.close_blank()
+        store.note_received()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        end = self._store.max_phy_offset
+        if self.epochs.epochs.last_epoch == epoch:
+            return  # it is ours already: an epoch has one master
+        # An epoch without a byte here may have some elsewhere: its master may come back with what it wrote
+        # alone, and must not find its own epoch to agree on. (#9942)
+        self.epochs.truncate_suffix(end)
+        self.epochs.append(EpochEntry(epoch, end))
+
+    # Serving and following
+
+    def _sync(
+        self, broker_id: int, members: frozenset[int], set_epoch: int, epoch_start: int, confirmed: int
+    ) -> SyncState:
+        settings = HASettings.of(self._live.current)
+        return SyncState(
+            self_id=broker_id,
+            epoch_start=epoch_start,
+            members=members,
+            set_epoch=set_epoch,
+            confirm_offset=confirmed,
+            end=self._store.max_phy_offset,
+            not_caught_up_max_ms=settings.ha_max_time_slave_not_catchup,
+            since_ms=int(asyncio.get_running_loop().time() * 1000),
+            all_ack=self.controlled and settings.all_ack_in_sync_state_set,
+        )
+
+    def _serve(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
+        config, store = self._live.current, self._store
+        settings = HASettings.of(config)
+        master = HAMaster(
+            store.log,
+            sync,
+            epochs,
+            settings,
+            on_progress=self._progress,
+            on_members=self._propose,
+            on_links=self._put.wakes,
+        )
+        master.start(config.bind_address, config.ha_listen_port)
+        self.sync_state = sync
+        self._master = master
+        self._acks = Acks(
+            sync,
+            settings,
+            asyncio.get_running_loop(),
+            controlled=self.controlled,
+            end=lambda: store.log.max_offset,
+        )
+        sync.appended(store.max_phy_offset)
+        self.role = Role.MASTER
+        self._progress()
+        self._put.replicate(self._acks)
+        store.set_flag(RunningFlags.REPLICA, False)
+        if self.controlled:
+            self._check()
+
+    def _follow(self, address: str | None, *, epochs: EpochFile | None) -> None:
+        settings = HASettings.of(self._live.current)
+        replica = Replica(
+            self._store, epochs, settings, broker_id=self._broker_id, confirm_offset=self._confirmed
+        )
+        if epochs is not None:
+            replica.on_confirm = self._confirmed_by_master
+        self._replica = replica
+        self.role = Role.REPLICA
+        replica.start(address)
+
+    def _progress(self) -> None:
+        """Somebody has acknowledged, joined or left."""
+        sync = self.sync_state
+        if sync is None:
+            return
+        if self.controlled:
+            self._store.show_until(sync.confirm_offset if sync.waits_for_replicas else None)
+            self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
+        if self._acks is not None:
+            self._acks.settle()
+
+    def _confirmed_by_master(self, offset: int) -> None:
+        self._confirmed = offset
+        self._store.show_until(offset)
+        self._store.checkpoint.confirm_phy_offset = offset
+
+    def _save_confirmed(self) -> None:
+        if self.controlled:
+            self._store.checkpoint.confirm_phy_offset = self._confirmed
+
+    def _propose(self) -> None:
+        sync = self.sync_state
+        if sync is None or not self.controlled or self.role is not Role.MASTER:
+            return
+        proposal = sync.wants(int(asyncio.get_running_loop().time() * 1000))
+        if proposal is not None:
+            log.info("proposes %s instead of %s", sorted(proposal.members), sorted(sync.members))
+            sync.proposing(proposal.members)
+            self._progress()
+            self.on_proposal(proposal)
+
+    def _check(self) -> None:
+        """Periodically: has a member fallen behind?"""
+        period_s = self._live.current.check_sync_state_set_period / 1000
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._check)
+        try:
+            self._propose()
+        except Exception:
+            # The next check must come all the same. (#7219)
+            log.exception("looking for members that fell behind failed")
+
+    def _expired(self, min_offset: int) -> None:
+        if self.controlled:
+            self.epochs.truncate_prefix(min_offset - 1)
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        settings = HASettings.of(after)
+        if self.sync_state is not None:
+            self.sync_state.not_caught_up_max_ms = settings.ha_max_time_slave_not_catchup
+            self.sync_state.all_ack = self.controlled and settings.all_ack_in_sync_state_set
+        if self._master is not None:
+            self._master.configure(settings)
+        if self._acks is not None:
+            self._acks.configure(settings)
+            self._put.replicate(self._acks)
+        if self._replica is not None:
+            self._replica.configure(settings)
+            if before.ha_master_address != after.ha_master_address:
+                self._replica.follow(after.ha_master_address or None)
+        self._progress()
+
+    # What is told of it
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where the log is confirmed, as far as this broker knows."""
+        if self.sync_state is not None:
+            return self.sync_state.confirm_offset
+        return self._replica.confirm_offset if self._replica is not None else self._confirmed
+
+    @property
+    def replica(self) -> Replica | None:
+        """The following half, while this broker is a replica."""
+        return self._replica
+
+    @property
+    def master(self) -> HAMaster | None:
+        """The serving half, while this broker is a master."""
+        return self._master
+
+    def runtime_info(self) -> HARuntimeInfo:
+        """For GET_BROKER_HA_STATUS."""
+        if self._replica is not None:
+            return HARuntimeInfo(master=False, ha_client_runtime_info=self._replica.runtime_info())
+        end = self._store.max_phy_offset
+        info = HARuntimeInfo(master=True, master_commit_log_max_offset=end)
+        sync, master = self.sync_state, self._master
+        if sync is None or master is None:
+            return info
+        gap = self._live.current.ha_max_gap_not_in_sync
+        for link in master.following:
+            near = end - link.ack_offset < gap
+            info.ha_connection_info.append(
+                HAConnectionRuntimeInfo(
+                    addr=link.remote,
+                    slave_ack_offset=link.ack_offset,
+                    diff=end - link.ack_offset,
+                    in_sync=link.broker_id in sync.members if self.controlled else near,
+                    transferred_byte_in_second=link.flow.bytes_per_second,
+                    transfer_from_where=link.position,
+                )
+            )
+        near_count = sum(one.in_sync for one in info.ha_connection_info)
+        info.in_sync_slave_nums = len(sync.members) - 1 if self.controlled else near_count
+        return info
+
+    def epoch_cache(self, broker_id: int) -> EpochEntryCache:
+        """For GET_BROKER_EPOCH_CACHE."""
+        config, epochs = self._live.current, self.epochs.epochs
+        return EpochEntryCache(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=broker_id,
+            epoch_list=[
+                EpochBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=epochs.end_of(entry))
+                for entry in epochs.entries
+            ],
+            max_offset=self._store.max_phy_offset,
+        )

@@ -1,0 +1,42 @@
+"""What replication needs to know of the broker's configuration: RocketMQ's keys in snake case."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from epochmq_protocol.ha import BODY_SIZE_MAX
+
+
+class HASettings(Struct, frozen=True, kw_only=True):
+    """Times in ms, sizes in bytes; defaults are 5.3.3's."""
+
+    broker_role: str = "ASYNC_MASTER"
+    enable_slave_acting_master: bool = False
+    ha_send_heartbeat_interval: int = 5000
+    ha_housekeeping_interval: int = 20_000
+    ha_transfer_batch_size: int = 32 * 1024
+    ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
+    ha_flow_control_enable: bool = False
+    max_ha_transfer_byte_in_second: int = 100 * 1024 * 1024
+    ha_max_time_slave_not_catchup: int = 15_000
+    check_sync_state_set_period: int = 5000
+    slave_timeout: int = 3000
+    in_sync_replicas: int = 1
+    min_in_sync_replicas: int = 1
+    all_ack_in_sync_state_set: bool = False
+    enable_auto_in_sync_replicas: bool = False
+    sync_from_last_file: bool = False
+    async_learner: bool = False
+
+    @classmethod
+    def of(cls, settings: object) -> HASettings:
+        """Takes every field of this struct from the attribute of the same name, where the settings have
+        one."""
+        names = (field.name for field in msgspec.structs.fields(cls))
+        return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
+
+    @property
+    def block_bytes(self) -> int:
+        """The largest block to send: a Java replica takes no frame above 4 MiB."""
+        return min(self.ha_transfer_batch_size, BODY_SIZE_MAX)

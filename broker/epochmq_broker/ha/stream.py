@@ -1,0 +1,247 @@
+"""A replica's side of one HA connection: what the master sends goes into the log as it comes.
+
+The body of a large block is received straight into the mapped file, behind the log's end, and counts from the
+moment it is there; headers and small blocks go through a buffer and are copied once. Whatever arrived in one
+round of the loop is acknowledged together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, cast
+
+from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.flow import FlowMonitor
+from epochmq_broker.store.inflow import Inflow
+from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_protocol.epochs import ENTRY_SIZE, EpochEntry, decode_entries
+from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
+from epochmq_protocol.ha import (
+    MASTER_HANDSHAKE_SIZE,
+    Handshake,
+    MasterHandshake,
+    Transfer,
+    decode_default_transfer,
+    decode_from_master,
+    encode_ack,
+    encode_default_report,
+    encode_handshake,
+)
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES: Final = 256 * 1024
+DIRECT_BYTES: Final = 32 * 1024  # so much of a body still to come is received where it belongs
+EPOCHS_MAX: Final = 1000  # as many entries a handshake may carry (Java's buffer has room for)
+
+
+class MasterStream(asyncio.BufferedProtocol):
+    """One connection to a master. `closed` is done when it has ended, with why it did."""
+
+    def __init__(
+        self, inflow: Inflow, epochs: EpochFile | None, introduce: Handshake | None, now: Callable[[], float]
+    ) -> None:
+        """`epochs` and `introduce` are None without a controller. `now` is monotonic, in seconds."""
+        self._inflow = inflow
+        self._epochs = epochs
+        self._introduce = introduce
+        self._now = now
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.closed: asyncio.Future[str] = loop.create_future()
+        self.handshake: asyncio.Future[tuple[MasterHandshake, list[EpochEntry]]] = loop.create_future()
+        self.on_bytes: Callable[[], None] = lambda: None
+        self.on_confirm: Callable[[int], None] = lambda offset: None
+        self.read_at = self.wrote_at = now()
+        self.flow = FlowMonitor(now())
+        self.following = False
+        self.frames = 0
+        self._transport: asyncio.Transport | None = None
+        self._why = ""
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._left = 0  # of the block that is arriving
+        self._direct: memoryview | None = None
+        self._epoch = -1
+        self._known: list[EpochEntry] = []  # the master's epochs, as it told them
+        self._confirm = -1
+        self._ack_soon = False
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._introduce is not None:
+            # In one write: a Java master does not wait for the second half.
+            self._write(encode_handshake(self._introduce))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where the next bytes go."""
+        if self._left >= DIRECT_BYTES and self._filled == 0:
+            try:
+                self._direct = self._inflow.room(self._inflow.end, self._left)
+            except (DiskFullError, OSError, ValueError) as error:
+                self.close(f"the log cannot take more: {error}")
+            else:
+                return self._direct
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: so many bytes are there."""
+        self.read_at = self._now()
+        self.flow.add(nbytes)
+        if self._why:
+            self._direct = None
+            return
+        try:
+            if self._direct is not None:
+                # Not released: the loop may still hold it.
+                self._direct = None
+                self._inflow.received(nbytes)
+                self._left -= nbytes
+                self._grown()
+            else:
+                self._filled += nbytes
+                self._parse()
+        except (EpochMQError, DiskFullError, OSError, ValueError) as error:
+            self.close(str(error))
+
+    def eof_received(self) -> bool:
+        """asyncio: the master sends no more."""
+        self._why = self._why or "the master has closed it"
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: it is over."""
+        self._why = self._why or (str(exc) if exc is not None else "the connection was lost")
+        self._direct = None
+        if not self.handshake.done():
+            self.handshake.cancel()
+        if not self.closed.done():
+            self.closed.set_result(self._why)
+
+    # Reading
+
+    def _parse(self) -> None:
+        """Takes all that is whole out of the buffer."""
+        at = 0
+        while at < self._filled:
+            if self._left:
+                size = min(self._left, self._filled - at)
+                self._inflow.write(self._inflow.end, self._view[at : at + size])
+                self._left -= size
+                at += size
+                self._grown()
+                continue
+            used = self._frame(self._view[at : self._filled])
+            if used == 0:
+                break
+            at += used
+            if self._why:
+                return
+        rest = self._filled - at
+        if rest and at:
+            self._buffer[:rest] = self._buffer[at : self._filled]
+        self._filled = rest
+
+    def _frame(self, data: memoryview) -> int:
+        """One header; the bytes it took, 0 when it is not whole."""
+        if self._introduce is None:
+            plain = decode_default_transfer(data)
+            if plain is None:
+                return 0
+            self._block(*plain)
+            return 12
+        found = decode_from_master(data)
+        if found is None:
+            return 0
+        header, used = found
+        if isinstance(header, MasterHandshake):
+            return self._handshaken(header, data)
+        if not self.following:
+            raise RemoteProtocolError("a block before the handshake was over")
+        self._labelled(header)
+        self._block(header.offset, header.body_size)
+        self._confirm = header.confirm_offset
+        if not header.body_size:
+            self._tell_confirm()
+        return used
+
+    def _handshaken(self, header: MasterHandshake, data: memoryview) -> int:
+        if self.handshake.done():
+            raise RemoteProtocolError("a second handshake")
+        if header.body_size > EPOCHS_MAX * ENTRY_SIZE:
+            raise RemoteProtocolError(f"a handshake with {header.body_size} bytes of epochs")
+        size = MASTER_HANDSHAKE_SIZE + header.body_size
+        if len(data) < size:
+            return 0
+        self._known = decode_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size]))
+        self.handshake.set_result((header, self._known))
+        return size
+
+    def _labelled(self, header: Transfer) -> None:
+        """A new epoch is on disk before any byte of it is in the log. Epochs that the labels skip, because
+        nothing of them was to be sent, are known from the handshake."""
+        if header.epoch == self._epoch:
+            return
+        assert self._epochs is not None
+        for entry in self._known:
+            if entry.epoch < header.epoch:
+                self._epochs.append(entry)
+        self._epochs.append(EpochEntry(header.epoch, header.epoch_start_offset))
+        self._epoch = header.epoch
+
+    def _block(self, offset: int, size: int) -> None:
+        end = self._inflow.end
+        if end not in (0, offset):
+            raise RemoteProtocolError(f"the master sends from {offset}, but the log ends at {end}")
+        self.frames += 1
+        if size and end != offset:
+            # Our log is empty and begins where the master's does.
+            self._inflow.room(offset, size)
+        self._left = size
+
+    def _grown(self) -> None:
+        """The log has grown."""
+        self._tell_confirm()
+        self.on_bytes()
+        if not self._ack_soon:
+            self._ack_soon = True
+            self._loop.call_soon(self._ack)
+
+    def _tell_confirm(self) -> None:
+        if self._introduce is not None and self._confirm >= 0:
+            self.on_confirm(min(self._confirm, self._inflow.end))
+
+    # Writing
+
+    def _ack(self) -> None:
+        self._ack_soon = False
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Tells the master where the log ends."""
+        if self._why or self._transport is None:
+            return
+        end = self._inflow.end
+        self._write(encode_default_report(end) if self._introduce is None else encode_ack(end))
+
+    def follow(self) -> None:
+        """From here on the master may send: the log is a beginning of its."""
+        self.following = True
+        self.acknowledge()
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self.wrote_at = self._now()
+        self._transport.write(data)
+
+    def close(self, why: str) -> None:
+        """Ends the connection at once."""
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,55 @@
+"""The process of a broker: read the configuration, serve until SIGTERM or SIGINT, stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+
+from epochmq_broker import logs
+from epochmq_broker.broker import Broker
+from epochmq_broker.config import Loaded, load_broker_config
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport import loop
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
+
+
+def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
+    """Serves as the file (RocketMQ's `broker.conf`) and the overrides say. The exit code: 0 after an orderly
+    stop, 2 when the configuration cannot be, 1 for anything else."""
+    logs.configure()
+    try:
+        loaded = load_broker_config(config_path, overrides)
+    except ConfigError as error:
+        log.error("%s", error, extra={"key": error.key, "value": error.value, "expected": error.expected})
+        return EXIT_CONFIG
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
+    if idle := sorted(loaded.without_effect):
+        log.info("RocketMQ's keys that steer nothing here: %s", ", ".join(idle))
+    try:
+        return loop.run(_serve(loaded))
+    except ConfigError as error:
+        log.error("%s", error, extra={"key": error.key, "value": error.value, "expected": error.expected})
+        return EXIT_CONFIG
+    except Exception:
+        log.exception("the broker cannot go on")
+        return EXIT_FAILED
+
+
+async def _serve(loaded: Loaded) -> int:
+    stop = asyncio.Event()
+    running = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        running.add_signal_handler(number, stop.set)
+    broker = Broker(loaded)
+    try:
+        await broker.start()
+        await stop.wait()
+    finally:
+        await broker.stop()
+    return EXIT_OK

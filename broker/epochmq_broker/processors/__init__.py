@@ -1,0 +1,1 @@
+"""What a broker answers, by family of requests: each class offers its `handlers`."""

@@ -1,0 +1,75 @@
+"""What the administration processors work with, and the questions about queues that several of them ask."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.registration import Registration
+from epochmq_broker.schedule import DelayService
+from epochmq_broker.state_files import StateFiles
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.bodies import MessageQueue
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.topics import TopicConfig
+
+REGISTER_WAIT_MS = 3000
+"""How long a change of a topic waits for the nameservers to know of it before it is answered anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """The broker's parts that administration looks at and changes."""
+
+    live: LiveConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    clients: ClientRegistry
+    stats: BrokerStats
+    files: StateFiles
+    delays: DelayService
+    registration: Registration
+    ha: HAService
+
+    def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """A queue of this broker as bodies name it."""
+        return MessageQueue(topic, self.live.current.broker_name, queue_id)
+
+    def topic(self, name: str) -> TopicConfig:
+        """The topic's configuration; RequestError TOPIC_NOT_EXIST."""
+        config = self.topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return config
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Where the queue's next message goes; 0 for a queue nobody has used."""
+        queue = self.store.existing_queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The queue's first message that still exists; 0 for a queue nobody has used."""
+        queue = self.store.existing_queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def subscribes(self, group: str, topic: str) -> bool:
+        """Whether a topic belongs to what the group consumes. A group of which nothing is known may consume
+        anything; one that is online consumes what it subscribes."""
+        return (
+            not self.clients.subscription_count(group) or self.clients.subscription(group, topic) is not None
+        )
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,225 @@
+"""What clients say about themselves: heartbeats (34), farewells (35), consumer lists (38), subscription
+checks (46), offsets (14, 15) and queue locks (41, 42); and the notice (40) that a group's members have
+changed (RocketMQ's ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from epochmq_broker.clients import Channel, Client, ClientRegistry
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.locks import RebalanceLocks
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.residency import is_first_message_resident
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.topics import SYS_FLAG_UNIT_SUB, TopicTable
+from epochmq_protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+    from_json,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import ConnectionClosed, RequestError
+from epochmq_protocol.frame import Command, request, response
+from epochmq_protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+RETRY_PREFIX = "%RETRY%"
+PULL_CONSUMER = "CONSUME_ACTIVELY"
+TAG_EXPRESSIONS = (None, "", "TAG")
+
+log = logging.getLogger(__name__)
+
+
+class ClientProcessor:
+    """Keeps the registry, the offsets and the locks in step with what clients say."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        clients: ClientRegistry,
+        locks: RebalanceLocks,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._locks = locks
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    # membership
+
+    def heartbeat(self, connection: Connection, command: Command) -> Command:
+        """Registers or refreshes everything a client is: its producer groups, its consumer groups and what
+        they subscribe. A consumer group without configuration is skipped silently, as in RocketMQ."""
+        data = from_json(HeartbeatData, command.body)
+        client = Client(connection, data.client_id, command.language, command.version, _now_ms())
+        fingerprint = data.heartbeat_fingerprint
+        resend = not fingerprint
+        for consumer in data.consumer_data_set:
+            if consumer.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
+                continue
+            resend |= self._register(client, consumer, fingerprint, without_sub=data.without_sub)
+        if self._live.current.enable_register_producer or not self._live.current.reject_transaction_message:
+            for producer in data.producer_data_set:
+                self._clients.register_producer(producer.group_name, client)
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if resend else "false"}
+        return response(command, ResponseCode.SUCCESS, ext=ext)
+
+    def _register(self, client: Client, data: ConsumerData, fingerprint: int, *, without_sub: bool) -> bool:
+        """One consumer group of a heartbeat; whether the client should send its subscriptions again."""
+        name = data.group_name
+        config = self._groups.find(name)
+        if config is None:
+            return False
+        resend = self._clients.fingerprint(name, fingerprint)
+        self._topics.create_in_send_back(
+            RETRY_PREFIX + name,
+            config.retry_queue_nums,
+            sys_flag=SYS_FLAG_UNIT_SUB if data.unit_mode else 0,
+            order=any(self._topics.is_order(sub.topic) for sub in data.subscription_data_set),
+        )
+        short = bool(fingerprint) and without_sub
+        self._clients.register_consumer(
+            client, data, notify=config.notify_consumer_ids_changed_enable, with_subscriptions=not short
+        )
+        # A short heartbeat for a group nobody has described yet (this broker has just started, or the group
+        # was empty in between): without asking, its subscriptions would stay unknown until the client
+        # rebalances.
+        return resend or (short and not self._clients.subscription_count(name))
+
+    def unregister(self, connection: Connection, command: Command) -> Command:
+        """Takes a client out of a producer group, a consumer group, or both."""
+        header = UnregisterClientRequestHeader.decode(command.ext)
+        if header.producer_group is not None:
+            self._clients.unregister_producer(header.producer_group, connection)
+        if header.consumer_group is not None:
+            config = self._groups.find(header.consumer_group)
+            notify = config is None or config.notify_consumer_ids_changed_enable
+            self._clients.unregister_consumer(header.consumer_group, connection, notify=notify)
+        return response(command, ResponseCode.SUCCESS)
+
+    def consumer_list(self, connection: Connection, command: Command) -> Command:
+        """The client ids of a group's members, among whom its queues are shared out."""
+        name = GetConsumerListByGroupRequestHeader.decode(command.ext).consumer_group
+        group = self._clients.group(name)
+        if group is None or not group.clients:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids)
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+    def check_client_config(self, connection: Connection, command: Command) -> Command:
+        """Whether this broker can serve a subscription; asked before a consumer starts."""
+        subscription = from_json(CheckClientRequestBody, command.body).subscription_data
+        if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        return response(command, ResponseCode.SUCCESS)
+
+    def notify_group_change(self, group: str, channels: list[Channel]) -> None:
+        """Tells the members of a consumer group to share out its queues anew; a
+        `ClientRegistry.on_group_change` callback."""
+        if not self._live.current.notify_consumer_ids_changed_enable:
+            return
+        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+        for channel in channels:
+            connection = cast(Connection, channel)
+            try:
+                connection.oneway(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header))
+            except ConnectionClosed:
+                log.debug("%s of group %s is gone before it could be told of a change", channel.remote, group)
+
+    # offsets
+
+    def query_offset(self, connection: Connection, command: Command) -> Command:
+        """Where a group goes on reading a queue. A group without an offset starts at 0 on a young queue,
+        whose first message still is in memory, and otherwise decides by itself (QUERY_NOT_FOUND)."""
+        header = QueryConsumerOffsetRequestHeader.decode(command.ext)
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is None or offset < 0:
+            if header.set_zero_if_not_found is False:
+                raise RequestError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, do not set to zero, maybe this group boot first",
+                )
+            if not is_first_message_resident(self._store, header.topic, header.queue_id):
+                raise RequestError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        return response(
+            command, ResponseCode.SUCCESS, header=QueryConsumerOffsetResponseHeader(offset=offset)
+        )
+
+    def update_offset(self, connection: Connection, command: Command) -> Command:
+        """Stores how far a group has come. While a reset ordered by an administrator waits for the group's
+        next pull, what the group says is taken and ignored."""
+        header = UpdateConsumerOffsetRequestHeader.decode(command.ext)
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if group not in self._groups:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if topic not in self._topics:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if self._offsets.server_side_reset and self._offsets.reset_pending(group, topic, queue_id):
+            return response(command, ResponseCode.SUCCESS, "Offset has been previously reset")
+        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        return response(command, ResponseCode.SUCCESS)
+
+    # locks
+
+    def lock(self, connection: Connection, command: Command) -> Command:
+        """Locks the queues an orderly consumer was given; answers with those it got."""
+        body = from_json(LockBatchRequestBody, command.body)
+        granted = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, _now_ms())
+        answer = LockBatchResponseBody(lock_ok_mq_set=granted)
+        return response(command, ResponseCode.SUCCESS, body=to_json(answer))
+
+    def unlock(self, connection: Connection, command: Command) -> Command:
+        """Gives locked queues back."""
+        body = from_json(UnlockBatchRequestBody, command.body)
+        self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        return response(command, ResponseCode.SUCCESS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

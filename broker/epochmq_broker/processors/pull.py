@@ -1,0 +1,370 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE (RocketMQ's PullMessageProcessor and DefaultPullMessageResultHandler).
+
+The checks come in Java's order, with its codes. A pull that finds nothing new is held (`long_polling`) when
+it asks to be; woken, it runs through everything once more, then without being held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.long_polling import HeldPull, PullHold
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import GetResult, GetStatus
+from epochmq_broker.subscriptions import (
+    SubscriptionError,
+    is_tag_type,
+    parse_subscription,
+    wanted_codes,
+)
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import FallBack, RequestError
+from epochmq_protocol.fastpath import PullRequest, decode_pull, pull_response
+from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response
+from epochmq_protocol.headers import PullMessageRequestHeader
+from epochmq_protocol.topics import PERM_READ, SubscriptionGroupConfig, TopicConfig
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import FastHandler, Handler
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+"""Bits of a pull's sysFlag (PullSysFlag)."""
+
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCASTING, FORBIDDEN_SUBSCRIPTION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+)
+"""Values of the answer's forbiddenType (ForbiddenType)."""
+
+PROXY_FOR_BROADCAST, PROXY_FOR_STREAM = 1, 2
+"""Values of a pull's requestSource (RequestSource)."""
+
+HOLD_MAX_MS = 60_000
+"""The longest a pull is held whatever it asks; RocketMQ's clients ask for 15 to 30 s."""
+FILTERS_MAX = 10_000
+CARRIED_FRESH_MS = 60_000
+"""How long a parsed subscription is used again. Its version is its time, by which the registry forgets it."""
+
+CODES = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+"""Of NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE the offset decides."""
+
+
+class PullRefusedError(RequestError):
+    """A refusal that says what it is that may not be read."""
+
+    def __init__(self, forbidden_type: int, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark)
+        self.forbidden_type = forbidden_type
+
+
+class PullProcessor:
+    """Answers pulls."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        clients: ClientRegistry,
+        offsets: ConsumerOffsetTable,
+        stats: BrokerStats,
+    ) -> None:
+        self.hold = PullHold(self._rerun)
+        self._live = live
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._stats = stats
+        self._memory_bytes = _memory_bytes()
+        self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
+        self._codes: dict[int, tuple[SubscriptionData, frozenset[int] | None]] = {}
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler, for headers the fast path does not take."""
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def fast(self) -> Mapping[bytes, FastHandler]:
+        """Start of a JSON header → handler."""
+        return {b'{"code":11,': self.fast_pull, b'{"code":361': self.fast_pull}
+
+    def fast_pull(self, connection: Connection, header: bytes, body: bytes) -> bytes | None:
+        """A pull from its header's bytes. Raises FallBack for headers it cannot take."""
+        request = decode_pull(header)
+        if request.flag & FLAG_ONEWAY:
+            raise FallBack
+        return self._answer(connection, request, held=False)
+
+    def pull(self, connection: Connection, command: Command) -> Command | None:
+        """A pull from its command."""
+        header = PullMessageRequestHeader.decode(command.ext)
+        request = PullRequest(
+            code=command.code,
+            opaque=command.opaque,
+            flag=command.flag,
+            consumer_group=header.consumer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            queue_offset=header.queue_offset,
+            max_msg_nums=header.max_msg_nums,
+            sys_flag=header.sys_flag,
+            commit_offset=header.commit_offset,
+            suspend_timeout_millis=header.suspend_timeout_millis,
+            subscription=header.subscription,
+            sub_version=header.sub_version,
+            expression_type=header.expression_type,
+            request_source=header.request_source,
+            version=command.version,
+        )
+        frame = self._answer(connection, request, held=False)
+        if frame is not None and not command.is_oneway:
+            connection.write(frame)
+        return None
+
+    def _rerun(self, pull: HeldPull) -> None:
+        frame = self._answer(pull.connection, pull.request, held=True)
+        assert frame is not None
+        pull.connection.answer(pull.request.opaque, frame)
+
+    def _answer(self, connection: Connection, request: PullRequest, *, held: bool) -> bytes | None:
+        """The encoded answer, or None when the pull is held now. `held`: it was, and is not held again."""
+        try:
+            group, topic = self._admit(connection, request)
+            subscription = self._subscription(request, group)
+            result = self._get(request, subscription)
+        except PullRefusedError as error:
+            return encode(
+                response(
+                    _command_of(request),
+                    error.code,
+                    error.remark,
+                    ext={"forbiddenType": str(error.forbidden_type)},
+                )
+            )
+        except RequestError as error:
+            return encode(response(_command_of(request), error.code, error.remark))
+        status = result.status
+        self._commit(request, result, held=held)
+        code = CODES.get(status)
+        if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
+            code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+        if status is GetStatus.FOUND:
+            flow = self._stats.get(request.consumer_group, request.topic, request.queue_id)
+            flow.messages += result.count
+            flow.bytes += len(result.body)
+            flow.requests += 1
+        else:
+            self._stats.misses += 1
+            wants_to_wait = code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & FLAG_SUSPEND
+            if wants_to_wait and not held and self._hold(connection, request, subscription):
+                return None
+        return pull_response(
+            request.opaque,
+            code,
+            status.value,
+            suggest_which_broker_id=self._suggested_broker(group, result),
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            topic_sys_flag=topic.topic_sys_flag,
+            group_sys_flag=group.group_sys_flag,
+            body=result.body,
+        )
+
+    def _admit(
+        self, connection: Connection, request: PullRequest
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """The checks of broker, group, topic and queue. Raises RequestError."""
+        config = self._live.current
+        if not config.broker_permission & PERM_READ:
+            raise PullRefusedError(
+                FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
+            )
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
+            raise PullRefusedError(
+                FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden"
+            )
+        name = request.consumer_group
+        group = self._groups.get(name) or self._groups.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, "
+            )
+        if not group.consume_enable:
+            raise PullRefusedError(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
+        topic = self._topics.get(request.topic)
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! "
+            )
+        if not topic.perm & PERM_READ:
+            raise PullRefusedError(
+                FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
+            )
+        if not 0 <= request.queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{connection.remote}]",
+            )
+        return group, topic
+
+    def _subscription(self, request: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """What the pull wants of the topic: as it says itself, or as the group's heartbeats say. Raises
+        RequestError."""
+        if request.sys_flag & FLAG_SUBSCRIPTION:
+            subscription = self._carried_subscription(request)
+        else:
+            subscription = self._known_subscription(request, group)
+        if not is_tag_type(subscription.expression_type):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+            )
+        return subscription
+
+    def _carried_subscription(self, request: PullRequest) -> SubscriptionData:
+        """The subscription a pull says itself; the same words mean the same object for a minute."""
+        now_ms = time.time_ns() // 1_000_000
+        words = (request.topic, request.subscription, request.expression_type)
+        subscription = self._carried.get(words)
+        if subscription is None or now_ms - subscription.sub_version > CARRIED_FRESH_MS:
+            try:
+                subscription = parse_subscription(*words, now_ms)
+            except SubscriptionError as error:
+                raise RequestError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from error
+            if len(self._carried) >= FILTERS_MAX:
+                self._carried.clear()
+            self._carried[words] = subscription
+        source = request.request_source
+        self._clients.compensate(
+            request.consumer_group,
+            request.topic,
+            subscription,
+            ConsumeType.CONSUME_ACTIVELY if source == PROXY_FOR_STREAM else ConsumeType.CONSUME_PASSIVELY,
+            MessageModel.BROADCASTING if source == PROXY_FOR_BROADCAST else MessageModel.CLUSTERING,
+        )
+        return subscription
+
+    def _known_subscription(self, request: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+        name, topic = request.consumer_group, request.topic
+        online = self._clients.group(name)
+        if online is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if not group.consume_broadcast_enable and online.is_broadcasting:
+            raise PullRefusedError(
+                FORBIDDEN_BROADCASTING, f"the consumer group[{name}] can not consume by broadcast way"
+            )
+        if self._groups.is_forbidden(name, topic):
+            raise PullRefusedError(
+                FORBIDDEN_SUBSCRIPTION, f"the consumer group[{name}] is forbidden for topic[{topic}]"
+            )
+        subscription = online.subscriptions.get(topic)
+        if subscription is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if subscription.sub_version < request.sub_version:
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription
+
+    def _get(self, request: PullRequest, subscription: SubscriptionData) -> GetResult:
+        queue = self._store.queue(request.topic, request.queue_id)
+        if self._offsets.has_resets:
+            offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+            if offset is not None and self._live.current.use_server_side_reset_offset:
+                return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
+        return self._store.get(
+            queue,
+            request.queue_offset,
+            request.max_msg_nums,
+            tags=self._wanted(subscription),
+        )
+
+    def _wanted(self, subscription: SubscriptionData) -> frozenset[int] | None:
+        """The tags codes of a subscription, worked out once for each."""
+        if subscription.sub_string == "*":
+            return None
+        known = self._codes.get(id(subscription))
+        if known is not None and known[0] is subscription:
+            return known[1]
+        if len(self._codes) >= FILTERS_MAX:
+            self._codes.clear()
+        codes = wanted_codes(subscription)
+        self._codes[id(subscription)] = (subscription, codes)
+        return codes
+
+    def _commit(self, request: PullRequest, result: GetResult, *, held: bool) -> None:
+        """Notes how far the group has come: what it pulled, and what it says it has consumed."""
+        offsets, group, topic, queue_id = (
+            self._offsets,
+            request.consumer_group,
+            request.topic,
+            request.queue_id,
+        )
+        offsets.commit_pull(group, topic, queue_id, result.next_offset)
+        if not held and request.sys_flag & FLAG_COMMIT_OFFSET:
+            offsets.commit(group, topic, queue_id, request.commit_offset)
+
+    def _hold(self, connection: Connection, request: PullRequest, subscription: SubscriptionData) -> bool:
+        config = self._live.current
+        hold_ms = request.suspend_timeout_millis
+        if not config.long_polling_enable:
+            hold_ms = config.short_polling_time_mills
+        if hold_ms <= 0 or request.flag & FLAG_ONEWAY or self.hold.is_full:
+            return False
+        connection.defer(request.opaque)
+        pull = HeldPull(
+            self._store.queue(request.topic, request.queue_id),
+            request.queue_offset,
+            self._wanted(subscription),
+            asyncio.get_running_loop().time() + min(hold_ms, HOLD_MAX_MS) / 1000,
+            connection,
+            request,
+        )
+        self.hold.hold(pull)
+        return True
+
+    def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+        """The broker to pull from next: another one only when slaves may be read and this pull lies far
+        behind."""
+        config = self._live.current
+        if not config.slave_read_enable:
+            return 0
+        lag = self._store.max_phy_offset - result.physical_end if result.physical_end >= 0 else 0
+        if lag > self._memory_bytes * config.access_message_in_memory_max_ratio // 100:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id
+
+
+def _command_of(request: PullRequest) -> Command:
+    return Command(request.code, opaque=request.opaque)
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

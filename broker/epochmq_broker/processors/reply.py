@@ -1,0 +1,152 @@
+"""SEND_REPLY_MESSAGE and its V2: the answer of a request-reply pair (RocketMQ's ReplyMessageProcessor). The
+broker pushes it to the requester over the requester's own connection and then, unless told otherwise, stores
+it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
+from epochmq_broker.put import InnerMessage, MessagePut
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError, RequestError
+from epochmq_protocol.frame import Command, request, response
+from epochmq_protocol.headers import (
+    ReplyMessageRequestHeader,
+    SendMessageResponseHeader,
+)
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+PUSH_TIMEOUT_MS = 10_000
+
+
+class ReplyProcessor:
+    """Delivers replies."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        put: MessagePut,
+        topics: TopicTable,
+        clients: ClientRegistry,
+        stats: BrokerStats,
+        store_host: bytes,
+    ) -> None:
+        self._live = live
+        self._put = put
+        self._clients = clients
+        self._stats = stats
+        self._store_host = store_host
+        self._checks = SendChecks(live, topics)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler."""
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
+        }
+
+    async def reply(self, connection: Connection, command: Command) -> Command:
+        """Pushes first, stores second; the answer's code is that of the push."""
+        config = self._live.current
+        ext = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+        header = send_header(command)
+        if not command.body:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the message has no body")
+        try:
+            topic = self._checks.topic(header, connection.remote)
+            queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
+        except RequestError as error:
+            return response(command, error.code, error.remark, ext=ext)
+        properties = records.parse_properties(header.properties or "")
+        properties |= ext
+        rendered = records.format_properties(properties)
+        failure = await self._push(connection, header, properties, command.body)
+        # Zeros, so that a client can read the answer also when nothing is stored.
+        answer = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
+        if config.store_reply_message_enable:
+            self._store(connection, header, properties, rendered, command.body, queue_id, answer)
+        if failure is not None:
+            return response(command, ResponseCode.SYSTEM_ERROR, failure, header=answer, ext=ext)
+        return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
+
+    async def _push(
+        self,
+        connection: Connection,
+        header: SendHeader,
+        properties: dict[str, str],
+        body: bytes,
+    ) -> str | None:
+        """Sends the reply to the requester; what went wrong, or None."""
+        client_id = properties.get("REPLY_TO_CLIENT")
+        if client_id is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        channel = self._clients.producer_channel(client_id)
+        if not isinstance(channel, Connection) or channel.closed:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now_ms = time.time_ns() // 1_000_000
+        properties["PUSH_REPLY_TIME"] = str(now_ms)
+        host, port = records.decode_host(self._store_host)
+        fields = {
+            name: getattr(header, name)
+            for name in (field.name for field in msgspec.structs.fields(ReplyMessageRequestHeader))
+            if hasattr(header, name)
+        }
+        fields["properties"] = records.format_properties(properties).decode()
+        push = ReplyMessageRequestHeader(
+            **fields,
+            born_host=connection.remote,
+            store_host=f"{host}:{port}",
+            store_timestamp=now_ms,
+        )
+        try:
+            answer = await channel.call(
+                request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, body), PUSH_TIMEOUT_MS
+            )
+        except EpochMQError:
+            return f"push reply message to {client_id}fail."
+        return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {client_id}fail."
+
+    def _store(
+        self,
+        connection: Connection,
+        header: SendHeader,
+        properties: dict[str, str],
+        rendered: bytes,
+        body: bytes,
+        queue_id: int,
+        answer: SendMessageResponseHeader,
+    ) -> None:
+        """Keeps the reply in its topic; a failure is nobody's business but the statistics'."""
+        stored = self._put.put(
+            InnerMessage(
+                topic=header.topic,
+                queue_id=queue_id,
+                body=body,
+                properties=properties,
+                rendered=rendered,
+                flag=header.flag,
+                born_timestamp=header.born_timestamp,
+                born_host=connection.remote_host,
+                reconsume_times=header.reconsume_times or 0,
+            )
+        )
+        if not stored.ok:
+            self._stats.put_failures += 1
+            return
+        answer.msg_id = records.message_id(self._store_host, stored.physical_offset)
+        answer.queue_offset = stored.queue_offset
+        flow = self._stats.put(stored.topic, stored.queue_id)
+        flow.messages += 1
+        flow.bytes += stored.size
+        flow.requests += 1

@@ -1,0 +1,124 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later (RocketMQ's
+AbstractSendMessageProcessor.consumerSendMsgBack). It goes to the group's retry topic by way of a delay level,
+or to the dead-letter topic when it was tried often enough.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.processors.send import DLQ_QUEUES, V3_4_9
+from epochmq_broker.put import InnerMessage, MessagePut
+from epochmq_broker.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.topics import SYS_FLAG_UNIT_SUB, TopicTable
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
+from epochmq_protocol.message import MessageExt
+from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry: 10 s with RocketMQ's levels."""
+
+
+class SendBackProcessor:
+    """Takes messages back."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        put: MessagePut,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        stats: BrokerStats,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._put = put
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, connection: Connection, command: Command) -> Command | None:
+        """One message, named by its commit-log offset."""
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
+        config = self._live.current
+        group = self._groups.find(header.group)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {header.group}"
+            )
+        if not config.broker_permission & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return response(command, ResponseCode.SUCCESS)
+        retry = self._topics.create_in_send_back(
+            retry_topic(header.group),
+            group.retry_queue_nums,
+            sys_flag=SYS_FLAG_UNIT_SUB if header.unit_mode else 0,
+        )
+        if not retry.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending message is forbidden"
+            )
+        record = self._store.read(header.offset)
+        if record is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        original = records.decode_record(record)
+        times_max = group.retry_max_times
+        if command.version >= V3_4_9 and header.max_reconsume_times is not None:
+            times_max = header.max_reconsume_times
+        message = self._again(original, retry.topic_name, random.randrange(group.retry_queue_nums))
+        dead = original.reconsume_times >= times_max or header.delay_level < 0
+        if dead:
+            message.topic = self._topics.create_in_send_back(dlq_topic(header.group), DLQ_QUEUES).topic_name
+            message.queue_id = 0
+            level = 0
+        else:
+            level = header.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
+        message.properties["DELAY"] = str(level)
+        stored = self._put.put(message)
+        if stored.status is not PutStatus.PUT_OK:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, stored.status.value)
+        flow = self._stats.put(stored.topic, stored.queue_id)
+        flow.messages += 1
+        flow.bytes += stored.size
+        flow.requests += 1
+        self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties['RETRY_TOPIC']}@{header.group}")
+        if dead:
+            self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
+        return response(command, ResponseCode.SUCCESS)
+
+    def _again(self, original: MessageExt, topic: str, queue_id: int) -> InnerMessage:
+        """The message once more: same content and birth, one attempt older, its origin noted."""
+        properties = records.parse_properties(original.properties)
+        properties.setdefault("RETRY_TOPIC", original.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", original.msg_id)
+        properties["WAIT"] = "false"
+        return InnerMessage(
+            topic=topic,
+            queue_id=queue_id,
+            body=original.body,
+            properties=properties,
+            flag=original.flag,
+            sys_flag=original.sys_flag,
+            born_timestamp=original.born_timestamp,
+            born_host=original.born_host,
+            reconsume_times=original.reconsume_times + 1,
+        )

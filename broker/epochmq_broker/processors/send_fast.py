@@ -1,0 +1,254 @@
+"""SEND_MESSAGE_V2 for the plain message: the hot path.
+
+Takes a JSON header and a body and gives back the encoded answer, with nothing in between that can be kept,
+left out or bound beforehand. Whatever is not plain raises `FallBack` before anything was changed, and `send`
+takes the frame from the start: another topic state, a batch, a transaction, a delay, a timer, a property the
+broker itself sets, a message without an id. Both paths store the same record and answer the same, which a
+test holds them to.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.processors.send import STORED
+from epochmq_broker.put import MessagePut
+from epochmq_broker.stats import BrokerStats, Flow
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import FallBack
+from epochmq_protocol.fastpath import SendFields, SendResponse, decode_send, send_response_template
+from epochmq_protocol.frame import FLAG_ONEWAY
+from epochmq_protocol.javahash import tags_code
+from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
+from epochmq_protocol.topics import (
+    PERM_WRITE,
+    TopicConfig,
+    TopicFilterType,
+    is_not_allowed_send_topic,
+    is_retry_topic,
+    validate_topic,
+)
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import FastHandler
+
+SPECIAL_PROPERTIES = frozenset(
+    [
+        # what makes a message something else than plain
+        "DELAY",
+        "TRAN_MSG",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "INNER_NUM",
+        # what the broker drops or sets itself
+        "POP_CK",
+        "MSG_REGION",
+        "TRACE_ON",
+        "CLUSTER",
+    ]
+)
+SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
+"""Bits of sysFlag that make a message something else than plain: tags, transactions, hosts, batches."""
+END = "\x02"
+CODES_MAX = 4096
+ROUTES_MAX = 100_000
+
+_LENGTHS = struct.Struct(">II")
+
+
+class _Route(Struct, frozen=True, gc=False):
+    """All that is known of a queue before a message comes."""
+
+    queue: ConsumeQueue
+    flow: Flow
+    suffix: str  # the properties the broker adds
+
+
+class FastSend:
+    """The hot path of one broker. What it knows of topics is forgotten when their table, or a setting,
+    changes."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        put: MessagePut,
+        topics: TopicTable,
+        stats: BrokerStats,
+        store_host: bytes,
+    ) -> None:
+        self._live = live
+        self._store = store
+        self._put = put
+        self._topics = topics
+        self._stats = stats
+        self._store_host = store_host
+        self._routes: dict[tuple[str, int], _Route] = {}
+        self._codes: dict[str, int] = {}
+        self._generation = topics.generation
+        self._respond = _response_template(live.current, store_host)
+        live.on_change.append(self._reconfigured)
+
+    def fast(self) -> Mapping[bytes, FastHandler]:
+        """Start of a JSON header → handler."""
+        return {b'{"code":310': self._handler()}
+
+    def _handler(self) -> FastHandler:
+        """The handler as a closure: names of its own are the cheapest there are."""
+        topics, put, routes, codes = self._topics, self._put, self._routes, self._codes
+        append, decode, special = self._store.append, decode_send, SPECIAL_PROPERTIES
+        stored = PutStatus.PUT_OK
+
+        def send(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+            request = decode(header)
+            fields = request.fields
+            if topics.generation != self._generation:
+                self._forget()
+            route = routes.get((fields.topic, fields.queue_id)) or self._route(fields)
+            properties = fields.properties
+            uniq_key = tags = keys = wait = ""
+            for entry in properties.split("\x02"):
+                name, _, value = entry.partition("\x01")
+                if name == "UNIQ_KEY":
+                    uniq_key = value
+                elif name == "TAGS":
+                    tags = value
+                elif name == "KEYS":
+                    keys = value
+                elif name == "WAIT":
+                    wait = value
+                elif name in special:
+                    raise FallBack
+                if entry and not (name and value):
+                    raise FallBack
+            if not uniq_key or not body or fields.sys_flag & SPECIAL_FLAGS or fields.batch != "false":
+                raise FallBack
+            if put.gated and put.refusal(wait or "true") is not None:
+                raise FallBack
+            try:
+                rendered = f"{properties}{'' if properties[-1] == END else END}{route.suffix}".encode()
+            except UnicodeEncodeError:
+                raise FallBack from None
+            code = codes.get(tags)
+            if code is None:
+                code = self._code(tags)
+            status, physical_offset, queue_offset, size = append(
+                route.queue,
+                body=body,
+                properties=rendered,
+                born_timestamp=fields.born_timestamp,
+                born_host=connection.remote_host,
+                flag=fields.flag,
+                sys_flag=fields.sys_flag,
+                reconsume_times=fields.reconsume_times,
+                tags_code=code,
+                uniq_key=uniq_key,
+                keys=keys,
+            )
+            if status is not stored:
+                raise FallBack  # nothing has happened; the ordinary path words the refusal
+            if put.appended is not None:
+                put.appended()
+            flow = route.flow
+            flow.messages += 1
+            flow.bytes += size
+            flow.requests += 1
+            if request.flag & FLAG_ONEWAY:
+                return None
+            frame = self._respond(
+                request.opaque, fields.queue_id, queue_offset, physical_offset, uniq_key.encode()
+            )
+            if put.waits and (not wait or wait.lower() == "true"):
+                self._answer_later(connection, request.opaque, frame, physical_offset + size)
+                return None
+            return frame
+
+        return send
+
+    def _answer_later(self, connection: Connection, opaque: int, frame: bytes, end: int) -> None:
+        """Answers when the message is safe, or when that took too long."""
+        connection.defer(opaque)
+
+        def done(status: PutStatus) -> None:
+            connection.answer(
+                opaque, frame if status is PutStatus.PUT_OK else _with_code(frame, STORED[status])
+            )
+
+        self._put.when_safe(end, done)
+
+    def _route(self, fields: SendFields) -> _Route:
+        """The route of a queue, made on first use. Raises FallBack when its messages are not plain, or the
+        queue is none."""
+        config = self._live.current
+        name, queue_id = fields.topic, fields.queue_id
+        topic = self._topics.get(name)
+        if (
+            topic is None
+            or not _is_plain(topic)
+            or time.time() * 1000 < config.start_accept_send_request_time_stamp
+        ):
+            raise FallBack
+        if not config.broker_permission & PERM_WRITE and topic.order:
+            raise FallBack
+        if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums):
+            raise FallBack
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        route = _Route(
+            self._store.queue(name, queue_id),
+            self._stats.put(name, queue_id),
+            _suffix(config),
+        )
+        self._routes[name, queue_id] = route
+        return route
+
+    def _code(self, tags: str) -> int:
+        """The tags code, remembered: most messages carry one of a few tags."""
+        if len(self._codes) >= CODES_MAX:
+            self._codes.clear()
+        code = self._codes[tags] = tags_code(tags) if tags else 0
+        return code
+
+    def _forget(self) -> None:
+        self._routes.clear()
+        self._generation = self._topics.generation
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        self._forget()
+        self._respond = _response_template(after, self._store_host)
+
+
+def _is_plain(topic: TopicConfig) -> bool:
+    """Whether messages to this topic need nothing that only the ordinary path knows."""
+    name = topic.topic_name
+    kept_whole = {"queue.type", "cleanup.policy"}.isdisjoint(topic.attributes)
+    single_tag = topic.topic_filter_type is TopicFilterType.SINGLE_TAG
+    allowed = validate_topic(name) is None and not is_not_allowed_send_topic(name)
+    return kept_whole and single_tag and allowed and not is_retry_topic(name)
+
+
+def _suffix(config: BrokerConfig) -> str:
+    trace_on = "true" if config.trace_on else "false"
+    return (
+        f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02"
+        f"CLUSTER\x01{config.broker_cluster_name}\x02"
+    )
+
+
+def _response_template(config: BrokerConfig, store_host: bytes) -> SendResponse:
+    return send_response_template(store_host, config.region_id, is_traced=config.trace_on)
+
+
+def _with_code(frame: bytes, code: ResponseCode) -> bytes:
+    """The answer of a message that is stored, but was not safe in time."""
+    header = frame[_LENGTHS.size :].replace(b'{"code":0,', b'{"code":%d,' % code, 1)
+    return _LENGTHS.pack(4 + len(header), len(header)) + header

@@ -1,0 +1,362 @@
+"""Keeps the nameservers told: this broker's address, its topics, and that it is alive (registerBrokerAll,
+registerIncrementBrokerData, sendHeartbeat and unregisterBrokerAll of RocketMQ's BrokerController).
+
+Each nameserver has a task of its own, so that one that is slow or dead delays nobody. Its state is one of
+two: not registered (the next message is a full registration, tried again after a growing pause) or registered
+(a full registration every period, one with the changed topics alone as soon as topics change). A full one
+always comes first: a nameserver refuses a single topic of a broker it does not know.
+
+Nothing that goes wrong here ends a task; it is logged and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.bodies import KVTable, from_json, to_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers import (
+    BrokerHeartbeatRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from epochmq_protocol.topics import (
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigSerializeWrapper,
+)
+
+log = logging.getLogger(__name__)
+
+PERIOD_MIN_MS, PERIOD_MAX_MS = 10_000, 60_000
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 10.0
+UNREGISTER_TIMEOUT_MS = 3000
+
+
+class Link(Protocol):
+    """What is needed of a connection."""
+
+    on_close: list[Callable[[Any], None]]
+
+
+class Caller(Protocol):
+    """What is needed of a RemotingClient."""
+
+    async def connect(self, addr: str) -> Link:
+        """The connection to the peer at `addr`."""
+        ...
+
+    async def call(self, addr: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """The answer of the peer at `addr`."""
+        ...
+
+
+class Registration:
+    """The registrations of one broker. `changed` is a `TopicTable.on_change` callback."""
+
+    def __init__(self, live: LiveConfig, topics: TopicTable, client: Caller) -> None:
+        self._live = live
+        self._topics = topics
+        self._client = client
+        self._registrars: dict[str, _Registrar] = {}
+        self._running = False
+        self._bodies = _Bodies(topics)
+        self.on_answer: list[Callable[[RegisterBrokerResponseHeader], None]] = []
+        """Called with every nameserver's answer."""
+
+    def start(self) -> None:
+        """Begins to register with every nameserver; needs a running loop."""
+        self._running = True
+        self._live.on_change.append(self._reconfigured)
+        self._topics.on_change.append(self.changed)
+        self._follow(self._live.current)
+
+    async def stop(self) -> None:
+        """Unregisters from every nameserver, at most `UNREGISTER_TIMEOUT_MS` long, and ends."""
+        if not self._running:
+            return
+        self._running = False
+        self._topics.on_change.remove(self.changed)
+        self._live.on_change.remove(self._reconfigured)
+        registrars, self._registrars = list(self._registrars.values()), {}
+        await asyncio.gather(*(registrar.stop(unregister=True) for registrar in registrars))
+
+    def changed(self, names: tuple[str, ...]) -> None:
+        """These topics changed: every nameserver is told as soon as the present round of the loop is over."""
+        for registrar in self._registrars.values():
+            registrar.changed(names)
+
+    def refresh(self) -> None:
+        """Everything may have changed (brokerPermission, for one): a full registration now."""
+        for registrar in self._registrars.values():
+            registrar.refresh()
+
+    async def settled(self, timeout_ms: float = 3000) -> bool:
+        """Waits until every reachable nameserver knows all changes made so far; False when time ran out. One
+        that fails is not waited for."""
+        waits = [registrar.idle.wait() for registrar in self._registrars.values()]
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.gather(*waits)
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def registered(self) -> dict[str, bool]:
+        """Nameserver → whether it has this broker's full registration."""
+        return {addr: registrar.registered for addr, registrar in self._registrars.items()}
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        if before.namesrv_addr != after.namesrv_addr:
+            self._follow(after)
+        if before.broker_permission != after.broker_permission:
+            self._topics.bump_version()
+            self.refresh()
+
+    def _follow(self, config: BrokerConfig) -> None:
+        """Starts and ends registrars so that there is one for each nameserver of the configuration."""
+        wanted = config.nameservers
+        for addr in wanted:
+            if addr not in self._registrars:
+                self._registrars[addr] = _Registrar(
+                    addr, self._live, self._topics, self._client, self._bodies, self.on_answer
+                )
+        for addr in [addr for addr in self._registrars if addr not in wanted]:
+            self._registrars.pop(addr).abandon()
+
+
+class _Registrar:
+    """One nameserver's side of it."""
+
+    def __init__(
+        self,
+        addr: str,
+        live: LiveConfig,
+        topics: TopicTable,
+        client: Caller,
+        bodies: _Bodies,
+        on_answer: list[Callable[[RegisterBrokerResponseHeader], None]],
+    ) -> None:
+        self.addr = addr
+        self.registered = False
+        self.idle = asyncio.Event()  # nothing is waiting to be told, or it cannot be told now
+        self._live = live
+        self._topics = topics
+        self._client = client
+        self._bodies = bodies
+        self._on_answer = on_answer
+        self._pending: set[str] = set()
+        self._full = True
+        self._wake = asyncio.Event()
+        self._link: Link | None = None
+        self._task = asyncio.create_task(self._run(), name=f"register with {addr}")
+
+    def changed(self, names: tuple[str, ...]) -> None:
+        self._pending.update(names)
+        self.idle.clear()
+        self._wake.set()
+
+    def refresh(self) -> None:
+        self._full = True
+        self.idle.clear()
+        self._wake.set()
+
+    def abandon(self) -> None:
+        """Ends without a word: this nameserver is none of ours any more."""
+        self._task.cancel()
+
+    async def stop(self, *, unregister: bool) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.idle.set()
+        if not (unregister and self.registered):
+            return
+        config = self._live.current
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.broker_addr,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        try:
+            await self._client.call(
+                self.addr, request(RequestCode.UNREGISTER_BROKER, header), UNREGISTER_TIMEOUT_MS
+            )
+        except EpochMQError as error:
+            log.warning("nameserver %s was not told of the end: %s", self.addr, error)
+
+    async def _run(self) -> None:
+        heartbeat = asyncio.create_task(self._beat(), name=f"heartbeat to {self.addr}")
+        try:
+            await self._register_forever()
+        finally:
+            heartbeat.cancel()
+            await asyncio.gather(heartbeat, return_exceptions=True)
+
+    async def _register_forever(self) -> None:
+        pause_s = RETRY_MIN_S
+        while True:
+            full = self._full or not self.registered
+            names, self._pending = self._pending, set()
+            self._full = False
+            self._wake.clear()
+            try:
+                await self._tell(None if full else names)
+            except Exception as error:
+                if self.registered or pause_s >= RETRY_MAX_S:
+                    log.warning("registration with nameserver %s failed: %s", self.addr, error)
+                self.registered = False
+                self.idle.set()
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_MAX_S)
+                continue
+            if not self.registered:
+                log.info("registered with nameserver %s", self.addr)
+            self.registered = True
+            await self._watch()
+            pause_s = RETRY_MIN_S
+            if self._wake.is_set():
+                continue
+            self.idle.set()
+            period_ms = self._live.current.register_name_server_period
+            try:
+                async with asyncio.timeout(max(PERIOD_MIN_MS, min(period_ms, PERIOD_MAX_MS)) / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._full = True
+
+    async def _watch(self) -> None:
+        """Sees to it that the loss of the connection is noticed: a nameserver forgets a broker whose
+        connection is gone, and one that was restarted knows nothing."""
+        try:
+            link = await self._client.connect(self.addr)
+        except EpochMQError:
+            self._lost(None)
+            return
+        if link is not self._link:
+            self._link = link
+            link.on_close.append(self._lost)
+
+    def _lost(self, link: object) -> None:
+        if link is self._link or link is None:
+            self._link = None
+            self.registered = False
+            self._wake.set()
+
+    async def _tell(self, names: set[str] | None) -> None:
+        """One registration, with the named topics or (None) all. Raises when the nameserver did not take
+        it."""
+        config = self._live.current
+        if names is None:
+            if self.registered and not config.force_register and not await self._outdated(config):
+                return
+            body = self._bodies.full(config.broker_permission)
+        elif any(name in self._topics for name in names):
+            body = self._bodies.of(names, config.broker_permission)
+        else:  # only deletions: a nameserver forgets a topic when it is told to, not by registration
+            return
+        acting = config.enable_slave_acting_master
+        header = RegisterBrokerRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.broker_addr,
+            cluster_name=config.broker_cluster_name,
+            ha_server_addr=config.ha_server_addr,
+            broker_id=config.broker_id,
+            heartbeat_timeout_millis=config.broker_not_active_timeout_millis if acting else None,
+            enable_acting_master=acting,
+            compressed=False,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        command = request(RequestCode.REGISTER_BROKER, header, body)
+        answer = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
+        if answer.code != ResponseCode.SUCCESS:
+            raise EpochMQError(f"code {answer.code}: {answer.remark}")
+        known = RegisterBrokerResponseHeader.decode(answer.ext)
+        for told in self._on_answer:
+            told(known)
+        if answer.body:
+            self._topics.mark_ordered((from_json(KVTable, answer.body).table or {}).keys())
+
+    async def _outdated(self, config: BrokerConfig) -> bool:
+        """Whether the nameserver holds another version of our topics; also counts as a sign of life there."""
+        header = QueryDataVersionRequestHeader(
+            broker_name=config.broker_name,
+            broker_addr=config.broker_addr,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        command = request(RequestCode.QUERY_DATA_VERSION, header, to_json(self._topics.data_version))
+        answer = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
+        if answer.code != ResponseCode.SUCCESS:
+            return True
+        return bool(QueryDataVersionResponseHeader.decode(answer.ext).changed)
+
+    async def _beat(self) -> None:
+        """With enableSlaveActingMaster, a heartbeat every brokerHeartbeatInterval."""
+        while True:
+            config = self._live.current
+            await asyncio.sleep(config.broker_heartbeat_interval / 1000)
+            if not (config.enable_slave_acting_master and self.registered):
+                continue
+            header = BrokerHeartbeatRequestHeader(
+                cluster_name=config.broker_cluster_name,
+                broker_addr=config.broker_addr,
+                broker_name=config.broker_name,
+            )
+            try:
+                await self._client.call(
+                    self.addr,
+                    request(RequestCode.BROKER_HEARTBEAT, header),
+                    config.send_heartbeat_timeout_millis,
+                )
+            except EpochMQError as error:
+                log.info("heartbeat to nameserver %s failed: %s", self.addr, error)
+
+
+class _Bodies:
+    """Registration bodies. The full one is kept as long as it holds: it is sent again every period, to every
+    nameserver, and a large table takes long to write."""
+
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
+        self._full: tuple[tuple[int, DataVersion, int], bytes] | None = None
+
+    def full(self, permission: int) -> bytes:
+        """All topics."""
+        key = (self._topics.generation, self._topics.data_version, permission)
+        if self._full is None or self._full[0] != key:
+            self._full = (key, self.of(self._topics.table, permission))
+        return self._full[1]
+
+    def of(self, names: Iterable[str], permission: int) -> bytes:
+        """Those of the named topics that exist, each with its permission within the broker's."""
+        both = PERM_READ | PERM_WRITE
+        chosen = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
+        if permission & both != both:
+            chosen = {
+                name: msgspec.structs.replace(topic, perm=topic.perm & permission)
+                for name, topic in chosen.items()
+            }
+        return to_json(
+            RegisterBrokerBody(
+                topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
+                    topic_config_table=chosen, data_version=self._topics.data_version
+                )
+            )
+        )

@@ -1,0 +1,195 @@
+"""The broker's tables on disk: `config/topics.json`, `subscriptionGroup.json` and `consumerOffset.json`, in
+the shape of RocketMQ's ConfigManagers, so that a Java broker opens what this one left and the other way
+round.
+
+Topics and groups are written at the end of the round of the event loop that changed them, offsets when their
+interval has come and anything has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring
+from pathlib import Path
+
+import msgspec
+
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies import from_json
+from epochmq_protocol.topics import DataVersion, SubscriptionGroupConfig, TopicConfig
+
+log = logging.getLogger(__name__)
+
+TOPICS, GROUPS, OFFSETS = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
+
+
+class _Topics(msgspec.Struct, rename="camel"):
+    data_version: DataVersion | None = None
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class _Groups(msgspec.Struct, rename="camel"):
+    data_version: DataVersion | None = None
+    forbidden_table: dict[str, dict[str, int]] = {}
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class _Offsets(msgspec.Struct, rename="camel"):
+    data_version: DataVersion | None = None
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class StateFiles:
+    """Loads the tables at start and keeps their files in step."""
+
+    def __init__(
+        self,
+        directory: Path,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+    ) -> None:
+        self._directory = directory
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._due: dict[str, Callable[[], bytes]] = {}
+        self._scheduled: asyncio.Handle | None = None
+        self._written_changes = -1
+        self._topic_entries = _Entries()
+        self._group_entries = _Entries()
+
+    def load(self) -> None:
+        """Fills the tables from their files, or the backups. Raises when both of a pair are broken."""
+        topics = read_config(self._directory / TOPICS, lambda data: from_json(_Topics, data))
+        if topics is not None:
+            self._topics.restore(topics.topic_config_table, topics.data_version)
+        groups = read_config(self._directory / GROUPS, lambda data: from_json(_Groups, data))
+        if groups is not None:
+            self._groups.restore(groups.subscription_group_table, groups.forbidden_table, groups.data_version)
+        offsets = read_config(self._directory / OFFSETS, lambda data: from_json(_Offsets, data))
+        if offsets is not None:
+            self._offsets.restore(offsets.offset_table, offsets.data_version)
+        self._written_changes = self._offsets.changes
+        self._topics.on_change.append(lambda _names: self._write_now(TOPICS, self.topics_json))
+        self._groups.on_change.append(lambda _names: self._write_soon(GROUPS, self.groups_json))
+
+    def persist_offsets(self) -> None:
+        """Writes consumerOffset.json when an offset has changed since the last time. Raises OSError."""
+        changes = self._offsets.changes
+        if changes != self._written_changes:
+            write_config(self._directory / OFFSETS, self.offsets_json(pretty=True))
+            self._written_changes = changes
+
+    def persist(self) -> None:
+        """Writes everything. Raises OSError."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        self._due.clear()
+        write_config(self._directory / TOPICS, self.topics_json())
+        write_config(self._directory / GROUPS, self.groups_json())
+        write_config(self._directory / OFFSETS, self.offsets_json(pretty=True))
+        self._written_changes = self._offsets.changes
+
+    def topics_json(self) -> bytes:
+        """topics.json."""
+        return _file(self._topics.data_version, topicConfigTable=self._topic_entries.text(self._topics.table))
+
+    def groups_json(self, *, pretty: bool = True) -> bytes:
+        """subscriptionGroup.json; not pretty it is the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        groups = self._groups
+        forbidden = {group: dict(bits) for group, bits in groups.forbidden_table.items()}
+        if not pretty:
+            return fastjson.dumps(
+                {
+                    "dataVersion": groups.data_version,
+                    "forbiddenTable": forbidden,
+                    "subscriptionGroupTable": dict(groups.table),
+                }
+            )
+        return _file(
+            groups.data_version,
+            forbiddenTable=_indented(fastjson.dumps(forbidden, pretty=True).decode(), 1),
+            subscriptionGroupTable=self._group_entries.text(groups.table),
+        )
+
+    def offsets_json(self, *, pretty: bool = False) -> bytes:
+        """consumerOffset.json; not pretty it is the body of GET_ALL_CONSUMER_OFFSET."""
+        line, close = ("\n\t\t", "\n\t\t}") if pretty else ("", "}")
+        entries = []
+        for key, queues in sorted(self._offsets.table.items()):
+            inner = ",".join([f"{queue_id}:{offset}" for queue_id, offset in sorted(queues.items())])
+            entries.append(f"{line}{encode_basestring(key)}:{{{inner}{close}")
+        if pretty:
+            return _file(self._offsets.data_version, offsetTable=_joined(entries))
+        version = fastjson.dumps(self._offsets.data_version).decode()
+        return f'{{"dataVersion":{version},"offsetTable":{{{",".join(entries)}}}}}'.encode()
+
+    def _write_now(self, name: str, encode: Callable[[], bytes]) -> None:
+        """At once: a message may be stored and acknowledged in this very turn of the loop under a topic it
+        made, and would be out of reach if a kill left it without."""
+        self._write_soon(name, encode)
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._write_due()
+
+    def _write_soon(self, name: str, encode: Callable[[], bytes]) -> None:
+        self._due[name] = encode
+        if self._scheduled is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # before the loop runs: `persist` or the next change writes it
+                return
+            self._scheduled = loop.call_soon(self._write_due)
+
+    def _write_due(self) -> None:
+        self._scheduled = None
+        due, self._due = self._due, {}
+        for name, encode in due.items():
+            try:
+                write_config(self._directory / name, encode())
+            except OSError:
+                log.exception("%s could not be written; the next change tries again", name)
+                self._due[name] = encode
+
+
+class _Entries:
+    """The text of a table's entries. Values are never changed in place, so an entry is rendered again only
+    when its value is another object: writing a large table costs what changed, not what is there."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, str]] = {}
+
+    def text(self, table: Mapping[str, object]) -> str:
+        """The whole table, pretty, as the value of a field of the file."""
+        before, known = self._known, {}
+        for name, value in table.items():
+            entry = before.get(name)
+            if entry is None or entry[0] is not value:
+                rendered = _indented(fastjson.dumps(value, pretty=True).decode(), 2)
+                entry = (value, f"\n\t\t{encode_basestring(name)}:{rendered}")
+            known[name] = entry
+        self._known = known
+        return _joined([known[name][1] for name in sorted(known)])
+
+
+def _file(data_version: DataVersion, **fields: str) -> bytes:
+    """A file of fields in order, each given as its text."""
+    version = _indented(fastjson.dumps(data_version, pretty=True).decode(), 1)
+    rest = "".join(f',\n\t"{name}":{text}' for name, text in fields.items())
+    return f'{{\n\t"dataVersion":{version}{rest}\n}}'.encode()
+
+
+def _joined(entries: list[str]) -> str:
+    return f"{{{','.join(entries)}\n\t}}" if entries else "{}"
+
+
+def _indented(text: str, levels: int) -> str:
+    return text.replace("\n", "\n" + "\t" * levels)

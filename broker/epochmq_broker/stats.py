@@ -1,0 +1,338 @@
+"""What went through the broker: counters for every topic, queue and group, and the rates made of them.
+
+Names, keys and windows are RocketMQ's (BrokerStatsManager, StatsItem, StoreStatsService): a minute is the
+last seven samples ten seconds apart, an hour the last seven ten minutes apart, a day the last 25 an hour
+apart. The hot path only adds to plain ints of a `Flow` it holds; `sample`, called once a second, does the
+rest.
+"""
+# pure: the clock comes in as an argument
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
+QUEUE_PUT_NUMS = "QUEUE_PUT_NUMS"
+QUEUE_PUT_SIZE = "QUEUE_PUT_SIZE"
+QUEUE_GET_NUMS = "QUEUE_GET_NUMS"
+QUEUE_GET_SIZE = "QUEUE_GET_SIZE"
+GROUP_GET_NUMS = "GROUP_GET_NUMS"
+GROUP_GET_SIZE = "GROUP_GET_SIZE"
+BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS = "BROKER_GET_NUMS"
+BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
+BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
+SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+SNDBCK2DLQ_TIMES = "SNDBCK2DLQ_TIMES"
+DLQ_PUT_NUMS = "DLQ_PUT_NUMS"
+
+SECOND_MS = 1000
+MINUTE_STEP_MS, MINUTE_SAMPLES = 10_000, 7
+HOUR_STEP_MS, HOUR_SAMPLES = 600_000, 7
+DAY_STEP_MS, DAY_SAMPLES = 3_600_000, 25
+RATE_WINDOWS_S = (10, 60, 600)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """One window of a counter: the sum of the values, values per second, and the average value per call."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class Flow:
+    """Messages, bytes and requests that went one way on one queue. The hot path adds to the three
+    counters."""
+
+    __slots__ = ("bytes", "folded", "items", "messages", "requests")
+
+    def __init__(self, items: tuple[tuple[Item, bool], ...]) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.requests = 0
+        self.folded = (0, 0, 0)
+        self.items = items  # where the sums go: (item, whether it counts bytes)
+
+    def fold(self) -> None:
+        """Adds what came since the last call to the items."""
+        messages, size, requests = now = (self.messages, self.bytes, self.requests)
+        was = self.folded
+        if now == was:
+            return
+        self.folded = now
+        for item, sized in self.items:
+            item.value += size - was[1] if sized else messages - was[0]
+            item.times += requests - was[2]
+
+
+class Item:
+    """One counter with its samples; a sample is (epoch ms, times, value)."""
+
+    __slots__ = ("day", "hour", "minute", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.times = 0
+        self.minute: deque[tuple[int, int, int]] = deque(maxlen=MINUTE_SAMPLES)
+        self.hour: deque[tuple[int, int, int]] = deque(maxlen=HOUR_SAMPLES)
+        self.day: deque[tuple[int, int, int]] = deque(maxlen=DAY_SAMPLES)
+
+    def take(self, samples: deque[tuple[int, int, int]], now_ms: int, step_ms: int) -> None:
+        """Adds a sample; the first one gets a zero one step before it, so that the window has a width."""
+        if not samples:
+            samples.append((now_ms - step_ms, 0, 0))
+        samples.append((now_ms, self.times, self.value))
+
+
+def window(samples: deque[tuple[int, int, int]]) -> Window:
+    """What a row of samples adds up to (StatsItem.computeStatsData)."""
+    if not samples:
+        return Window()
+    first, last = samples[0], samples[-1]
+    total = last[2] - first[2]
+    times = last[1] - first[1]
+    width_ms = last[0] - first[0]
+    return Window(
+        sum=total,
+        tps=total * 1000.0 / width_ms if width_ms > 0 else 0.0,
+        avgpt=total / times if times > 0 else 0.0,
+    )
+
+
+class Rate:
+    """A running total sampled once a second for the last ten minutes (StoreStatsService)."""
+
+    __slots__ = ("_samples", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._samples: deque[tuple[int, int]] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
+
+    def sample(self, now_ms: int) -> None:
+        """Takes one sample; to be called once a second."""
+        self._samples.append((now_ms, self.total))
+
+    def tps(self, seconds: int) -> float | None:
+        """Average per second over the last `seconds`; None while there are not enough samples."""
+        samples = self._samples
+        if len(samples) <= seconds:
+            return None
+        (then, before), (now, after) = samples[-seconds - 1], samples[-1]
+        return (after - before) * 1000.0 / (now - then) if now > then else 0.0
+
+    def text(self) -> str:
+        """`10s 1min 10min`, as runtime info spells it: a window without enough samples stays empty."""
+        return " ".join("" if tps is None else str(tps) for tps in map(self.tps, RATE_WINDOWS_S))
+
+
+class BrokerStats:
+    """All counters of a broker. `is_system_topic` decides what the totals without system topics leave out."""
+
+    def __init__(self, cluster: str, started_ms: int, is_system_topic: Callable[[str], bool]) -> None:
+        self.cluster = cluster
+        self.started_ms = started_ms
+        self.put_failures = 0
+        self.misses = 0  # pulls that found nothing; the hot path adds to it
+        self.put_total_yesterday_morning = 0
+        self.put_total_today_morning = 0
+        self.get_total_yesterday_morning = 0
+        self.get_total_today_morning = 0
+        self._is_system_topic = is_system_topic
+        self._items: dict[str, dict[str, Item]] = {}
+        self._puts: dict[tuple[str, int], Flow] = {}
+        self._gets: dict[tuple[str, str, int], Flow] = {}
+        self._put_rate, self._found_rate, self._miss_rate, self._transferred_rate = (
+            Rate(),
+            Rate(),
+            Rate(),
+            Rate(),
+        )
+        self._all_put, self._all_get = Item(), Item()
+        self._all_put_bytes = Item()
+        self._day: int | None = None
+        self._next_minute_ms = self._next_hour_ms = self._next_day_ms = started_ms
+
+    # the hot path's handles
+
+    def put(self, topic: str, queue_id: int) -> Flow:
+        """The flow of messages stored in a queue; ask once and keep it. A flow of a deleted topic still takes
+        additions, which nobody sees: ask again when the topic table's generation has changed."""
+        flow = self._puts.get((topic, queue_id))
+        if flow is None:
+            queue = f"{topic}@{queue_id}"
+            items = [
+                (self._all_put, False),
+                (self._all_put_bytes, True),
+                (self.item(TOPIC_PUT_NUMS, topic), False),
+                (self.item(TOPIC_PUT_SIZE, topic), True),
+                (self.item(QUEUE_PUT_NUMS, queue), False),
+                (self.item(QUEUE_PUT_SIZE, queue), True),
+                (self.item(BROKER_PUT_NUMS, self.cluster), False),
+            ]
+            if not self._is_system_topic(topic):
+                items.append((self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
+            flow = self._puts[topic, queue_id] = Flow(tuple(items))
+        return flow
+
+    def get(self, group: str, topic: str, queue_id: int) -> Flow:
+        """The flow of messages a group fetched from a queue; ask once and keep it."""
+        flow = self._gets.get((group, topic, queue_id))
+        if flow is None:
+            queue = f"{topic}@{queue_id}@{group}"
+            consumer = f"{topic}@{group}"
+            items = [
+                (self._all_get, False),
+                (self.item(GROUP_GET_NUMS, consumer), False),
+                (self.item(GROUP_GET_SIZE, consumer), True),
+                (self.item(QUEUE_GET_NUMS, queue), False),
+                (self.item(QUEUE_GET_SIZE, queue), True),
+                (self.item(BROKER_GET_NUMS, self.cluster), False),
+            ]
+            if not self._is_system_topic(topic):
+                items.append((self.item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
+            flow = self._gets[group, topic, queue_id] = Flow(tuple(items))
+        return flow
+
+    # the rest
+
+    def add(self, name: str, key: str, value: int = 1, times: int = 1) -> None:
+        """Counts something that is not on the hot path, such as a message sent back."""
+        item = self.item(name, key)
+        item.value += value
+        item.times += times
+
+    def item(self, name: str, key: str) -> Item:
+        """The counter of that name and key, made when it is new."""
+        items = self._items.setdefault(name, {})
+        found = items.get(key)
+        if found is None:
+            found = items[key] = Item()
+        return found
+
+    def find(self, name: str, key: str) -> Item | None:
+        """The counter of that name and key if anything was ever counted there."""
+        item = self._items.get(name, {}).get(key)
+        return None if item is None or not item.times else item
+
+    def tps(self, name: str, key: str) -> float:
+        """Values per second over the last minute; 0.0 for a counter that does not exist."""
+        item = self.find(name, key)
+        return 0.0 if item is None else window(item.minute).tps
+
+    def sample(self, now_ms: int, local_day: int) -> None:
+        """To be called once a second. `local_day` is any number that changes at local midnight."""
+        self._fold()
+        for rate, total in (
+            (self._put_rate, self._all_put.value),
+            (self._found_rate, self._all_get.times),
+            (self._miss_rate, self.misses),
+            (self._transferred_rate, self._all_get.value),
+        ):
+            rate.total = total
+            rate.sample(now_ms)
+        items = [item for table in self._items.values() for item in table.values()]
+        if now_ms >= self._next_minute_ms:
+            self._next_minute_ms = now_ms + MINUTE_STEP_MS
+            for item in items:
+                item.take(item.minute, now_ms, MINUTE_STEP_MS)
+        if now_ms >= self._next_hour_ms:
+            self._next_hour_ms = now_ms + HOUR_STEP_MS
+            for item in items:
+                item.take(item.hour, now_ms, HOUR_STEP_MS)
+        if now_ms >= self._next_day_ms:
+            self._next_day_ms = now_ms + DAY_STEP_MS
+            for item in items:
+                item.take(item.day, now_ms, DAY_STEP_MS)
+        if self._day is not None and self._day != local_day:
+            self._new_day()
+        self._day = local_day
+
+    @property
+    def put_total(self) -> int:
+        """Messages stored since the start, those of system topics left out."""
+        self._fold()
+        return self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster).value
+
+    @property
+    def get_total(self) -> int:
+        """Messages fetched since the start, those of system topics left out."""
+        self._fold()
+        return self.item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster).value
+
+    def forget_topic(self, topic: str) -> None:
+        """Drops the counters of a deleted topic."""
+        self._drop(lambda parts: parts[0] == topic)
+        self._puts = {key: flow for key, flow in self._puts.items() if key[0] != topic}
+        self._gets = {key: flow for key, flow in self._gets.items() if key[1] != topic}
+
+    def forget_group(self, group: str) -> None:
+        """Drops the counters of a deleted group."""
+        self._drop(lambda parts: len(parts) > 1 and parts[-1] == group)
+        self._gets = {key: flow for key, flow in self._gets.items() if key[0] != group}
+
+    def runtime_info(self, now_ms: int) -> dict[str, str]:
+        """The keys of GET_BROKER_RUNTIME_INFO that are about messages put and fetched."""
+        self._fold()
+        puts, size = self._all_put.value, self._all_put_bytes.value
+        found, missed = self._found_rate, self._miss_rate
+        total_tps = " ".join(
+            str((found.tps(seconds) or 0.0) + (missed.tps(seconds) or 0.0)) for seconds in RATE_WINDOWS_S
+        )
+        return {
+            "bootTimestamp": str(self.started_ms),
+            "runtime": format_runtime(now_ms - self.started_ms),
+            "putMessageEntireTimeMax": "0",
+            "putMessageTimesTotal": str(max(puts, 1)),
+            "putMessageFailedTimes": str(self.put_failures),
+            "putMessageSizeTotal": str(size),
+            "putMessageDistributeTime": "null",
+            "putMessageAverageSize": str(size / max(puts, 1)),
+            "dispatchMaxBuffer": "0",
+            "getMessageEntireTimeMax": "0",
+            "putTps": self._put_rate.text(),
+            "getFoundTps": found.text(),
+            "getMissTps": missed.text(),
+            "getTotalTps": total_tps,
+            "getTransferredTps": self._transferred_rate.text(),
+            "putLatency99": "0.00",
+            "putLatency999": "0.00",
+            "msgPutTotalYesterdayMorning": str(self.put_total_yesterday_morning),
+            "msgPutTotalTodayMorning": str(self.put_total_today_morning),
+            "msgPutTotalTodayNow": str(self.put_total),
+            "msgGetTotalYesterdayMorning": str(self.get_total_yesterday_morning),
+            "msgGetTotalTodayMorning": str(self.get_total_today_morning),
+            "msgGetTotalTodayNow": str(self.get_total),
+        }
+
+    def _fold(self) -> None:
+        for flow in self._puts.values():
+            flow.fold()
+        for flow in self._gets.values():
+            flow.fold()
+
+    def _new_day(self) -> None:
+        self.put_total_yesterday_morning = self.put_total_today_morning
+        self.get_total_yesterday_morning = self.get_total_today_morning
+        self.put_total_today_morning = self.put_total
+        self.get_total_today_morning = self.get_total
+
+    def _drop(self, matches: Callable[[list[str]], bool]) -> None:
+        self._fold()
+        for name, items in self._items.items():
+            if name.startswith("BROKER_"):
+                continue
+            for key in [key for key in items if matches(key.split("@"))]:
+                del items[key]
+
+
+def format_runtime(elapsed_ms: int) -> str:
+    """`[ 1 days, 2 hours, 3 minutes, 4 seconds ]`, as runtime info spells how long a broker has been up."""
+    minutes, seconds = divmod(max(0, elapsed_ms) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,121 @@
+"""Makes the log's next file, and reserves its next stretch, before they are needed
+(AllocateMappedFileService)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from epochmq_broker.store.commit_log import RESERVE_BYTES, CommitLog
+from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, reserve
+from epochmq_broker.store.worker import Worker, WorkerBusyError
+
+
+class Allocator:
+    """Works ahead of one commit log on a worker thread. What is not ready in time the caller waits for or
+    makes itself; what cannot be made ahead (a full disk) is tried again, and fails, there."""
+
+    def __init__(self, log: CommitLog, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._worker = worker
+        self._loop = loop
+        self._asked: Path | None = None  # the file being made, or ready
+        self._ready: MappedFile | None = None
+        self._reserving = False
+        log.files.make = self._make
+        log.ahead = self
+
+    def stop(self) -> None:
+        """Finishes what runs and lets the log do its own work again. A file made ahead stays, as Java's
+        do."""
+        self._log.files.make = self._log.files.make_now
+        self._log.ahead = None
+        self._worker.run(_nothing)
+        if self._ready is not None:
+            self._ready.close()
+            self._ready = None
+
+    def settle(self) -> None:
+        """Waits for a reservation that runs: nobody else may reserve, or write, that stretch meanwhile."""
+        if self._reserving:
+            self._worker.run(_nothing)
+
+    def forget(self) -> None:
+        """Waits for what runs and removes a file made ahead: the log has been cut, and will need another
+        one."""
+        self._worker.run(_nothing)
+        self._drop_ready()
+
+    def prepare(self, path: Path, start: int, size: int) -> None:
+        """Makes a file with its first stretch reserved. Asking again for the same one does nothing."""
+        if self._asked == path:
+            return
+
+        def work() -> None:
+            try:
+                file = self._log.files.make_now(path, start, size)
+                file.reserve(min(RESERVE_BYTES, size))
+            except (OSError, DiskFullError):
+                return
+            self._ready = file
+
+        try:
+            self._worker.submit(work)
+        except WorkerBusyError:
+            return
+        self._asked = path
+
+    def reserve(self, file: MappedFile, end: int) -> None:
+        """Reserves up to `end`, one stretch at a time."""
+        if self._reserving:
+            return
+        start = file.reserved
+
+        def work() -> None:
+            try:
+                reserve(file.fd, start, end)
+            except (OSError, DiskFullError):
+                done = start
+            else:
+                done = end
+            self._loop.call_soon_threadsafe(reserved, done)
+
+        def reserved(done: int) -> None:
+            self._reserving = False
+            file.reserved = max(file.reserved, done)
+
+        try:
+            self._worker.submit(work)
+        except WorkerBusyError:
+            return
+        self._reserving = True
+
+    def _make(self, path: Path, start: int, size: int) -> MappedFile:
+        """The prepared file when it is this one, else a new one."""
+        if self._asked == path:
+            self._worker.run(_nothing)
+            self._asked = None
+            if (file := self._ready) is not None and _is_in_place(file):
+                self._ready = None
+                return file
+        self._drop_ready()
+        return self._log.files.make_now(path, start, size)
+
+    def _drop_ready(self) -> None:
+        if self._ready is not None:
+            self._ready.delete()
+        self._ready = self._asked = None
+
+
+def _is_in_place(file: MappedFile) -> bool:
+    """Whether the file still has its name. A second Java broker started on the directory by mistake removes
+    empty files behind the log's end before it finds out that the directory is locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fd), file.path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _nothing() -> None:
+    """A job to wait for: all before it are done."""

@@ -1,0 +1,48 @@
+"""Reading by topic and queue id, for whoever has no queue in hand."""
+
+from __future__ import annotations
+
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.reader import Reader
+
+
+class ByTopic:
+    """Answers about queues that need not exist; asking makes none. Times are epoch ms."""
+
+    __slots__ = ("_queues", "_reader")
+
+    def __init__(self, queues: ConsumeQueues, reader: Reader) -> None:
+        self._queues = queues
+        self._reader = reader
+
+    def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue if there is one."""
+        return self._queues.get((topic, queue_id))
+
+    def topics(self) -> set[str]:
+        """All topics that have queues here."""
+        return {topic for topic, _ in self._queues}
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
+        """See `Reader.offset_by_time`; 0 for a queue that does not exist."""
+        queue = self.existing_queue(topic, queue_id)
+        return 0 if queue is None else self._reader.offset_by_time(queue, timestamp, upper=upper)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at this offset was stored, -1 when it is not there (getMessageStoreTimeStamp)."""
+        queue = self.existing_queue(topic, queue_id)
+        return -1 if queue is None else self._reader.store_timestamp(queue, offset)
+
+    def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
+        """When the first message of a queue, or of the whole log, was stored, -1 when there is none."""
+        if topic is None:
+            return self._reader.earliest_timestamp()
+        queue = self.existing_queue(topic, queue_id)
+        return -1 if queue is None else self._reader.earliest_timestamp(queue)
+
+    def position(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Physical offset of the message at this queue offset, None when it is not there."""
+        queue = self.existing_queue(topic, queue_id)
+        unit = None if queue is None else queue.unit(offset)
+        return None if unit is None else unit[0]

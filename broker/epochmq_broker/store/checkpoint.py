@@ -1,0 +1,80 @@
+"""The store's checkpoint file (StoreCheckpoint): how far each part is safely on disk, as store times of
+messages."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+CHECKPOINT_BYTES: Final = 4096
+MARGIN_MS: Final = 3000  # messages of this last stretch are dispatched again after a crash
+
+_FIELDS = struct.Struct(">qqqqq")
+
+
+class Checkpoint:
+    """Five numbers in a memory-mapped page. Attributes are what will be written by the next `store`."""
+
+    __slots__ = (
+        "_fd",
+        "_map",
+        "confirm_phy_offset",
+        "index_msg_timestamp",
+        "logics_msg_timestamp",
+        "master_flushed_offset",
+        "physic_msg_timestamp",
+    )
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file. Raises OSError."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size < CHECKPOINT_BYTES:
+                # Written, not only sized, so that the page has its block: see mapped_file.
+                os.pwrite(fd, bytes(CHECKPOINT_BYTES - os.fstat(fd).st_size), os.fstat(fd).st_size)
+            self._map = mmap.mmap(fd, CHECKPOINT_BYTES)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        fields: tuple[int, ...] = _FIELDS.unpack_from(self._map, 0)
+        self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = fields[:3]
+        self.master_flushed_offset, self.confirm_phy_offset = fields[3:]
+
+    @property
+    def min_timestamp(self) -> int:
+        """Messages stored before this time are in log and consume queues on disk; epoch ms."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS)
+
+    @property
+    def min_timestamp_index(self) -> int:
+        """The same for log, consume queues and index."""
+        return min(self.min_timestamp, self.index_msg_timestamp)
+
+    def store(self) -> bool:
+        """Puts the numbers into the page; `flush` makes them durable. False when they are there already."""
+        numbers = _FIELDS.pack(
+            self.physic_msg_timestamp,
+            self.logics_msg_timestamp,
+            self.index_msg_timestamp,
+            self.master_flushed_offset,
+            self.confirm_phy_offset,
+        )
+        if self._map[: len(numbers)] == numbers:
+            return False
+        self._map[: len(numbers)] = numbers
+        return True
+
+    def flush(self) -> None:
+        """Writes the page to disk; on any thread. Raises OSError."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Stores, flushes and unmaps."""
+        self.store()
+        self.flush()
+        self._map.close()
+        os.close(self._fd)

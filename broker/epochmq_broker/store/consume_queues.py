@@ -1,0 +1,113 @@
+"""All consume queues of a store (ConsumeQueueStore)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.mapped_file import MappedFile
+
+
+def is_queue_name(topic: str) -> bool:
+    """Whether a topic can name a folder. Anything else came from a damaged record."""
+    return (
+        bool(topic)
+        and "/" not in topic
+        and "\0" not in topic
+        and topic not in (".", "..")
+        and len(topic) < 256
+    )
+
+
+class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
+    """(topic, queue id) → queue; asking for one that is not there makes it, without touching the disk."""
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        super().__init__()
+        self.directory = directory
+        self.file_size = file_size
+        self.damaged = False  # a queue lacked a file in the middle when it was loaded
+
+    def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
+        topic, queue_id = key
+        if not is_queue_name(topic) or queue_id < 0:
+            raise ValueError(f"{topic!r}-{queue_id}: no name of a queue")
+        queue = self[key] = ConsumeQueue(topic, queue_id, self.directory, self.file_size)
+        return queue
+
+    def load(self) -> None:
+        """Opens every queue there is and finds its end. Raises StoreDamagedError or OSError."""
+        if not self.directory.is_dir():
+            return
+        for topic in sorted(path for path in self.directory.iterdir() if path.is_dir()):
+            for folder in topic.iterdir():
+                if folder.is_dir() and folder.name.isdecimal():
+                    key = topic.name, int(folder.name)
+                    queue = ConsumeQueue(*key, self.directory, self.file_size, load=True)
+                    at = queue.files.gap()
+                    if at is not None:
+                        # What is behind the gap is built again from the log.
+                        queue.files.drop(at)
+                        self.damaged = True
+                    queue.recover()
+                    self[key] = queue
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last record that any queue knows, -1 when none knows one."""
+        return max((queue.max_physical for queue in self.values()), default=-1)
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues of one topic that exist here."""
+        return [queue for (name, _), queue in self.items() if name == topic]
+
+    def truncate(self, physical: int) -> None:
+        """Removes all units at or behind this physical offset. Raises OSError."""
+        for queue in self.values():
+            queue.truncate(physical)
+
+    def correct_min_offsets(self, min_physical: int) -> None:
+        """Raises every queue's first offset to what the log still has."""
+        for queue in self.values():
+            queue.correct_min_offset(min_physical)
+
+    def expire(self, min_physical: int) -> Iterator[MappedFile]:
+        """Takes out files of messages the log has lost; the caller deletes them."""
+        for queue in list(self.values()):
+            yield from queue.expire(min_physical)
+
+    def drop_expired(self, min_physical: int) -> int:
+        """Empties queues none of whose messages is left in the log; how many (cleanExpiredConsumerQueue).
+        As in Java their offsets begin at 0 again. The queues themselves stay: senders hold on to them."""
+        dropped = 0
+        for queue in self.values():
+            if queue.max_offset and 0 <= queue.max_physical <= min_physical:
+                queue.destroy()
+                dropped += 1
+        return dropped
+
+    def delete_topics(self, topics: set[str]) -> int:
+        """Removes the queues of these topics; how many topics there were (deleteTopics)."""
+        found = set()
+        for key in [key for key in self if key[0] in topics]:
+            found.add(key[0])
+            self._drop(key)
+        return len(found)
+
+    def destroy(self) -> None:
+        """Removes all queues: the log they speak of is gone."""
+        for key in list(self):
+            self._drop(key)
+
+    def close(self) -> None:
+        """Closes all files."""
+        for queue in self.values():
+            queue.close()
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        queue = self.pop(key)
+        queue.destroy()
+        if not any(topic == key[0] for topic, _ in self):
+            shutil.rmtree(self.directory / key[0], ignore_errors=True)

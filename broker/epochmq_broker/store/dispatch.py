@@ -1,0 +1,82 @@
+"""Dispatch by parsing: what a replica received, or what recovery reads back, goes into consume queues and
+index exactly as the append path puts it there (ReputMessageService)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from epochmq_broker.store import record
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.consume_queues import ConsumeQueues, is_queue_name
+from epochmq_broker.store.index import Index
+
+
+class Dispatcher:
+    """Follows the log. `position` is the physical offset up to which everything is dispatched."""
+
+    __slots__ = (
+        "_delays_ms",
+        "_index",
+        "_log",
+        "_queues",
+        "last_timestamp",
+        "on_append",
+        "position",
+        "repairing",
+    )
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, index: Index | None, delays_ms: tuple[int, ...]
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._delays_ms = delays_ms
+        self.position = 0
+        self.repairing = False  # units that are there already are compared with the log
+        self.last_timestamp = 0  # store time of the newest message dispatched, epoch ms
+        self.on_append: Callable[[ConsumeQueue, int, int], None] | None = None
+
+    def dispatch(self, message: record.Dispatch) -> None:
+        """One message. Raises DiskFullError or OSError; dispatching it again is harmless."""
+        if message.in_consume_queue:
+            queue = self._queues.get((message.topic, message.queue_id))
+            if queue is None and message.queue_id >= 0 and is_queue_name(message.topic):
+                queue = self._queues[message.topic, message.queue_id]
+            if queue is not None:
+                self._file(queue, message)
+        if self._index is not None:
+            self._index.dispatch(message)
+        self.last_timestamp = max(self.last_timestamp, message.store_timestamp)
+
+    def _file(self, queue: ConsumeQueue, message: record.Dispatch) -> None:
+        """Puts a message into its queue."""
+        _, _, offset, physical, size, tags_code, *_ = message
+        if queue.put(offset, physical, size, tags_code):
+            if self.on_append is not None:
+                self.on_append(queue, queue.max_offset - 1, tags_code)
+        elif self.repairing:
+            queue.repair(offset, physical, size, tags_code)
+
+    def catch_up(self, limit: int | None = None, most: int | None = None) -> int:
+        """Dispatches every whole record behind `position`, no more than `most`, none that ends behind
+        `limit`; how many. Stops at a torn record, which more data may complete. Raises DiskFullError or
+        OSError, `position` being at the message that could not be dispatched."""
+        count = 0
+        end = self._log.max_offset
+        if limit is not None and limit < end:
+            end = limit
+        while self.position < end and count != most:
+            found = self._log.parse(self.position, self._delays_ms, check_crc=False)
+            if isinstance(found, record.Dispatch):
+                if self.position + found.size > end:
+                    break
+                self.dispatch(found)
+                self.position += found.size
+                count += 1
+            elif found == record.BLANK:
+                self.position = self._log.roll_next_file(self.position)
+            else:
+                break
+        return count

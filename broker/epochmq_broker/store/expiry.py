@@ -1,0 +1,108 @@
+"""Removing what is too old, or what the disk has no space for (CleanCommitLogService,
+CleanConsumeQueueService).
+
+Log files go whole, oldest first, never the one that is written: by age in the hours of `deleteWhen`, at any
+hour when the disk is fuller than diskMaxUsedSpaceRatio (then still only what is old enough), and whatever
+their age when it is fuller than diskSpaceCleanForciblyRatio. Above diskSpaceWarningLevelRatio the store
+takes no more messages. Queues and index follow the log.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.settings import StoreConfig
+
+MANUAL_ROUNDS = 20  # ticks that a request to delete expired files lasts
+_HOUR_MS = 3_600_000
+
+
+class DiskUse(Struct, frozen=True):
+    """Used share of the disks of log and queues, 0 to 1; -1 when a path is missing."""
+
+    log: float
+    queues: float
+
+
+def disk_used(path: Path) -> float:
+    """Used share of a disk, rounded up to whole percents (UtilAll.getDiskPartitionSpaceUsedPercent)."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return -1.0
+    used = disk.f_blocks - disk.f_bfree
+    entire = used + disk.f_bavail
+    return -(-used * 100 // entire) / 100 if entire else -1.0
+
+
+class Expiry:
+    """Decides which log files go. The store deletes them and tells queues and index."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StoreConfig,
+        *,
+        used: Callable[[Path], float] = disk_used,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._used = used
+        self._now = now
+        self._manual = 0
+        self.use = DiskUse(0.0, 0.0)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over ratios and times."""
+        self._config = config
+
+    def request(self) -> None:
+        """Deletes what is old enough at the next ticks, whatever the hour (DELETE_EXPIRED_COMMITLOG)."""
+        self._manual = MANUAL_ROUNDS
+
+    def measure(self) -> DiskUse:
+        """Looks at the disks."""
+        self.use = DiskUse(self._used(self._config.commit_log_dir), self._used(self._config.root))
+        return self.use
+
+    @property
+    def full(self) -> bool:
+        """Above the level where no more messages are taken; by the last measurement."""
+        limit = min(max(self._config.disk_space_warning_level_ratio / 100, 0.35), 0.90)
+        return max(self.use.log, self.use.queues) > limit
+
+    def expired(self) -> list[MappedFile]:
+        """Takes the log files out that go now, at most deleteFileBatchMax of them; by the last
+        measurement."""
+        config = self._config
+        used = max(self.use.log, self.use.queues)
+        forcibly = used > min(max(config.disk_space_clean_forcibly_ratio / 100, 0.30), 0.85)
+        crowded = (
+            forcibly
+            or used > config.disk_max_used_space_ratio / 100
+            or min(self.use.log, self.use.queues) < 0
+        )
+        if not crowded and not self._manual and not self._is_time():
+            return []
+        self._manual = max(self._manual - 1, 0)
+        at_once = forcibly and config.clean_file_forcibly_enable
+        oldest_ms = self._now() * 1000 - config.file_reserved_time * _HOUR_MS
+        files = self._log.files.files
+        expired: list[MappedFile] = []
+        while len(files) > 1 and len(expired) < config.delete_file_batch_max:
+            if not at_once and files[0].modified_ms() > oldest_ms:
+                break
+            expired.append(files.pop(0))
+        return expired
+
+    def _is_time(self) -> bool:
+        hour = time.localtime(self._now()).tm_hour
+        return any(int(word) == hour for word in self._config.delete_when.split(";") if word.strip())

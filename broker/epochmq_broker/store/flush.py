@@ -1,0 +1,311 @@
+"""Getting written bytes onto the disk: group commit, periodic flushes, the checkpoint (FlushManager,
+GroupCommitService, FlushRealTimeService, FlushConsumeQueueService).
+
+fsync runs on worker threads, never on the event loop; what to flush is decided, and what is done with the
+outcome happens, on the loop. One flush of the log is under way at a time, and takes along everything
+written when it started; puts that wait meanwhile share the next one.
+
+**A failed fsync is final.** The kernel reports a write-back error once and marks the pages clean, so a
+second fsync that succeeds says nothing about the bytes of the first: they may exist in memory only. The
+store then refuses writes, fails whoever waits, moves neither flushed position nor checkpoint, and leaves
+its abort file behind, so that the next start recovers from what is really on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+from epochmq_broker.store.append import Appender
+from epochmq_broker.store.checkpoint import Checkpoint
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
+from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.store.worker import Worker, WorkerBusyError
+
+Flushed = Callable[[PutStatus], None]
+_WAITERS_MAX = 1 << 17  # puts that may wait for the disk; more are answered FLUSH_DISK_TIMEOUT at once
+
+
+class LogFlusher:
+    """Flushes the commit log and tells who waits for it. `flushed` is the physical offset up to which it is
+    on disk."""
+
+    def __init__(
+        self, log: CommitLog, appender: Appender, checkpoint: Checkpoint, config: StoreConfig
+    ) -> None:
+        self._log = log
+        self._appender = appender
+        self._checkpoint = checkpoint
+        self._config = config
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiters: deque[tuple[int, float, Flushed]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._running = False
+        self._again = False
+        self._generation = 0  # of the log's end; a truncation starts a new one
+        self._complete_at = 0.0
+        self.flushed = 0
+        self.failure: OSError | None = None
+        self.on_flushed: Callable[[int], None] | None = None
+        self.on_failure: Callable[[OSError], None] | None = None
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over intervals and time-outs."""
+        self._config = config
+
+    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        """Flushes on this worker from now on."""
+        self._worker = worker
+        self._loop = loop
+        self._complete_at = loop.time()
+
+    def when_flushed(self, end: int, callback: Flushed) -> None:
+        """Calls back, on the loop, with PUT_OK when the log is on disk up to `end`, or with
+        FLUSH_DISK_TIMEOUT when that takes longer than syncFlushTimeout or cannot be done any more."""
+        if end <= self.flushed:
+            callback(PutStatus.PUT_OK)
+            return
+        if self.failure is not None or self._loop is None or len(self._waiters) >= _WAITERS_MAX:
+            callback(PutStatus.FLUSH_DISK_TIMEOUT)
+            return
+        deadline = self._loop.time() + self._config.sync_flush_timeout / 1000
+        self._waiters.append((end, deadline, callback))
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+        self.wake()
+
+    def wake(self) -> None:
+        """Flushes soon: after what the loop does right now, so that one batch of requests shares one
+        flush."""
+        if self._running:
+            self._again = True
+        elif not self._scheduled and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def tick(self) -> None:
+        """The periodic flush: when enough pages are dirty, or enough time has passed."""
+        if self._loop is None or self._running:
+            return
+        dirty = self._log.max_offset - self.flushed
+        thorough = self._config.flush_commit_log_thorough_interval / 1000
+        if dirty >= max(self._config.flush_commit_log_least_pages * PAGE_BYTES, 1) or (
+            dirty and self._loop.time() - self._complete_at >= thorough
+        ):
+            self.wake()
+
+    def flush_now(self) -> None:
+        """Flushes on the calling thread; for start-up and shut-down. Raises OSError."""
+        for file in self._dirty():
+            file.flush()
+            file.flushed = file.wrote
+        self.flushed = self._log.max_offset
+        if self._appender.last_timestamp:
+            self._checkpoint.physic_msg_timestamp = self._appender.last_timestamp
+
+    def settle(self) -> None:
+        """Returns when no flush runs any more. Its outcome is dealt with later, on the loop."""
+        if self._worker is not None:
+            self._worker.run(lambda: None)
+
+    def stop(self) -> None:
+        """Answers who still waits: with what `flush_now` made of it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._loop = None
+        waiters, self._waiters = self._waiters, deque()
+        for end, _, callback in waiters:
+            done = self.failure is None and end <= self.flushed
+            callback(PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT)
+
+    def truncated(self, end: int) -> None:
+        """The log has been cut; what a flush still under way reports is about bytes that are gone."""
+        self.flushed = min(self.flushed, end)
+        self._generation += 1
+
+    def _dirty(self) -> list[MappedFile]:
+        files = []
+        for file in reversed(self._log.files.files):
+            if file.flushed < file.wrote:
+                files.append(file)
+            elif file.wrote:
+                break
+        return files[::-1]
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        loop, worker = self._loop, self._worker
+        if self._running or self.failure is not None or loop is None or worker is None:
+            return
+        work = [(file, file.wrote) for file in self._dirty()]
+        if not work:
+            return
+        end = self._log.max_offset
+        timestamp = self._appender.last_timestamp
+        generation = self._generation
+
+        def run() -> None:
+            failure = None
+            try:
+                for file, _ in work:
+                    file.flush()
+            except OSError as error:
+                failure = error
+            loop.call_soon_threadsafe(done, failure)
+
+        def done(failure: OSError | None) -> None:
+            self._running = False
+            if failure is not None:
+                self._fail(failure)
+            elif generation == self._generation:
+                self._done(work, end, timestamp)
+            if self._waiters or self._again:
+                self._flush()
+
+        try:
+            worker.submit(run)
+        except WorkerBusyError:
+            return  # the next tick, or the next put, tries again
+        self._running = True
+        self._again = False
+
+    def _done(self, work: list[tuple[MappedFile, int]], end: int, timestamp: int) -> None:
+        for file, wrote in work:
+            file.flushed = max(file.flushed, wrote)
+        self.flushed = max(self.flushed, end)
+        if timestamp:
+            self._checkpoint.physic_msg_timestamp = timestamp
+        if self._loop is not None:
+            self._complete_at = self._loop.time()
+        if self.on_flushed is not None:
+            self.on_flushed(self.flushed)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.flushed:
+            waiters.popleft()[2](PutStatus.PUT_OK)
+
+    def _fail(self, failure: OSError) -> None:
+        self.failure = failure
+        if self.on_failure is not None:
+            self.on_failure(failure)
+        waiters, self._waiters = self._waiters, deque()
+        for _, _, callback in waiters:
+            callback(PutStatus.FLUSH_DISK_TIMEOUT)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self._loop is None:
+            return
+        now = self._loop.time()
+        while self._waiters and self._waiters[0][1] <= now:
+            self._waiters.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
+        if self._waiters:
+            self._timer = self._loop.call_at(self._waiters[0][1], self._expire)
+
+
+class QueueFlusher:
+    """Flushes consume queues and the checkpoint, in that order, once a tick."""
+
+    def __init__(
+        self, queues: ConsumeQueues, appender: Appender, checkpoint: Checkpoint, config: StoreConfig
+    ) -> None:
+        self._queues = queues
+        self._appender = appender
+        self._checkpoint = checkpoint
+        self._config = config
+        self._running = False
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._complete_at = 0.0
+        self.on_failure: Callable[[OSError], None] | None = None
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over intervals."""
+        self._config = config
+
+    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        """Flushes on this worker from now on."""
+        self._worker = worker
+        self._loop = loop
+        self._complete_at = loop.time()
+
+    def tick(self) -> None:
+        """Flushes the queues with enough dirty pages, or all when it is time for that; then the
+        checkpoint."""
+        loop, worker = self._loop, self._worker
+        if self._running or loop is None or worker is None:
+            return
+        thorough = (
+            loop.time() - self._complete_at >= self._config.flush_consume_queue_thorough_interval / 1000
+        )
+        least = 1 if thorough else max(self._config.flush_consume_queue_least_pages * PAGE_BYTES, 1)
+        work, complete = self._dirty(least)
+        timestamp = self._appender.last_timestamp if complete else 0
+
+        def run() -> None:
+            failure = None
+            try:
+                for file, _ in work:
+                    # A topic may have been deleted meanwhile.
+                    with contextlib.suppress(FileNotFoundError):
+                        file.flush()
+                self._checkpoint.flush()
+            except OSError as error:
+                failure = error
+            loop.call_soon_threadsafe(self._done, work, timestamp, failure)
+
+        if not self._checkpoint.store() and not work:
+            return  # an idle broker leaves the disk alone
+        try:
+            worker.submit(run)
+        except WorkerBusyError:
+            return
+        self._running = True
+
+    def flush_now(self) -> None:
+        """Flushes all queues on the calling thread; for start-up and shut-down. Raises OSError."""
+        work, _ = self._dirty(1)
+        for file, _ in work:
+            file.flush()
+            file.flushed = file.wrote
+        if self._appender.last_timestamp:
+            self._checkpoint.logics_msg_timestamp = self._appender.last_timestamp
+
+    def stop(self) -> None:
+        """No tick flushes any more."""
+        self._loop = None
+
+    def _dirty(self, least: int) -> tuple[list[tuple[MappedFile, int]], bool]:
+        """Files with so many dirty bytes, and whether these are all that are dirty."""
+        work = []
+        complete = True
+        for queue in self._queues.values():
+            queue.settle()
+            for file in reversed(queue.files.files):
+                dirty = file.wrote - file.flushed
+                if dirty <= 0:
+                    break
+                if dirty >= least or file.wrote == file.size:
+                    work.append((file, file.wrote))
+                else:
+                    complete = False
+        return work, complete
+
+    def _done(self, work: list[tuple[MappedFile, int]], timestamp: int, failure: OSError | None) -> None:
+        self._running = False
+        if failure is not None:
+            if self.on_failure is not None:
+                self.on_failure(failure)
+            return
+        for file, wrote in work:
+            file.flushed = max(file.flushed, min(wrote, file.wrote))
+        if timestamp and self._loop is not None:
+            self._checkpoint.logics_msg_timestamp = timestamp
+            self._complete_at = self._loop.time()

@@ -1,0 +1,220 @@
+"""One index file: messages by the hash of `topic#key`, newest first in each slot (IndexFile).
+
+Header of 40 bytes; slots of 4 bytes, each the number of its newest entry or 0; entries of 20 bytes: hash,
+physical offset, seconds since the file's first message, number of the next older entry of the slot. Entry 0
+is never used.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Final
+
+from epochmq_broker.store.mapped_file import MappedFile
+
+HEADER: Final = struct.Struct(">qqqqii")
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+ENTRY_BYTES: Final = 20
+
+_SLOT = struct.Struct(">i")
+_ENTRY = struct.Struct(">iqi4s")
+_ENTRY_READ = struct.Struct(">iqii")
+_NO_ENTRY = b"\0\0\0\0"
+_RESERVE_BYTES = 1 << 20
+_SECONDS_MAX = 0x7FFF_FFFF
+_PUT_MAX = 1 << 20  # entries of one put, of which a killed process may have left some; there are far fewer
+
+Entry = tuple[int, int, int]  # hash of topic#key, physical offset, store time in epoch ms
+
+
+class IndexFile:
+    """A file of fixed capacity. Attributes are the header; `store_header` puts them into the mapping."""
+
+    __slots__ = (
+        "_capacity",
+        "_entries_at",
+        "_file",
+        "_slots",
+        "begin_physical",
+        "begin_timestamp",
+        "count",
+        "end_physical",
+        "end_timestamp",
+        "slots_used",
+    )
+
+    def __init__(self, path: Path, slots: int, capacity: int) -> None:
+        """Opens or makes a file. Raises StoreDamagedError, DiskFullError or OSError."""
+        self._slots = slots
+        self._capacity = capacity
+        self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
+        self._file = MappedFile(path, 0, self._entries_at + capacity * ENTRY_BYTES, keep_fd=False)
+        self._file.nameless = 1
+        header: tuple[int, ...] = HEADER.unpack(self._file.peek(0, HEADER_BYTES))
+        self.begin_timestamp, self.end_timestamp, self.begin_physical, self.end_physical = header[:4]
+        self.slots_used, count = header[4:]
+        self.count = max(count, 1)  # the number the next entry gets
+
+    @property
+    def path(self) -> Path:
+        """The file; its name is the time it was made."""
+        return self._file.path
+
+    @property
+    def full(self) -> bool:
+        """No entry fits any more."""
+        return self.count >= self._capacity
+
+    def begin(self, physical: int, timestamp: int) -> None:
+        """A file made after a full one starts with that one's end in its header."""
+        if physical > 0:
+            self.begin_physical = self.end_physical = physical
+        if timestamp > 0:
+            self.begin_timestamp = self.end_timestamp = timestamp
+
+    def put(self, entries: list[Entry], start: int) -> int:
+        """Adds entries from `start` on until the file is full; where it stopped. Raises DiskFullError, with
+        no entry added.
+
+        The header is written last, so that what a killed process leaves is a file without its newest
+        entries."""
+        end = min(len(entries), start + self._capacity - self.count)
+        if end <= start:
+            return start
+        at = self._entries_at + self.count * ENTRY_BYTES
+        self._reserve(at + (end - start) * ENTRY_BYTES)
+        if self.count == 1:
+            # The first entry of a file is timed against what the header held before it.
+            at = self._put_first(entries[start], at)
+            start += 1
+        view = self._file.map
+        size = end - start
+        pack_entry = _ENTRY.pack
+        slots = self._slots
+        begin = self.begin_timestamp
+        used = self.slots_used
+        last = seconds = -1
+        block: list[bytes] = []
+        add = block.append
+        newest: dict[int, int] = {}
+        newest_of = newest.get
+        # Slots are read and written as integers of this machine, which costs a third of cutting out bytes;
+        # the numbers of the new entries are turned all at once.
+        numbers = struct.unpack(f"={size}I", struct.pack(f">{size}I", *range(self.count, self.count + size)))
+        with memoryview(view) as whole, whole[HEADER_BYTES : self._entries_at].cast("I") as heads:
+            for (hashed, physical, timestamp), number in zip(entries[start:end], numbers, strict=True):
+                if timestamp != last:
+                    last = timestamp
+                    seconds = min(max((timestamp - begin) // 1000, 0), _SECONDS_MAX) if begin > 0 else 0
+                slot = hashed % slots
+                before = newest_of(slot) or heads[slot]
+                newest[slot] = number
+                if before:
+                    add(pack_entry(hashed, physical, seconds, before.to_bytes(4, sys.byteorder)))
+                else:
+                    used += 1
+                    add(pack_entry(hashed, physical, seconds, _NO_ENTRY))
+            # Whole entries first, then the slots that lead to them, then the header: see `undo_unfinished`.
+            view[at : at + len(block) * ENTRY_BYTES] = b"".join(block)
+            for slot, number in newest.items():
+                heads[slot] = number
+        if block:
+            self.count += size
+            self.slots_used = used
+            _, self.end_physical, self.end_timestamp = entries[end - 1]
+        self.store_header()
+        return end
+
+    def _put_first(self, entry: Entry, at: int) -> int:
+        hashed, physical, timestamp = entry
+        slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
+        view = self._file.map
+        seconds = 0
+        if self.begin_timestamp > 0:
+            seconds = min(max((timestamp - self.begin_timestamp) // 1000, 0), _SECONDS_MAX)
+        view[at : at + ENTRY_BYTES] = _ENTRY.pack(hashed, physical, seconds, _NO_ENTRY)
+        view[slot : slot + 4] = _SLOT.pack(1)
+        self.begin_physical = self.end_physical = physical
+        self.begin_timestamp = self.end_timestamp = timestamp
+        self.slots_used += 1
+        self.count = 2
+        return at + ENTRY_BYTES
+
+    def undo_unfinished(self) -> None:
+        """Mends what a process left that was killed in the middle of `put`, on a machine that went on: slots
+        may lead to entries that the header does not count yet. They are led back to the newest one it counts;
+        the messages are entered again by recovery. Entries are whole before any slot leads to them, so the
+        way back is in the entries."""
+        with self.path.open("rb") as file:  # by read calls: they may meet a hole, a mapping may not
+            behind = self._entries_at + self.count * ENTRY_BYTES
+            left = min(self._capacity - self.count, _PUT_MAX) * ENTRY_BYTES
+            for hashed, physical, _, _ in _ENTRY_READ.iter_unpack(os.pread(file.fileno(), left, behind)):
+                if not hashed and not physical:
+                    return
+                slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
+                newest = head = _SLOT.unpack(os.pread(file.fileno(), SLOT_BYTES, slot))[0]
+                while head >= self.count:
+                    entry = os.pread(file.fileno(), ENTRY_BYTES, self._entries_at + head * ENTRY_BYTES)
+                    older = _ENTRY_READ.unpack(entry)[3]
+                    head = older if 0 < older < head else 0
+                if head != newest:
+                    _SLOT.pack_into(self._file.map, slot, head)
+
+    def find(self, hashed: int, begin: int, end: int, found: list[int], limit: int) -> None:
+        """Adds physical offsets of entries with this hash stored in [begin, end] (epoch ms, in steps of a
+        second), newest first, until `found` has `limit`."""
+        view = self._file.map
+        number: int = _SLOT.unpack_from(view, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)[0]
+        if self.count <= 1:
+            return
+        while 0 < number <= self.count and len(found) < limit:
+            entry = _ENTRY_READ.unpack_from(view, self._entries_at + number * ENTRY_BYTES)
+            entry_hash, physical, seconds, older = entry
+            if seconds < 0:
+                return
+            timestamp = self.begin_timestamp + seconds * 1000
+            if entry_hash == hashed and begin <= timestamp <= end:
+                found.append(physical)
+            # Entries of a slot only get older; a chain that does not is damaged, and would never end.
+            if timestamp < begin or older >= number:
+                return
+            number = older
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Whether messages stored in [begin, end] can be in this file."""
+        return begin <= self.end_timestamp and end >= self.begin_timestamp
+
+    def store_header(self) -> None:
+        """Puts the header's numbers into the file."""
+        HEADER.pack_into(
+            self._file.map,
+            0,
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_physical,
+            self.end_physical,
+            self.slots_used,
+            self.count,
+        )
+
+    def _reserve(self, end: int) -> None:
+        file = self._file
+        if end > file.reserved:
+            wanted = min(-(-end // _RESERVE_BYTES) * _RESERVE_BYTES, file.size)
+            file.reserve(wanted)
+
+    def flush(self) -> None:
+        """Writes the file to disk; on any thread. Raises OSError."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def delete(self) -> None:
+        """Closes and removes the file."""
+        self._file.delete()

@@ -1,0 +1,383 @@
+"""The store of one broker: opening and closing a directory, and the way to everything in it
+(DefaultMessageStore).
+
+`load` opens and recovers (no event loop needed), `start` begins background work on the running loop, `stop`
+ends it and leaves a directory that needs no recovery. All methods are called on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from epochmq_broker.store.append import Appender
+from epochmq_broker.store.arrivals import Arrivals
+from epochmq_broker.store.by_topic import ByTopic
+from epochmq_broker.store.checkpoint import Checkpoint
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.dispatch import Dispatcher
+from epochmq_broker.store.expiry import Expiry
+from epochmq_broker.store.flush import LogFlusher, QueueFlusher
+from epochmq_broker.store.index import Index
+from epochmq_broker.store.inflow import Inflow
+from epochmq_broker.store.lock_file import LockFile
+from epochmq_broker.store.mapped_file import DiskFullError, sync_directory
+from epochmq_broker.store.reader import Reader
+from epochmq_broker.store.recovery import Recovered, Recovery
+from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.statuses import PutStatus, RunningFlags
+from epochmq_broker.store.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
+
+LOOPBACK_HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"  # 127.0.0.1:10911
+
+
+class MessageStore:
+    """What the broker sees. The verbs that carry the load are its parts' own, bound once:
+
+    - `append`, `append_batch`: see `Appender`;
+    - `get`, `max_offset` (what readers may see of a queue), `query`: see `Reader`;
+    - `existing_queue`, `topics`, `offset_by_time`, `store_time`, `earliest_time`, `position`: see `ByTopic`;
+    - `read`: see `CommitLog`; `when_flushed`: see `LogFlusher`; `on_append`: see `Arrivals`;
+    - `delete_expired_files`: see `Expiry.request`.
+    """
+
+    def __init__(self, config: StoreConfig, store_host: bytes = LOOPBACK_HOST) -> None:
+        """`store_host` is this broker's address and port, encoded; new records carry it."""
+        self.config = config
+        self.flags = RunningFlags(0)
+        root = config.root
+        self.log = CommitLog(config.commit_log_dir, config.mapped_file_size_commit_log)
+        self.queues = ConsumeQueues(root / "consumequeue", config.mapped_file_size_consume_queue)
+        self.index = Index(root / "index", config.max_hash_slot_num, config.max_index_num)
+        self.appender = Appender(self.log, self.index, config, store_host)
+        self.reader = Reader(self.log, self.index, config)
+        index = self.index if config.message_index_enable else None
+        self.dispatcher = Dispatcher(self.log, self.queues, index, config.delays_ms)
+        self.inflow = Inflow(self.log, self.dispatcher)
+        self.expiry = Expiry(self.log, config)
+        self.on_append = Arrivals(self._bind_arrivals, lambda: self.log.max_offset)
+        self.on_expire: list[Callable[[int], None]] = []  # called with the log's new first offset
+        self.append = self.appender.append
+        self.append_batch = self.appender.append_batch
+        self.get = self.reader.get
+        self.max_offset = self.reader.max_offset
+        self.query = self.reader.query
+        self.by_topic = ByTopic(self.queues, self.reader)
+        self.existing_queue = self.by_topic.existing_queue
+        self.topics = self.by_topic.topics
+        self.offset_by_time = self.by_topic.offset_by_time
+        self.store_time = self.by_topic.store_time
+        self.earliest_time = self.by_topic.earliest_time
+        self.position = self.by_topic.position
+        self.read = self.log.read
+        self.delete_expired_files = self.expiry.request
+        self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
+        self.appender.on_failure = self._put_failed
+        self._lock: LockFile | None = None
+        self._upkeep: Upkeep | None = None
+        self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
+        self._behind = False  # the log ends with a part of a record, received from another replica
+        self._confirmed: int | None = None  # what readers may see for replication's sake, None for all
+
+    # Life
+
+    def load(self) -> Recovered:
+        """Locks, opens and recovers the directory; messages can be put and read then. Raises
+        StoreLockedError, StoreDamagedError, DiskFullError or OSError, the directory being closed again."""
+        root = self.config.root
+        _raise_file_limit()
+        for directory in (root, self.config.commit_log_dir, self.queues.directory, self.index.directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        self._lock = LockFile(root / "lock")
+        try:
+            return self._load()
+        except BaseException:
+            self._close_files()
+            raise
+
+    def _load(self) -> Recovered:
+        root = self.config.root
+        abort = root / "abort"
+        clean = not abort.exists()
+        killed = not clean and _boot_id() in abort.read_text(errors="replace").splitlines()[1:]
+        self.checkpoint = Checkpoint(root / "checkpoint")
+        self.log.load()
+        self.queues.load()
+        trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
+        self.index.load(trusted_until=trusted, killed=killed)
+        recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
+        found = recovery.run(clean=clean)
+        self.index.build()
+        stored = self.log.store_timestamp(found.last_record) if found.records else 0
+        self.appender.last_timestamp = max(stored, 0)
+        self.confirm_offset_at_load = self.checkpoint.confirm_phy_offset
+        # As Java leaves it: the start of the last message, read by nobody outside controller and
+        # duplication mode.
+        self.checkpoint.confirm_phy_offset = found.last_record
+        self.log_flusher = LogFlusher(self.log, self.appender, self.checkpoint, self.config)
+        self.queue_flusher = QueueFlusher(self.queues, self.appender, self.checkpoint, self.config)
+        self.log_flusher.on_failure = self.queue_flusher.on_failure = self.failed
+        self.log_flusher.on_flushed = self._flushed
+        self.when_flushed = self.log_flusher.when_flushed
+        if not clean:
+            # What a killed process left may be in memory only.
+            for file in self.log.files.files:
+                file.flush()
+        for file in self.log.files.files:
+            file.flushed = file.wrote
+        self.log_flusher.flushed = self.log.max_offset
+        abort.write_text(f"{os.getpid()}\n{_boot_id()}")
+        sync_directory(root)
+        self._show()
+        self._apply_flags()
+        how = "after a clean stop" if clean else "after a crash"
+        log.info(
+            "the store in %s is open %s: %d records read, the log ends at %d",
+            root,
+            how,
+            found.records,
+            found.end,
+        )
+        return found
+
+    def start(self) -> None:
+        """Begins flushing, expiry and working ahead, on the running loop."""
+        self._upkeep = Upkeep(self, asyncio.get_running_loop())
+        self._upkeep.start()
+
+    def stop(self) -> None:
+        """Ends background work, flushes everything and closes the directory. After a failed fsync the abort
+        file stays, so that the next start recovers. Raises nothing that would keep the lock."""
+        if self._lock is None:
+            return
+        self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
+        if self._upkeep is not None:
+            self._upkeep.stop()
+            self._upkeep = None
+        clean = not self.flags & RunningFlags.FLUSH_FAILED
+        try:
+            if clean:
+                self.log_flusher.flush_now()
+                self.queue_flusher.flush_now()
+            self.log_flusher.stop()
+            self.index.close()
+        except (OSError, DiskFullError) as error:
+            clean = False
+            log.error("the store could not be closed cleanly: %s", error)
+        self._close_files()
+        if clean and not self._behind:
+            (self.config.root / "abort").unlink(missing_ok=True)
+        log.info(
+            "the store in %s is closed%s",
+            self.config.root,
+            "" if clean else ", to be recovered at the next start",
+        )
+
+    def _close_files(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            self.checkpoint.close()
+        self.queues.close()
+        self.log.files.close()
+        self.log.file = None
+        for file in self.index.files:
+            file.close()
+        self.index.files = []
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over settings that may change while running; sizes and paths stay as they were."""
+        self.config = config
+        for part in (self.appender, self.reader, self.expiry, self.log_flusher, self.queue_flusher):
+            part.configure(config)
+        self._show()
+
+    # Queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made on demand. Raises ValueError for a name that cannot be one."""
+        return self.queues[topic, queue_id]
+
+    # Replication
+
+    def append_raw(self, start: int, data: bytes) -> int:
+        """Writes bytes of another replica's log at the end of this one, which is where they must belong,
+        and dispatches the records that are whole; how many. Raises ValueError, DiskFullError or OSError."""
+        self.log.append_raw(start, data)
+        if not self._behind:
+            # What was put here itself is dispatched; behind a blank record the position is ahead already.
+            self.dispatcher.position = max(self.dispatcher.position, start)
+        count = self.dispatcher.catch_up()
+        self.note_received()
+        return count
+
+    def note_received(self) -> None:
+        """The log has grown, or what is dispatched of it, other than by a put."""
+        behind = self.dispatcher.position < self.log.max_offset
+        if self.dispatcher.last_timestamp > self.appender.last_timestamp:
+            self.appender.last_timestamp = self.dispatcher.last_timestamp
+        if behind != self._behind:
+            self._behind = behind
+            self._apply_flags()
+
+    def truncate(self, offset: int, *, torn: bool = False) -> None:
+        """Cuts the log, with queues and index, at the start of a record; what was cut does not come back
+        after a crash. `torn`: the caller knows that a record starts there which is not whole. Raises
+        ValueError when no record starts there, or OSError."""
+        if offset >= self.log.max_offset:
+            return
+        torn = torn or (self._behind and offset == self.dispatcher.position)
+        first = offset == self.log.min_offset
+        if not torn and not first and self.log.parse(offset, (), check_crc=True) is None:
+            raise ValueError(f"no record starts at {offset}")
+        if self._upkeep is not None:
+            self._upkeep.settle()
+        # The log first: queues that know more than the log are cut at the next start, queues that know less
+        # are not always completed.
+        self.log.truncate(offset)
+        self.queues.truncate(offset)
+        self.index.truncate(offset)
+        self.log_flusher.truncated(offset)
+        self.on_append.forget()
+        self.dispatcher.position = min(self.dispatcher.position, offset) if self._behind else offset
+        self._behind = self.dispatcher.position < offset
+        self._pull_back_checkpoint()
+        if self._confirmed is not None:
+            self._confirmed = min(self._confirmed, offset)
+        self._show()
+        self._apply_flags()
+
+    def show_until(self, offset: int | None) -> None:
+        """Lets readers see messages that end at or before this physical offset (the confirm offset), None
+        for all."""
+        if offset != self._confirmed:
+            self._confirmed = offset
+            self._show()
+
+    # What the broker reports
+
+    @property
+    def min_phy_offset(self) -> int:
+        """First byte of the log, -1 when it is empty."""
+        return self.log.min_offset
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Behind the last byte of the log."""
+        return self.log.max_offset
+
+    @property
+    def flushed_where(self) -> int:
+        """How far the log is on disk."""
+        return self.log_flusher.flushed
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that are in no queue yet: part of a record at its end."""
+        return self.log.max_offset - self.dispatcher.position if self._behind else 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether puts are taken."""
+        return self.appender.refuse is None
+
+    def set_flag(self, flag: RunningFlags, on: bool) -> None:
+        """Sets or clears a reason not to read or write."""
+        self.flags = self.flags | flag if on else self.flags & ~flag
+        self._apply_flags()
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes of the log that are not on disk yet."""
+        return self.log.max_offset - self.log_flusher.flushed
+
+    @property
+    def disk_used_ratio(self) -> float:
+        """Used share of the log's disk, 0 to 1, as last measured."""
+        return self.expiry.use.log
+
+    def delete_topic(self, topic: str) -> int:
+        """Removes the topic's queues; its messages stay in the log until it expires. 1 if it had any, else
+        0."""
+        return self.queues.delete_topics({topic})
+
+    def clean_expired_consume_queues(self) -> int:
+        """Empties queues none of whose messages is left; how many."""
+        return self.queues.drop_expired(self.log.min_offset)
+
+    def failed(self, error: OSError) -> None:
+        """An fsync has failed: no more writes until the store has been recovered."""
+        log.critical("fsync failed, no more messages are taken: %s", error)
+        self.set_flag(RunningFlags.FLUSH_FAILED, True)
+
+    def _put_failed(self, error: OSError | DiskFullError) -> None:
+        log.error("a message found no space: %s", error)
+        if isinstance(error, DiskFullError):
+            self.set_flag(RunningFlags.DISK_FULL, True)
+
+    def _apply_flags(self) -> None:
+        reasons = self.flags & ~RunningFlags.NOT_READABLE
+        refused = bool(reasons) or self._behind
+        self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE if refused else None
+
+    def _bind_arrivals(self, listener: Callable[[ConsumeQueue, int, int], None] | None) -> None:
+        self.appender.on_append = self.dispatcher.on_append = listener
+
+    def _show(self) -> None:
+        sync_flush = self.config.sync_flush
+        limit = self._confirmed
+        if sync_flush:
+            flushed = self.log_flusher.flushed
+            limit = flushed if limit is None else min(limit, flushed)
+        self.reader.limit = limit
+        # With sync flush what nobody waits for is flushed soon too: readers wait.
+        self.on_append.wake = self.log_flusher.wake if sync_flush else None
+        self.on_append.hold(limit is not None)
+        if limit is not None:
+            self.on_append.release(limit)
+
+    def _flushed(self, offset: int) -> None:
+        if self.config.sync_flush:
+            limit = offset if self._confirmed is None else min(offset, self._confirmed)
+            self.reader.limit = limit
+            self.on_append.release(limit)
+
+    def _pull_back_checkpoint(self) -> None:
+        """The checkpoint must not vouch for later times than the log now ends with."""
+        newest = max(self.queues.values(), key=lambda queue: queue.max_physical, default=None)
+        stored = 0
+        if newest is not None and newest.max_offset > newest.min_offset:
+            stored = max(self.reader.store_timestamp(newest, newest.max_offset - 1), 0)
+        checkpoint = self.checkpoint
+        checkpoint.physic_msg_timestamp = min(checkpoint.physic_msg_timestamp, stored)
+        checkpoint.logics_msg_timestamp = min(checkpoint.logics_msg_timestamp, stored)
+        checkpoint.store()
+        checkpoint.flush()
+
+
+def _raise_file_limit() -> None:
+    """A mapped file holds a descriptor, and there is one for each queue: the soft limit is raised to the
+    hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _boot_id() -> str:
+    """What tells this run of the machine from every other: a store that was open in this one has lost nothing
+    that was written, flushed or not. A name of its own when the kernel does not say."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"unknown-{os.getpid()}-{time.monotonic_ns()}"

@@ -1,0 +1,227 @@
+"""Reading messages: by queue offset, by time, by key (DefaultMessageStore.getMessage,
+ConsumeQueue.getOffsetInQueueByTime, queryMessage)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container
+from typing import Final
+
+from epochmq_broker.store import record
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from epochmq_broker.store.index import Index
+from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
+from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
+
+PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
+PULL_MIN_BYTES: Final = 100
+# Smaller tag codes are places in Java's consume queue extension, which is not read here: such messages are
+# for the client to filter.
+EXTENSION_BELOW: Final = -(1 << 31)
+
+_MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Reader:
+    """Reads a log through its queues and index. `limit` is the physical offset up to which messages may be
+    seen, None for all: in front of it lies what is on disk (sync flush) or what enough replicas have."""
+
+    __slots__ = ("_config", "_index", "_log", "_memory", "limit")
+
+    def __init__(self, log: CommitLog, index: Index, config: StoreConfig) -> None:
+        self._log = log
+        self._index = index
+        self.limit: int | None = None
+        self.configure(config)
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over limits."""
+        self._config = config
+        self._memory = _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100
+
+    def max_offset(self, queue: ConsumeQueue) -> int:
+        """Offset behind the last message of the queue that may be seen."""
+        limit = self.limit
+        if limit is None or queue.max_physical <= limit:
+            return queue.max_offset
+        return queue.first_ending_behind(limit, queue.min_offset, queue.max_offset)
+
+    def get(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int = PULL_MAX_BYTES,
+        tags: Container[int] | None = None,
+    ) -> GetResult:
+        """Up to `max_count` messages from `offset` on, those with one of these tag codes only when `tags`
+        is given. The first one comes whatever its size. Records that follow one another in the log are read
+        in one piece."""
+        minimum = queue.min_offset
+        maximum = queue.max_offset if self.limit is None else self.max_offset(queue)
+        if maximum == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
+        if offset < minimum:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset >= maximum:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, maximum, minimum, maximum)
+        if tags is None:
+            found = self._stretch(queue, offset, minimum, maximum, max_count, max_bytes)
+            if found is not None:
+                return found
+        return self._collect(queue, offset, minimum, maximum, max_count, max_bytes, tags)
+
+    def _stretch(
+        self, queue: ConsumeQueue, offset: int, minimum: int, maximum: int, max_count: int, max_bytes: int
+    ) -> GetResult | None:
+        """What `_collect` gives for the common get: every message wanted, all records in memory and in one
+        file of the log. None when it is another. Records are copied once, out of the mapping; a third of the
+        time `_collect` takes."""
+        config = self._config
+        count = min(max_count, config.max_transfer_count_on_message_in_memory, maximum - offset)
+        units = list(queue.units(offset, count))
+        if not units:
+            return None
+        first, first_size, _ = units[0]
+        last, last_size, _ = units[-1]
+        file = self._log.files.find(first)
+        if file is None or self._log.max_offset - first > self._memory:
+            return None
+        start = file.start
+        # Units lie in rising order, so the last one tells where all end; a blank one can only come first.
+        if last + last_size > start + file.size or first_size == PRE_BLANK_SIZE:
+            return None
+        total = sum([size for _, size, _ in units])
+        if total > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
+            return None
+        if total == last + last_size - first:
+            body = file.map[first - start : first - start + total]
+        else:
+            records = memoryview(file.map)
+            body = b"".join([records[at - start : at - start + size] for at, size, _ in units])
+        found = len(units)
+        return GetResult(GetStatus.FOUND, offset + found, minimum, maximum, body, found, last)
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        minimum: int,
+        maximum: int,
+        max_count: int,
+        max_bytes: int,
+        tags: Container[int] | None,
+    ) -> GetResult:
+        config = self._config
+        scan = min(
+            max(config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES, max_count), maximum - offset
+        )
+        next_offset = offset
+        count = total = 0
+        physical_end = -1
+        log_min = self._log.min_offset
+        count_max, bytes_max = self._limits(queue, offset, max_count, max_bytes)
+        status = GetStatus.NO_MATCHED_MESSAGE
+        pieces: list[tuple[int, int]] = []  # (physical offset, bytes) of what is read in one piece
+        start = end = -1
+        for physical, size, code in queue.units(offset, scan):
+            if count and (count >= count_max or total + size > bytes_max):
+                break
+            next_offset += 1
+            physical_end = physical
+            if tags is not None and code not in tags and code >= EXTENSION_BELOW:
+                continue
+            if physical < log_min or size == PRE_BLANK_SIZE:
+                if not count:
+                    status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            if physical != end:  # never so across files: a blank record lies in between
+                if start >= 0:
+                    pieces.append((start, end - start))
+                start = physical
+            end = physical + size
+            count += 1
+            total += size
+        if not count:
+            if next_offset == offset:
+                status = GetStatus.OFFSET_FOUND_NULL
+                next_offset = queue.roll_next_file(offset)
+            return GetResult(status, next_offset, minimum, maximum, physical_end=physical_end)
+        pieces.append((start, end - start))
+        body = self._log.read_pieces(pieces)
+        return GetResult(GetStatus.FOUND, next_offset, minimum, maximum, body, count, physical_end)
+
+    def _limits(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> tuple[int, int]:
+        """How many messages and bytes one get may bring: less when they have to come from disk
+        (isTheBatchFull)."""
+        config = self._config
+        first = queue.unit(offset)
+        in_memory = first is None or self._log.max_offset - first[0] <= self._memory
+        if in_memory:
+            count = config.max_transfer_count_on_message_in_memory
+            size = config.max_transfer_bytes_on_message_in_memory
+        else:
+            count = config.max_transfer_count_on_message_in_disk
+            size = config.max_transfer_bytes_on_message_in_disk
+        return min(max_count, count), min(max(max_bytes, PULL_MIN_BYTES), PULL_MAX_BYTES, size)
+
+    # By time
+
+    def store_timestamp(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time in epoch ms of a queue's message, -1 when it is not there."""
+        unit = queue.unit(offset)
+        return -1 if unit is None else self._log.store_timestamp(unit[0])
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp: int, *, upper: bool = False) -> int:
+        """The queue's offset for a time in epoch ms. Lower: the first message stored at or after it. Upper:
+        the last one stored at or before it. Within [min, max] in any case (BoundaryType;
+        binarySearchInQueueByTime)."""
+        minimum = queue.min_offset
+        maximum = self.max_offset(queue)
+        if minimum >= maximum:
+            return maximum
+        first = self._first_stored(queue, timestamp + 1 if upper else timestamp, minimum, maximum)
+        if not upper:
+            return first
+        return max(first - 1, minimum)
+
+    def _first_stored(self, queue: ConsumeQueue, timestamp: int, low: int, high: int) -> int:
+        """Smallest offset in [low, high) stored at or after `timestamp`, `high` when there is none."""
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_timestamp(queue, middle) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def earliest_timestamp(self, queue: ConsumeQueue | None = None) -> int:
+        """Store time in epoch ms of the first message of a queue, or of the log; -1 when there is none."""
+        if queue is not None:
+            return self.store_timestamp(queue, queue.min_offset)
+        return self._log.store_timestamp(self._log.min_offset) if self._log.max_offset else -1
+
+    # By key
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Messages of a topic with this key or unique key stored in a stretch of time, oldest first.
+        Different keys may share a hash: the reader compares, as RocketMQ's clients do."""
+        limit = min(max_count, self._config.max_msgs_num_batch)
+        found = self._index.find(topic, key, limit, begin_ms, end_ms)
+        records = []
+        for physical in sorted(found):
+            message = self._log.parse(physical, (), check_crc=False)
+            if isinstance(message, record.Dispatch) and self._visible(physical + message.size):
+                records.append(self._log.read(physical, message.size) or b"")
+        newest = self._index.files[-1] if self._index.files else None
+        return QueryResult(
+            b"".join(records),
+            len(records),
+            newest.end_timestamp if newest else 0,
+            newest.end_physical if newest else 0,
+        )
+
+    def _visible(self, end: int) -> bool:
+        return self.limit is None or end <= self.limit

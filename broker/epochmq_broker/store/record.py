@@ -1,0 +1,196 @@
+"""A record of the commit log as dispatch and recovery see it (CommitLog.checkMessageAndReturnSize).
+
+The fields that decide about consume queue and index are the same whether they come from a put or are parsed
+back from the log: `delay_tags_code` and `keys_of` are used by both.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from mmap import mmap
+from typing import Final, NamedTuple
+
+from epochmq_protocol import javahash
+
+MAGIC_V1: Final = -626843481
+MAGIC_V2: Final = -626843477
+MAGIC_BLANK: Final = -875286124
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_ROLLBACK: Final = 0xC
+
+CRC_MASK: Final = 0x7FFF_FFFF
+PROPERTIES_MAX_BYTES: Final = 32767
+V1_TOPIC_MAX: Final = 127
+
+# Everything before the body: TOTALSIZE, MAGIC, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET,
+# SYSFLAG, BORNTIMESTAMP, BORNHOST, STORETIMESTAMP, STOREHOST, RECONSUMETIMES, PREPARED TRANSACTION OFFSET,
+# body length; by the bytes of the two hosts (8 for IPv4 with port, 20 for IPv6).
+HEADS: Final = {
+    (born, store): struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)
+}
+HEAD_V4: Final = HEADS[8, 8]
+HEAD_BYTES: Final = {hosts: head.size for hosts, head in HEADS.items()}
+SIZE_AND_MAGIC: Final = struct.Struct(">ii")
+_SYS_FLAG: Final = struct.Struct(">i")
+_LENGTH: Final = struct.Struct(">h")
+SYS_FLAG_AT: Final = 36
+STORE_TIMESTAMP_AT: Final = 56  # 12 more when the born host is IPv6
+_LONG: Final = struct.Struct(">q")
+
+BLANK: Final = "blank"  # what `parse` answers at the unused end of a file
+
+
+class _Topics(dict[bytes, str]):
+    """Names as stored → as text; most records of a log share a few."""
+
+    def __missing__(self, name: bytes) -> str:
+        if len(self) >= _TOPICS_MAX:
+            self.clear()
+        topic = self[name] = name.decode("utf-8", "replace")
+        return topic
+
+
+_TOPICS_MAX = 4096
+_topics = _Topics()
+
+
+class Dispatch(NamedTuple):
+    """What consume queue and index need of a record (DispatchRequest)."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    sys_flag: int
+    uniq_key: str | None
+    keys: str | None
+
+    @property
+    def in_consume_queue(self) -> bool:
+        """Half and rolled back transaction messages (as types, not the half topic) are in no consume
+        queue."""
+        return not self.sys_flag & TRANSACTION_PREPARED  # the bit is in ROLLBACK too, not in COMMIT
+
+
+def property_value(properties: bytes, name: bytes) -> bytes | None:
+    """The last value of a property in the stored string, None when it is absent or empty. `name` ends with
+    0x01."""
+    at = properties.rfind(name)
+    while at >= 0:
+        if at == 0 or properties[at - 1] == 2:
+            start = at + len(name)
+            end = properties.find(b"\x02", start)
+            value = properties[start:] if end < 0 else properties[start:end]
+            if value:
+                return value
+        at = properties.rfind(name, 0, at)
+    return None
+
+
+def tags_code_of(properties: bytes) -> int:
+    """Tag code of a stored properties string, 0 when it has no TAGS."""
+    return javahash.tags_code(property_value(properties, b"TAGS\x01"))
+
+
+def keys_of(properties: bytes) -> tuple[str | None, str | None]:
+    """(UNIQ_KEY, KEYS) of a stored properties string, as the index takes them."""
+    uniq_key = property_value(properties, b"UNIQ_KEY\x01")
+    keys = property_value(properties, b"KEYS\x01")
+    return (
+        uniq_key.decode("utf-8", "replace") if uniq_key else None,
+        keys.decode("utf-8", "replace") if keys else None,
+    )
+
+
+def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[int, ...]) -> int | None:
+    """In the schedule topic a message's tag code is its delivery time in epoch ms; None when it has no
+    delay level."""
+    text = property_value(properties, b"DELAY\x01")
+    if text is None or not text.lstrip(b"+-").isdigit():
+        return None
+    try:
+        level = min(int(text), len(delays_ms))
+    except ValueError:
+        return None
+    return store_timestamp + delays_ms[level - 1] if level > 0 else None
+
+
+def parse(
+    log: mmap, at: int, end: int, offset: int, delays_ms: tuple[int, ...], *, check_crc: bool
+) -> Dispatch | str | None:
+    """Reads the record at position `at` of a log file, of which bytes up to `end` may be used; `offset` is
+    the physical offset it must carry. `BLANK` when the file's used part ends here, None when there is no
+    whole, sound record."""
+    if end - at < SIZE_AND_MAGIC.size:
+        return None
+    size, magic = SIZE_AND_MAGIC.unpack_from(log, at)
+    if magic == MAGIC_BLANK:
+        return BLANK
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < HEAD_V4.size or size > end - at:
+        return None
+    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
+    head = HEADS[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+    if size < head.size + 3:
+        return None
+    fields = head.unpack_from(log, at)
+    (_, _, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_timestamp, _, _, _, body) = fields
+    position = at + head.size
+    limit = at + size
+    if physical != offset or not 0 <= body <= limit - position - 3:
+        return None
+    if check_crc and body and zlib.crc32(log[position : position + body]) & CRC_MASK != crc:
+        return None
+    position += body
+    if magic == MAGIC_V1:
+        topic_size = log[position]
+        position += 1
+    else:
+        topic_size = _LENGTH.unpack_from(log, position)[0]
+        position += 2
+    if not 0 <= topic_size <= min(limit - position - 2, V1_TOPIC_MAX if magic == MAGIC_V1 else limit):
+        return None
+    topic = _topics[log[position : position + topic_size]]
+    position += topic_size
+    properties_size = _LENGTH.unpack_from(log, position)[0]
+    position += 2
+    if position + max(properties_size, 0) != limit:
+        return None
+    tags_code = 0
+    uniq_key = keys = None
+    if properties_size > 0:
+        properties = log[position:limit]
+        tags_code = tags_code_of(properties)
+        uniq_key, keys = keys_of(properties)
+        if topic == SCHEDULE_TOPIC:
+            delivery = delay_tags_code(properties, store_timestamp, delays_ms)
+            tags_code = tags_code if delivery is None else delivery
+    return Dispatch(
+        topic,
+        queue_id,
+        queue_offset,
+        physical,
+        size,
+        tags_code,
+        store_timestamp,
+        sys_flag,
+        uniq_key,
+        keys,
+    )
+
+
+def store_timestamp_at(log: mmap, at: int) -> int:
+    """Store time of the record at this position, epoch ms (no check that there is one)."""
+    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
+    shift = 12 if flags & BORN_HOST_V6 else 0
+    value: int = _LONG.unpack_from(log, at + STORE_TIMESTAMP_AT + shift)[0]
+    return value

@@ -1,0 +1,151 @@
+"""Finding the end of the log after a stop or a crash, and making consume queues and index agree with it.
+
+After a clean stop the files are what they should be: reading starts at the last record any queue knows, and
+only what no queue knows is dispatched. (Java reads the whole file around it. Here that is done only when
+the record is not sound: at start-up it would cost seconds for each GiB.) After a crash (the abort file is
+there) reading starts at the newest file whose first message is older than everything the checkpoint vouches
+for, and every record is dispatched; queues and index skip what they have. The first record that is not
+whole and sound ends the log; it and all behind it is cut from log and queues, on disk too, so that a later
+crash cannot bring it back (CommitLog.recoverNormally and recoverAbnormally).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from epochmq_broker.store import record
+from epochmq_broker.store.checkpoint import Checkpoint
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.dispatch import Dispatcher
+from epochmq_broker.store.index import Index
+from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.settings import StoreConfig
+
+
+class Recovered(Struct, frozen=True):
+    """What recovery found: physical offsets, and how many records it read and dispatched."""
+
+    clean: bool
+    start: int
+    end: int
+    records: int
+    last_record: int  # start of the last record, or of the file reading began with
+
+
+class Recovery:
+    """One recovery; log, queues and index are loaded, the index without what a crash made doubtful."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        checkpoint: Checkpoint,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._dispatcher = dispatcher
+
+    def run(self, *, clean: bool) -> Recovered:
+        """Recovers. Raises DiskFullError, StoreDamagedError or OSError."""
+        if not self._log.files.files:
+            self._queues.destroy()
+            return Recovered(clean=clean, start=0, end=0, records=0, last_record=0)
+        self._log.mend(None if clean else self._checkpoint.physic_msg_timestamp)
+        clean = clean and not self._queues.damaged
+        if clean:
+            start, behind = self._start_after_clean_stop()
+        else:
+            self._doubt_queues()
+            start, behind = self._file_after_crash().start, -1
+        self._dispatcher.repairing = not clean
+        found = self._scan(start, behind=behind, clean=clean)
+        self._dispatcher.repairing = False
+        self._log.truncate(found.end)
+        # Also where queues end in front of the log's end: what lies behind a queue's end must not come back.
+        self._queues.truncate(found.end)
+        self._index.truncate(found.end)
+        self._queues.correct_min_offsets(self._log.min_offset)
+        self._dispatcher.position = found.end
+        return found
+
+    def _start_after_clean_stop(self) -> tuple[int, int]:
+        """Where reading starts, and the end of the last record any queue knows."""
+        newest = max(self._queues.values(), key=lambda queue: queue.max_physical, default=None)
+        if newest is None or newest.max_offset == 0:
+            return self._log.min_offset, -1
+        unit = newest.unit(newest.max_offset - 1)
+        known = newest.max_physical
+        if unit is not None:
+            last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
+            if isinstance(last, record.Dispatch) and unit[0] + last.size == known:
+                return unit[0], known
+        for file in reversed(self._log.files.files):
+            if file.start <= known:
+                return file.start, known
+        return self._log.min_offset, known
+
+    def _doubt_queues(self) -> None:
+        """Takes units from the end of every queue that stand for no record of the log: lost pages leave
+        such, and the last unit decides what the queue takes for new."""
+        for queue in self._queues.values():
+            kept = queue.max_offset
+            while kept > queue.min_offset:
+                unit = queue.unit(kept - 1)
+                if unit is None:
+                    break
+                found = self._log.parse(unit[0], self._config.delays_ms, check_crc=False)
+                if (
+                    isinstance(found, record.Dispatch)
+                    and (found.topic, found.queue_id) == (queue.topic, queue.queue_id)
+                    and found.size == unit[1]
+                ):
+                    break
+                kept -= 1
+            queue.cut(kept)
+
+    def _file_after_crash(self) -> MappedFile:
+        """The newest file of which everything before its first message is safe
+        (isMappedFileMatchedRecover)."""
+        safe = self._config.message_index_enable and self._config.message_index_safe
+        until = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
+        for file in reversed(self._log.files.files):
+            _, magic = record.SIZE_AND_MAGIC.unpack(file.peek(0, record.SIZE_AND_MAGIC.size))
+            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+                continue
+            stored = record.store_timestamp_at(file.map, 0)
+            if 0 < stored <= until:
+                return file
+        return self._log.files.files[0]
+
+    def _scan(self, start: int, *, behind: int, clean: bool) -> Recovered:
+        """Reads records from `start` on and dispatches those that begin at or behind `behind`."""
+        parse = record.parse
+        delays_ms = self._config.delays_ms
+        check_crc = self._config.check_crc_on_recover
+        position = last = start
+        records = 0
+        file = self._log.files.find(start)
+        while file is not None:
+            at = position - file.start
+            if not any(file.peek(at, record.SIZE_AND_MAGIC.size)):
+                break  # nothing was written here; it may be a hole, and is not looked at
+            found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)
+            if isinstance(found, record.Dispatch):
+                last = position
+                if position >= behind:
+                    self._dispatcher.dispatch(found)
+                position += found.size
+                records += 1
+            elif found == record.BLANK and (following := self._log.files.find(file.start + file.size)):
+                file = following
+                position = file.start
+            else:
+                break
+        return Recovered(clean=clean, start=start, end=position, records=records, last_record=last)

@@ -1,0 +1,84 @@
+"""What the store needs to know of the broker's configuration: RocketMQ's MessageStoreConfig keys in snake
+case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+CONSUME_QUEUE_UNIT_BYTES = 20
+END_OF_FILE_BYTES = 8  # a blank record's own header: the least that stays free at the end of a log file
+RECORD_OVERHEAD_BYTES = 64 * 1024  # what a record may be larger than its largest body (MessageExtEncoder)
+
+
+class StoreConfig(Struct, frozen=True, kw_only=True):
+    """Sizes in bytes, times in ms, ratios in percent, unless the comment says otherwise. Defaults are
+    5.3.3's."""
+
+    store_path_root_dir: str
+    store_path_commit_log: str = ""  # default: <root>/commitlog
+
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 300_000 * CONSUME_QUEUE_UNIT_BYTES
+    message_index_enable: bool = True
+    message_index_safe: bool = False
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    max_msgs_num_batch: int = 64
+    max_message_size: int = 4 << 20
+
+    flush_disk_type: str = "ASYNC_FLUSH"
+    sync_flush_timeout: int = 5000
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_count_on_message_in_disk: int = 8
+    max_filter_message_size: int = 16_000
+    access_message_in_memory_max_ratio: int = 40
+
+    delete_when: str = "04"  # hours of the day, separated by ;
+    file_reserved_time: int = 72  # hours
+    disk_max_used_space_ratio: int = 75
+    disk_space_warning_level_ratio: int = 90
+    disk_space_clean_forcibly_ratio: int = 85
+    clean_file_forcibly_enable: bool = True
+    delete_file_batch_max: int = 10
+    clean_resource_interval: int = 10_000
+
+    check_crc_on_recover: bool = True
+    # Delay of level n in ms is item n-1: tag codes of delayed messages are delivery times and are rebuilt
+    # from it.
+    delays_ms: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, settings: object) -> StoreConfig:
+        """Takes every field of this struct from the attribute of the same name, where the settings have
+        one."""
+        names = (field.name for field in msgspec.structs.fields(cls))
+        return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
+
+    @property
+    def root(self) -> Path:
+        """storePathRootDir, `~` expanded."""
+        return Path(self.store_path_root_dir).expanduser()
+
+    @property
+    def commit_log_dir(self) -> Path:
+        """Where the log files are."""
+        if self.store_path_commit_log:
+            return Path(self.store_path_commit_log).expanduser()
+        return self.root / "commitlog"
+
+    @property
+    def sync_flush(self) -> bool:
+        """True when a put is answered only after its bytes are on disk."""
+        return self.flush_disk_type == "SYNC_FLUSH"

@@ -1,0 +1,274 @@
+"""The broker's topic table: configuration of every topic, creation on first use, and its version.
+
+The rules are those of RocketMQ's TopicConfigManager; the table itself does no I/O. Whoever needs to know of a
+change (the file `config/topics.json`, the registration with the nameservers) adds a callback to `on_change`;
+it is called after the change with the names it touched, deleted ones included.
+"""
+# pure: state and rules only, the clock is handed in
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from epochmq_broker.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from epochmq_protocol import topics as names
+from epochmq_protocol.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+
+SCHEDULE_TOPIC_QUEUES = 18
+BENCHMARK_TOPIC_QUEUES = 1024
+DEFAULT_QUEUES = 16
+SYS_FLAG_UNIT = 1
+SYS_FLAG_UNIT_SUB = 2
+
+
+class TopicSettings(Protocol):
+    """The broker settings the table reads, under the names BrokerConfig has for them."""
+
+    @property
+    def broker_name(self) -> str: ...
+    @property
+    def broker_cluster_name(self) -> str: ...
+    @property
+    def auto_create_topic_enable(self) -> bool: ...
+    @property
+    def default_topic_queue_nums(self) -> int: ...
+    @property
+    def cluster_topic_enable(self) -> bool: ...
+    @property
+    def broker_topic_enable(self) -> bool: ...
+    @property
+    def trace_topic_enable(self) -> bool: ...
+    @property
+    def msg_trace_topic_name(self) -> str: ...
+    @property
+    def revive_queue_num(self) -> int: ...
+
+
+def boot_topics(settings: TopicSettings) -> list[TopicConfig]:
+    """The topics every broker has from its first start (TopicConfigManager.init)."""
+    both = PERM_READ | PERM_WRITE
+    cluster, broker = settings.broker_cluster_name, settings.broker_name
+    rows: list[tuple[str, int, int]] = [
+        (names.RMQ_SYS_SELF_TEST_TOPIC, 1, both),
+        (names.RMQ_SYS_BENCHMARK_TOPIC, BENCHMARK_TOPIC_QUEUES, both),
+        (cluster, DEFAULT_QUEUES, PERM_INHERIT | (both if settings.cluster_topic_enable else 0)),
+        (broker, 1, PERM_INHERIT | (both if settings.broker_topic_enable else 0)),
+        (names.RMQ_SYS_OFFSET_MOVED_EVENT, 1, both),
+        (names.RMQ_SYS_SCHEDULE_TOPIC, SCHEDULE_TOPIC_QUEUES, both),
+        (names.reply_topic(cluster), 1, both),
+        (f"rmq_sys_REVIVE_LOG_{cluster}", settings.revive_queue_num, both),
+        (names.SYNC_BROKER_MEMBER_GROUP_PREFIX + broker, 1, PERM_INHERIT),
+        (names.RMQ_SYS_TRANS_HALF_TOPIC, 1, both),
+        (names.RMQ_SYS_TRANS_OP_HALF_TOPIC, 1, both),
+        ("rmq_sys_wheel_timer", 1, both),
+    ]
+    if settings.auto_create_topic_enable:
+        rows.append(
+            (names.AUTO_CREATE_TOPIC_KEY_TOPIC, settings.default_topic_queue_nums, PERM_INHERIT | both)
+        )
+    if settings.trace_topic_enable:
+        rows.append((settings.msg_trace_topic_name, 1, both))
+    return [topic_config(name, queues, perm) for name, queues, perm in rows]
+
+
+def topic_config(
+    name: str, queues: int, perm: int = PERM_READ | PERM_WRITE, *, sys_flag: int = 0
+) -> TopicConfig:
+    """A topic with as many read as write queues and everything else at its default."""
+    return TopicConfig(
+        topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=sys_flag
+    )
+
+
+class TopicTable:
+    """Topic name -> TopicConfig. A stored configuration is never changed in place: a change puts a new value
+    and bumps `generation`, so that a hot path may cache what it derived from the table and compare one int.
+
+    `clock_ms` gives epoch milliseconds for the data version; `state_version` the epoch of the state machine
+    in controller mode (0 otherwise).
+    """
+
+    def __init__(
+        self,
+        settings: TopicSettings,
+        clock_ms: Callable[[], int],
+        state_version: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.settings = settings
+        self.generation = 0
+        self.data_version = DataVersion(timestamp=clock_ms())
+        self.on_change: list[Callable[[tuple[str, ...]], None]] = []
+        self._clock_ms = clock_ms
+        self._state_version = state_version
+        self._table: dict[str, TopicConfig] = {}
+        self.get: Callable[[str], TopicConfig | None] = self._table.get
+        for config in boot_topics(settings):
+            self._table[config.topic_name] = config
+        self.system_topics = names.SYSTEM_TOPICS | frozenset(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        """The whole table, to read only."""
+        return self._table
+
+    def is_system_topic(self, name: str) -> bool:
+        """Whether a topic belongs to the broker itself, so that clients may neither create nor delete it."""
+        return name in self.system_topics or name.startswith(names.SYSTEM_TOPIC_PREFIX)
+
+    def is_order(self, name: str) -> bool:
+        """Whether a topic exists and is marked as ordered."""
+        config = self._table.get(name)
+        return config is not None and config.order
+
+    # creation on first use
+
+    def create_in_send(
+        self, name: str, default_topic: str, client_queue_nums: int, *, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, made after the example of `default_topic` when it is new (TBW102 in practice): its
+        permission without the inherit bit, its filter type, and the smaller of the client's and its own
+        number of queues. None when the example does not exist or may not be inherited from."""
+        config = self._table.get(name)
+        if config is not None:
+            return config
+        example = self._table.get(default_topic)
+        if example is None:
+            return None
+        if default_topic == names.AUTO_CREATE_TOPIC_KEY_TOPIC and not self.settings.auto_create_topic_enable:
+            # Loaded from a file written while auto creation was on: it must not be inherited from any more.
+            if example.perm & PERM_INHERIT:
+                self._table[default_topic] = msgspec.structs.replace(example, perm=PERM_READ | PERM_WRITE)
+            return None
+        if not example.perm & PERM_INHERIT:
+            return None
+        queues = max(0, min(client_queue_nums, example.write_queue_nums))
+        config = topic_config(name, queues, example.perm & ~PERM_INHERIT, sys_flag=sys_flag)
+        config = msgspec.structs.replace(config, topic_filter_type=example.topic_filter_type)
+        self.put(config)
+        return config
+
+    def create_in_send_back(
+        self,
+        name: str,
+        queues: int,
+        perm: int = PERM_READ | PERM_WRITE,
+        *,
+        sys_flag: int = 0,
+        order: bool = False,
+    ) -> TopicConfig:
+        """The retry or dead-letter topic of a group, made when it is new. An existing one only follows
+        `order`."""
+        config = self._table.get(name)
+        if config is None:
+            config = msgspec.structs.replace(topic_config(name, queues, perm, sys_flag=sys_flag), order=order)
+            self.put(config)
+        elif config.order != order:
+            config = msgspec.structs.replace(config, order=order)
+            self.put(config)
+        return config
+
+    def create_if_absent(self, config: TopicConfig) -> TopicConfig:
+        """The topic of that name; `config` is stored when there is none."""
+        existing = self._table.get(config.topic_name)
+        if existing is not None:
+            return existing
+        self.put(config)
+        return config
+
+    # changes
+
+    def put(self, config: TopicConfig) -> None:
+        """Stores a configuration as it is, replacing the one of the same name."""
+        self._table[config.topic_name] = config
+        self._changed((config.topic_name,))
+
+    def update(self, configs: Iterable[TopicConfig]) -> None:
+        """Creates or replaces topics as an administrator asks: their attributes are changes (`+key`, `-key`)
+        to the stored ones. All or nothing; RequestError when an attribute change is not allowed."""
+        altered: dict[str, TopicConfig] = {}
+        for config in configs:
+            name = config.topic_name
+            current = altered.get(name, self._table.get(name))
+            attributes = alter_attributes(
+                TOPIC_ATTRIBUTES,
+                None if current is None else current.attributes or {},
+                config.attributes or {},
+            )
+            altered[name] = msgspec.structs.replace(config, attributes=attributes)
+        if altered:
+            self._table.update(altered)
+            # RocketMQ counts one version for each topic; slaves compare versions only for equality.
+            self._changed(tuple(altered), versions=len(altered))
+
+    def delete(self, name: str) -> bool:
+        """Forgets a topic; whether there was one."""
+        if self._table.pop(name, None) is None:
+            return False
+        self._changed((name,))
+        return True
+
+    def set_sys_flag(self, name: str, flag: int, on: bool) -> None:
+        """Sets or clears a bit (`SYS_FLAG_UNIT`, `SYS_FLAG_UNIT_SUB`) of a topic that exists."""
+        config = self._table.get(name)
+        if config is None:
+            return
+        value = config.topic_sys_flag | flag if on else config.topic_sys_flag & ~flag
+        if value != config.topic_sys_flag:
+            self.put(msgspec.structs.replace(config, topic_sys_flag=value))
+
+    def mark_ordered(self, topics: Iterable[str]) -> None:
+        """Marks the topics named in the nameserver's ORDER_TOPIC_CONFIG as ordered; unknown ones are
+        skipped."""
+        changed = []
+        for name in topics:
+            config = self._table.get(name)
+            if config is not None and not config.order:
+                self._table[name] = msgspec.structs.replace(config, order=True)
+                changed.append(name)
+        if changed:
+            self._changed(tuple(changed))
+
+    def bump_version(self) -> None:
+        """A new data version without a change of a topic: something else that registration carries has
+        changed."""
+        self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
+
+    # loading and following
+
+    def restore(self, table: Mapping[str, TopicConfig], data_version: DataVersion | None) -> None:
+        """Takes over what a file held: entries replace those of boot, the rest of boot stays."""
+        self._table.update(table)
+        if data_version is not None:
+            self.data_version = data_version
+        self.generation += 1
+
+    def replace_all(self, table: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
+        """Becomes a copy of another broker's table, version included (a slave following its master)."""
+        touched = tuple(set(self._table) | set(table))
+        self._table.clear()
+        self._table.update(table)
+        self.data_version = data_version
+        self.generation += 1
+        self._notify(touched)
+
+    def _changed(self, touched: tuple[str, ...], versions: int = 1) -> None:
+        for _ in range(versions):
+            self.bump_version()
+        self.generation += 1
+        self._notify(touched)
+
+    def _notify(self, touched: tuple[str, ...]) -> None:
+        for callback in self.on_change:
+            callback(touched)

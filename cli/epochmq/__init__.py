@@ -1,0 +1,1 @@
+"""The front door: the command `epochmq`, its verbs and its small clients."""

@@ -1,0 +1,5 @@
+"""`python -m epochmq`."""
+
+from epochmq.main import main
+
+main()

@@ -1,0 +1,234 @@
+"""The interactive verbs and their options. What a verb does lies in `verbs/`, imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epochmq.exits import guarded
+
+app = typer.Typer(
+    name="epochmq",
+    help="RocketMQ broker groups and controllers: run them on this machine, look at them, send and read.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+STATE_DEFAULT = Path(".epochmq")
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+State = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="The directory that holds everything of this run.")
+]
+StateOrNone = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", metavar="DIR", help="The run to talk to, by its state directory. [default: .epochmq]"
+    ),
+]
+Nameserver = Annotated[
+    str | None,
+    typer.Option(
+        "--nameserver",
+        "-n",
+        metavar="ADDR",
+        help="Nameservers to ask instead, host:port, several with ';' between.",
+    ),
+]
+BrokerGroupName = Annotated[
+    str | None,
+    typer.Option(
+        "--broker-group", metavar="NAME", help="Which group's nameservers, when the run has several."
+    ),
+]
+OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How results are printed.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer.")
+]
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command line; the exit code."""
+    try:
+        app(arguments, prog_name="epochmq")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _end(action: Callable[[], int]) -> None:
+    raise typer.Exit(guarded(action))
+
+
+@app.command()
+def up(
+    files: Annotated[
+        list[Path],
+        typer.Option("--file", "-f", metavar="FILE", help="A file with resources; '-' reads the input."),
+    ],
+    state: State = STATE_DEFAULT,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all is ready; it goes on running.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long it may take to be ready.")
+    ] = 60,
+) -> None:
+    """Run resources on this machine.
+
+    They run until Ctrl-C or, detached, `epochmq down`. A second `up` of the same files changes nothing; of
+    changed ones, it says what differs and restarts the pods that differ."""
+    from epochmq.verbs import up as verb
+
+    _end(lambda: verb.run(files, state, detach=detach, timeout_s=timeout))
+
+
+@app.command()
+def down(state: State = STATE_DEFAULT) -> None:
+    """Stop what `up` started.
+
+    Brokers first, then controllers, then nameservers. Their data stays."""
+    from epochmq.verbs import down as verb
+
+    _end(lambda: verb.run(state))
+
+
+@app.command()
+def status(state: State = STATE_DEFAULT, output: OutputFormat = Output.TEXT) -> None:
+    """Show what runs, as it is now.
+
+    Ends with 3 when nothing does."""
+    from epochmq.verbs import status as verb
+
+    _end(lambda: verb.run(state, as_json=output is Output.JSON))
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="The message; else one per line of the input.")
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="The messages' tag, by which consumers choose.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="The messages' keys, blanks between, to find them by.")
+    ] = None,
+    group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
+    state: StateOrNone = None,
+    nameserver: Nameserver = None,
+    broker_group: BrokerGroupName = None,
+    output: OutputFormat = Output.TEXT,
+    timeout: Timeout = 5,
+) -> None:
+    """Send messages to a topic.
+
+    A topic that is not there is created, where brokers do that."""
+    from epochmq.verbs import produce as verb
+    from epochmq.verbs.target import Target
+
+    target = Target(state, nameserver, broker_group)
+    _end(
+        lambda: verb.run(
+            target,
+            topic,
+            body,
+            tags=tags,
+            keys=keys,
+            group=group,
+            as_json=output is Output.JSON,
+            timeout_s=timeout,
+        )
+    )
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="End after so many messages.")
+    ] = None,
+    group: Annotated[
+        str, typer.Option("--group", "-g", help="The consumer group; its members share the queues.")
+    ] = "epochmq_consume",
+    tags: Annotated[
+        str, typer.Option("--tags", help="Only messages with these tags: 'a || b'; '*' is all.")
+    ] = "*",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.1, help="End with 1 when nothing came for so long."
+        ),
+    ] = None,
+    state: StateOrNone = None,
+    nameserver: Nameserver = None,
+    broker_group: BrokerGroupName = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Print a topic's messages.
+
+    They are printed as they come, until Ctrl-C. A group that never read the topic starts at its beginning,
+    another goes on where it left off."""
+    from epochmq.verbs import consume as verb
+    from epochmq.verbs.target import Target
+
+    target = Target(state, nameserver, broker_group)
+    _end(
+        lambda: verb.run(
+            target,
+            topic,
+            group=group,
+            tags=tags,
+            count=count,
+            as_json=output is Output.JSON,
+            timeout_s=timeout,
+        )
+    )
+
+
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="Its configuration file.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key that wins over the file.")
+]
+
+
+@app.command()
+def nameserver(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """What a nameserver pod runs."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command()
+def controller(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """What a controller pod runs."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command()
+def broker(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """What a broker pod runs."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as version_of
+
+    typer.echo(version_of("epochmq"))

@@ -1,0 +1,207 @@
+"""A producer: finds a queue, sends, and tries another when that one does not take the message."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from epochmq.client.ids import MessageIds
+from epochmq.client.routes import Routes, masters, writeable_queues
+from epochmq_protocol import message
+from epochmq_protocol.bodies_base import MessageQueue
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import ConnectFailed, RequestError, Retryable
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, validate_topic
+from epochmq_protocol.transport import RemotingClient
+
+ATTEMPT_MAX_MS = 3000
+"""Of one attempt; whoever has not answered by then is left for another."""
+RETRY_PAUSE_S = 0.1
+RETRY_PAUSE_MAX_S = 1.0
+ROUTE_MAX_AGE_S = 30.0
+DEFAULT_ROUTE_MAX_AGE_S = 1.0
+"""Of a route borrowed from the topic that new ones are made after: the topic's own comes with the first
+message."""
+DEFAULT_QUEUE_NUMS = 4
+"""Queues a broker of a topic that is created by sending to it (Java: defaultTopicQueueNums)."""
+
+TRY_ANOTHER = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Answers after which Java's producer tries another queue."""
+
+
+class SendStatus(StrEnum):
+    """What became of a message that the broker took; anything but SEND_OK is a promise short of what was
+    asked."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+STATUSES = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """A message's place. `msg_id` is the client's unique key, `offset_msg_id` the broker's."""
+
+    status: SendStatus
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    msg_id: str
+    offset_msg_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    queues: Sequence[MessageQueue]
+    addresses: Mapping[str, str]
+    until: float
+
+
+class Producer:
+    """Sends to any number of topics. Close it in the end."""
+
+    def __init__(self, nameservers: Sequence[str], group: str, *, timeout_ms: float = 5000) -> None:
+        """`timeout_ms` bounds a send with all its attempts."""
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._remoting = RemotingClient()
+        self._routes = Routes(self._remoting, nameservers)
+        self._known: dict[str, _Route] = {}
+        self._turn = itertools.count(time.time_ns() & 0xFFFF)
+        self._ids = MessageIds()
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._remoting.close()
+
+    async def send(
+        self, topic: str, body: bytes, *, tags: str | None = None, keys: str | None = None
+    ) -> SendResult:
+        """Sends one message and returns its place; tries again, elsewhere where it can, while there is time.
+
+        RequestError: a broker refused it. Retryable (CallTimeout, …): the last attempt failed; after a
+        time-out or a lost connection the message may be stored all the same, even twice."""
+        if problem := validate_topic(topic):
+            raise RequestError(ResponseCode.INVALID_PARAMETER, problem)
+        if not body:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the message is empty; RocketMQ takes none such")
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        properties = {message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.next()}
+        if tags:
+            properties[message.PROPERTY_TAGS] = tags
+        if keys:
+            properties[message.PROPERTY_KEYS] = keys
+        avoid: str | None = None
+        pause_s = RETRY_PAUSE_S
+        while True:
+            left_ms = max((deadline - time.monotonic()) * 1000, 1)
+            try:
+                route = await self._route(topic)
+                queue = self._choose(route, avoid)
+                avoid = queue.broker_name
+                return await self._attempt(route, queue, body, properties, min(left_ms, ATTEMPT_MAX_MS))
+            except RequestError as error:
+                if error.code not in TRY_ANOTHER or time.monotonic() + pause_s > deadline:
+                    raise
+            except Retryable:
+                if time.monotonic() + pause_s > deadline:
+                    raise
+            # What was known may be what was wrong.
+            self._known.pop(topic, None)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+
+    async def _route(self, topic: str) -> _Route:
+        known = self._known.get(topic)
+        now = time.monotonic()
+        if known is not None and now < known.until:
+            return known
+        found, max_age_s = await self._routes.lookup(topic), ROUTE_MAX_AGE_S
+        queue_nums_max: int | None = None
+        if found is None:
+            found = await self._routes.lookup(AUTO_CREATE_TOPIC_KEY_TOPIC)
+            max_age_s, queue_nums_max = DEFAULT_ROUTE_MAX_AGE_S, DEFAULT_QUEUE_NUMS
+        if found is None:
+            if not await self._routes.has_brokers():
+                raise ConnectFailed("no broker is registered at the nameserver now")
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic} does not exist, and no broker creates topics (autoCreateTopicEnable)",
+            )
+        queues = writeable_queues(topic, found, queue_nums_max)
+        if not queues:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written now"
+            )
+        route = self._known[topic] = _Route(queues, masters(found), now + max_age_s)
+        return route
+
+    def _choose(self, route: _Route, avoid: str | None) -> MessageQueue:
+        """The next queue in turn, on another broker than `avoid` where there is one."""
+        queues = [queue for queue in route.queues if queue.broker_name != avoid] or route.queues
+        return queues[next(self._turn) % len(queues)]
+
+    async def _attempt(
+        self, route: _Route, queue: MessageQueue, body: bytes, properties: dict[str, str], timeout_ms: float
+    ) -> SendResult:
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
+            default_topic_queue_nums=DEFAULT_QUEUE_NUMS,
+            queue_id=queue.queue_id,
+            sys_flag=0,
+            born_timestamp=time.time_ns() // 1_000_000,
+            flag=0,
+            properties=message.format_properties(properties).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            batch=False,
+            broker_name=queue.broker_name,
+        )
+        address = route.addresses[queue.broker_name]
+        answer = await self._remoting.call(
+            address, request(RequestCode.SEND_MESSAGE_V2, header, body), timeout_ms
+        )
+        return _result(queue, properties, answer)
+
+
+def _result(queue: MessageQueue, properties: Mapping[str, str], answer: Command) -> SendResult:
+    status = STATUSES.get(ResponseCode(answer.code)) if answer.code in STATUSES else None
+    if status is None:
+        raise RequestError(answer.code, answer.remark or f"{queue.broker_name} answered {answer.code}")
+    header = SendMessageResponseHeader.decode(answer.ext)
+    return SendResult(
+        status=status,
+        topic=queue.topic,
+        broker_name=queue.broker_name,
+        queue_id=header.queue_id,
+        queue_offset=header.queue_offset,
+        msg_id=properties[message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX],
+        offset_msg_id=header.msg_id,
+    )

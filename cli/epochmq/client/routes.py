@@ -1,0 +1,96 @@
+"""Where a topic's queues are, as the nameservers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochmq_protocol.bodies import ClusterInfo
+from epochmq_protocol.bodies_base import MessageQueue, from_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import ConnectFailed, RequestError, Retryable
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers import GetRouteInfoRequestHeader
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.route import MASTER_ID, TopicRouteData
+from epochmq_protocol.topics import is_readable, is_writeable
+from epochmq_protocol.transport import RemotingClient
+
+LOOKUP_TIMEOUT_MS = 3000
+
+
+class Routes:
+    """Asks the nameservers in turn, beginning with the one that answered last."""
+
+    def __init__(self, remoting: RemotingClient, nameservers: Sequence[str]) -> None:
+        assert nameservers, "there is somebody to ask"
+        self._remoting = remoting
+        self._nameservers = list(nameservers)
+
+    async def lookup(self, topic: str) -> TopicRouteData | None:
+        """The topic's route; None when the topic does not exist. ConnectFailed when no nameserver answers,
+        RequestError when one answers with something else."""
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return from_json(TopicRouteData, _succeeded(answer).body)
+
+    async def has_brokers(self) -> bool:
+        """Whether any broker is registered. Errors as for `lookup`."""
+        answer = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        return bool(from_json(ClusterInfo, _succeeded(answer).body).broker_addr_table)
+
+    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
+        failures: list[str] = []
+        for nameserver in list(self._nameservers):
+            try:
+                return await self._remoting.call(nameserver, request(code, header), LOOKUP_TIMEOUT_MS)
+            except Retryable as error:
+                failures.append(str(error))
+                # The others first, next time.
+                self._nameservers.remove(nameserver)
+                self._nameservers.append(nameserver)
+        raise ConnectFailed("no nameserver answers: " + "; ".join(failures))
+
+
+def _succeeded(answer: Command) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestError(answer.code, answer.remark or f"the nameserver answered {answer.code}")
+    return answer
+
+
+def masters(route: TopicRouteData) -> dict[str, str]:
+    """Broker name to the address of its master, of those that have one."""
+    return {
+        broker.broker_name: broker.broker_addrs[MASTER_ID]
+        for broker in route.broker_datas
+        if MASTER_ID in broker.broker_addrs
+    }
+
+
+def readable_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """The queues that may be read, in RocketMQ's order: by broker, then number."""
+    known = masters(route)
+    return sorted(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if is_readable(data.perm) and data.broker_name in known
+        for queue_id in range(data.read_queue_nums)
+    )
+
+
+def writeable_queues(
+    topic: str, route: TopicRouteData, queue_nums_max: int | None = None
+) -> list[MessageQueue]:
+    """The queues that may be written, in an order that goes round the brokers; `queue_nums_max` bounds their
+    number a broker."""
+    known = masters(route)
+    queues = [
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if is_writeable(data.perm) and data.broker_name in known
+        for queue_id in range(
+            data.write_queue_nums if queue_nums_max is None else min(data.write_queue_nums, queue_nums_max)
+        )
+    ]
+    return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))

@@ -1,0 +1,107 @@
+"""The verbs that a runtime starts: one process of a pod each. Their arguments are read without help, so that
+nothing is imported that the process does not need."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from epochmq.exits import Exit, complain, guarded
+
+USAGE = {
+    "broker": """\
+Usage: epochmq broker [--config FILE] [--set KEY=VALUE]…
+
+  Runs a broker in the foreground until SIGTERM or SIGINT.
+
+  -c, --config FILE   a broker.conf with RocketMQ's keys
+  --set KEY=VALUE     a key that wins over the file; may be given several times
+""",
+    "controller": """\
+Usage: epochmq controller [--config FILE] [--set KEY=VALUE]…
+
+  Runs a controller in the foreground until SIGTERM or SIGINT.
+
+  -c, --config FILE   a controller.conf with RocketMQ's keys
+  --set KEY=VALUE     a key that wins over the file; may be given several times
+""",
+    "nameserver": """\
+Usage: epochmq nameserver [--config FILE] [--set KEY=VALUE]…
+
+  Runs a nameserver in the foreground until SIGTERM or SIGINT.
+
+  -c, --config FILE   a namesrv.conf with RocketMQ's keys
+  --set KEY=VALUE     a key that wins over the file; may be given several times
+""",
+    "supervise": """\
+Usage: epochmq supervise --state DIR
+
+  Runs what `epochmq up` wrote into a state directory. `epochmq up --detach` starts this.
+""",
+}
+
+
+@dataclass(slots=True)
+class _Options:
+    config: str | None = None
+    state: str | None = None
+    overrides: dict[str, str] = field(default_factory=dict)
+
+
+def run_process(verb: str, arguments: list[str]) -> int:
+    """Runs the verb with these arguments to its end; the exit code."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE[verb], end="")
+        return Exit.OK
+    try:
+        options = _parse(verb, arguments)
+    except ValueError as error:
+        complain(f"{verb}: {error}")
+        print(USAGE[verb], end="", file=sys.stderr)
+        return Exit.USAGE
+    return guarded(lambda: _run(verb, options))
+
+
+def _parse(verb: str, arguments: list[str]) -> _Options:
+    """ValueError for what the verb does not take."""
+    options = _Options()
+    rest = iter(arguments)
+    for argument in rest:
+        name, assigned, value = argument.partition("=")
+        if name not in (("--state",) if verb == "supervise" else ("--config", "-c", "--set")):
+            raise ValueError(f"what is {argument!r}?")
+        if not assigned:
+            value = next(rest, "")
+        if not value:
+            raise ValueError(f"{name} takes a value")
+        if name == "--state":
+            options.state = value
+        elif name == "--set":
+            key, assigned, text = value.partition("=")
+            if not key or not assigned:
+                raise ValueError(f"--set {value}: expected KEY=VALUE")
+            options.overrides[key.strip()] = text
+        else:
+            options.config = value
+    if verb == "supervise" and options.state is None:
+        raise ValueError("--state is missing")
+    return options
+
+
+def _run(verb: str, options: _Options) -> int:
+    if verb == "broker":
+        from epochmq_broker.main import run
+
+        return run(options.config, options.overrides)
+    if verb == "nameserver":
+        from epochmq_controller.nameserver.main import run as run_nameserver
+
+        return run_nameserver(options.config, options.overrides)
+    if verb == "controller":
+        from epochmq_controller.controller.main import run as run_controller
+
+        return run_controller(options.config, options.overrides)
+    from epochmq.verbs.supervise import run as run_supervisor
+
+    assert options.state is not None, "_parse insists on it"
+    return run_supervisor(options.state)

@@ -1,0 +1,93 @@
+"""`epochmq consume`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from typing import Any
+
+import msgspec
+
+from epochmq.client import Consumer, Received
+from epochmq.exits import Exit, UsageError, complain
+from epochmq.verbs.target import Target
+from epochmq_protocol import message
+from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
+
+
+def run(
+    target: Target,
+    topic: str,
+    *,
+    group: str,
+    tags: str,
+    count: int | None,
+    as_json: bool,
+    timeout_s: float | None,
+) -> int:
+    """Prints messages until Ctrl-C, or `count` of them, or none for `timeout_s`."""
+    if problem := validate_topic(topic):
+        raise UsageError(f"TOPIC {topic}: {problem}")
+    if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
+        raise UsageError(f"--group {group}: expected letters, digits, '-', '_', '|' and '%'")
+    nameservers = target.nameservers()
+
+    async def main() -> int:
+        async with Consumer(nameservers, group, topic, tags=tags, notice=complain) as consumer:
+            return await _print_all(consumer, count, as_json, timeout_s)
+
+    if sys.stderr.isatty():
+        complain(f"reading {topic} as group {group}; Ctrl-C ends")
+    return asyncio.run(main())
+
+
+async def _print_all(consumer: Consumer, count: int | None, as_json: bool, timeout_s: float | None) -> int:
+    messages = consumer.messages()
+    printed = 0
+    try:
+        while count is None or printed < count:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    received = await anext(messages)
+            except TimeoutError:
+                complain(f"no message for {timeout_s:g} s; {printed} were printed")
+                return Exit.FAILED
+            _print(received, as_json)
+            consumer.done()
+            printed += 1
+    finally:
+        await messages.aclose()
+    return Exit.OK
+
+
+def _print(received: Received, as_json: bool) -> None:
+    """JSON, or the body as it is and a line end."""
+    output = sys.stdout.buffer
+    output.write(msgspec.json.encode(_as_json(received)) if as_json else received.body)
+    output.write(b"\n")
+    output.flush()
+
+
+def _as_json(received: Received) -> dict[str, Any]:
+    """The message as one JSON object. A body that is no UTF-8 text is given as `bodyBase64`."""
+    record, properties = received.record, received.properties
+    try:
+        body = {"body": received.body.decode()}
+    except UnicodeDecodeError:
+        body = {"bodyBase64": base64.b64encode(received.body).decode()}
+    return {
+        "topic": record.topic,
+        "brokerName": received.queue.broker_name,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "msgId": received.msg_id,
+        "offsetMsgId": record.msg_id,
+        "tags": properties.get(message.PROPERTY_TAGS),
+        "keys": properties.get(message.PROPERTY_KEYS),
+        "bornTimestamp": record.born_timestamp,
+        "storeTimestamp": record.store_timestamp,
+        "reconsumeTimes": record.reconsume_times,
+        "properties": properties,
+        **body,
+    }

@@ -1,0 +1,19 @@
+"""`epochmq down`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from epochmq.exits import Exit
+
+
+def run(state: Path) -> int:
+    """Stops what runs; that nothing did is fine too."""
+    from epochmq_operator.local.runtime import down
+    from epochmq_operator.local.state import StateDirectory
+
+    if down(StateDirectory(state), lambda text: print(text, flush=True)):
+        print(f"stopped; the data stays under {state / 'volumes'}")
+    else:
+        print(f"nothing runs in {state}")
+    return Exit.OK

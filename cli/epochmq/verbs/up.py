@@ -1,0 +1,159 @@
+"""`epochmq up`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+
+from epochmq.exits import Exit, UsageError, complain
+from epochmq.verbs.live import View, view_for
+from epochmq.verbs.settings_check import check
+from epochmq.verbs.view import nameservers_in, next_steps, remoting_address
+from epochmq_operator.local import runtime
+from epochmq_operator.local.state import PodRecord, StateDirectory
+from epochmq_operator.local.supervisor import Supervisor
+from epochmq_operator.local.tasks import owned
+from epochmq_operator.resources import ResourceError, Resources, load
+
+WATCH_S = 0.1
+
+
+def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float) -> int:
+    """Takes the resources in and runs them, or hands them to the supervisor that runs already."""
+    wanted = _load(files)
+    runtime.one_namespace(wanted)
+    check(wanted)
+    directory = StateDirectory(state)
+    directory.create()
+    with contextlib.ExitStack() as applying:
+        applying.enter_context(directory.applying())
+        plan = runtime.plan(directory.resources(), wanted)
+        runtime.one_namespace(plan.merged)
+        runtime.same_quorums(directory, plan.merged)
+        if directory.supervisor() is not None:
+            return _hand_over(directory, plan, applying, timeout_s)
+        directory.write_resources(plan.merged)
+        if not detach:
+            return _foreground(directory, wanted, applying, timeout_s)
+        return _detached(directory, wanted, applying, timeout_s)
+
+
+def _load(files: list[Path]) -> Resources:
+    texts: list[tuple[str, str]] = []
+    for path in files:
+        try:
+            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise UsageError(f"{path} cannot be read: {reason}") from None
+        texts.append(("the input" if str(path) == "-" else str(path), text))
+    try:
+        return load(texts)
+    except ResourceError as error:
+        raise UsageError("these resources cannot be run:\n" + str(error)) from None
+
+
+# ------------------------------------------------------------------------------------------- a run that is
+# there
+
+
+def _hand_over(
+    directory: StateDirectory, plan: runtime.Plan, applying: contextlib.ExitStack, timeout_s: float
+) -> int:
+    if plan.changes:
+        print("\n".join(plan.changes))
+        directory.write_resources(plan.merged)
+        runtime.reload(directory)
+    else:
+        print("nothing changed")
+    applying.close()
+    records = runtime.wait_ready(directory, timeout_s)
+    _print_ready(directory, records)
+    return Exit.OK
+
+
+# -------------------------------------------------------------------------------------------------------
+# detached
+
+
+def _detached(
+    directory: StateDirectory, wanted: Resources, applying: contextlib.ExitStack, timeout_s: float
+) -> int:
+    try:
+        runtime.detach(directory)
+        applying.close()
+        records = runtime.wait_ready(directory, timeout_s)
+    except BaseException:
+        applying.close()
+        runtime.down(directory, lambda text: None)
+        raise
+    _print_ready(directory, records)
+    print(next_steps(directory.path, wanted, nameservers_in(records, wanted), detached=True))
+    return Exit.OK
+
+
+def _print_ready(directory: StateDirectory, records: list[PodRecord]) -> None:
+    for record in records:
+        pid = record.process.pid if record.process else "-"
+        print(f"{record.pod}: {record.phase} at {remoting_address(record)}, pid {pid}")
+
+
+# -----------------------------------------------------------------------------------------------------
+# foreground
+
+
+def _foreground(
+    directory: StateDirectory, wanted: Resources, applying: contextlib.ExitStack, timeout_s: float
+) -> int:
+    view = view_for(directory, wanted)
+    try:
+        failure = asyncio.run(_attend(directory, view, applying, timeout_s))
+    except BaseException:
+        directory.write_resources(Resources())
+        raise
+    if failure:
+        complain(failure)
+        return Exit.FAILED
+    print(f"stopped; the data stays under {directory.path / 'volumes'}")
+    return Exit.OK
+
+
+async def _attend(
+    directory: StateDirectory, view: View, applying: contextlib.ExitStack, timeout_s: float
+) -> str:
+    """Supervises until told to end; why the start failed, if it did."""
+    supervisor = Supervisor(directory, on_change=view.changed)
+    ending = asyncio.Event()
+    failure = ""
+    deadline = time.monotonic() + timeout_s
+
+    async def watch() -> None:
+        """Draws, and ends a start that fails."""
+        nonlocal failure
+        started = False
+        while True:
+            view.draw(supervisor.pods())
+            records = [record for record, _ in supervisor.pods()]
+            left = runtime.unready(records)
+            if not started and not ending.is_set() and records:
+                if not left:
+                    started = True
+                    view.ready()
+                elif runtime.has_failed(records):
+                    failure = runtime.explain(directory, left, "does not come up")
+                elif time.monotonic() > deadline:
+                    failure = runtime.explain(directory, left, f"not ready after {timeout_s:.0f} s")
+                if failure:
+                    ending.set()
+            await asyncio.sleep(WATCH_S)
+
+    with view:
+        async with owned(watch()) as watching:
+            await runtime.supervise(supervisor, on_pass=applying.close, until=ending)
+            if watching.done():
+                watching.result()
+        view.draw(supervisor.pods())
+    return failure

@@ -1,0 +1,1 @@
+"""The nameserver, and the controller that keeps replica groups."""

@@ -1,0 +1,248 @@
+"""One controller at work: a Raft peer, the desk that decides (`replicas.desk`), and what ties them together.
+
+The desk's proposals go into the peer's log, what the log has committed comes back to the desk, and answers go
+to whoever asked. Everything runs on one loop, one input after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from epochmq_controller.controller.config import ControllerConfig
+from epochmq_controller.replicas.desk import NOT_LEADER, Desk
+from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
+from epochmq_controller.replicas.policy import LiveInfo
+from epochmq_controller.replicas.requests import Request
+from epochmq_controller.replicas.rules import Verdict
+from epochmq_controller.replicas.state import ReplicaGroups
+from epochmq_controller.replicas.types import (
+    Answer,
+    Applied,
+    Asked,
+    Closed,
+    Effect,
+    Heard,
+    Input,
+    Leased,
+    Led,
+    Notify,
+    Propose,
+    Prove,
+    Proven,
+    Reject,
+    Said,
+    Settled,
+    Tick,
+)
+from epochmq_dledger.core.types import Role, RoleChanged
+from epochmq_dledger.peer import Appended, DLedgerPeer, NotAppended
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.transport import RemotingClient
+
+log = logging.getLogger(__name__)
+
+PROOF_TIMEOUT_S = 5.0
+
+
+class Controller:
+    """Make, `start`, `stop`. `notify` is told whom to tell of a new master."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        client: RemotingClient,
+        *,
+        notify: Callable[[Notify], None] = lambda _: None,
+        on_fatal: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        self.config = config
+        self.addresses = config.addresses()
+        self.peer = DLedgerPeer(
+            config.raft_settings(),
+            self.addresses,
+            config.store_path(),
+            client,
+            apply=self._apply,
+            on_role=self._on_role,
+            on_fatal=on_fatal,
+        )
+        self._notify = notify
+        self._desk: Desk | None = None
+        self._inputs: deque[Input] = deque()
+        self._stepping = False
+        self._tokens = 0
+        self._asked: dict[int, asyncio.Future[Verdict]] = {}
+        self._wishes: dict[int, asyncio.Future[int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Recovers and takes part. OSError or ValueError when the folder cannot be used."""
+        self._desk = Desk(self.config.desk_settings(), self._now_ms())
+        self.peer.start()
+        self._feed(Tick())
+
+    async def stop(self) -> None:
+        """Ends this controller; who still waits is told that it does not lead."""
+        self._feed(Led(None))
+        self._desk = None
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.peer.stop()
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    # What it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def desk(self) -> Desk:
+        """The desk of a started controller."""
+        assert self._desk is not None, "not started"
+        return self._desk
+
+    @property
+    def groups(self) -> ReplicaGroups:
+        """The replica groups as they are applied here."""
+        return self.desk.groups
+
+    @property
+    def leads(self) -> bool:
+        """Whether this controller is the leader and has applied everything that earlier leaders committed."""
+        return self.desk.leads
+
+    @property
+    def leader_address(self) -> str | None:
+        """Where the leader is, as far as this controller knows."""
+        leader = self.peer.leader_id
+        return self.addresses.get(leader) if leader is not None else None
+
+    def alive(self, cluster: str, name: str, broker_id: int) -> LiveInfo | None:
+        """What a living replica's heartbeats say, None for a dead one."""
+        return self.desk.alive(cluster, name, broker_id)
+
+    def configure(self, config: ControllerConfig) -> None:
+        """Goes by other settings, those of `config.FIXED` excepted."""
+        self.config = config
+        self.desk.configure(config.desk_settings())
+
+    # What it is asked ---------------------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> Verdict:
+        """Decides a request and commits what it calls for. RequestError when this controller does not lead,
+        or does not get a quorum in time (the outcome is then open)."""
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._tokens += 1
+        self._asked[self._tokens] = future
+        self._feed(Asked(self._tokens, request))
+        return await future
+
+    def heard(self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None = None) -> None:
+        """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch."""
+        self._feed(Heard(replica, self._stamp(beat), fenced_epoch))
+
+    async def heard_asking(
+        self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
+    ) -> int:
+        """Takes a heartbeat that asks for a write lease under this master epoch. For how many milliseconds
+        after it *sent* the heartbeat the master may write; 0: it may not."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tokens += 1
+        self._wishes[self._tokens] = future
+        self._feed(Heard(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
+        return await future
+
+    def _stamp(self, beat: Heartbeat) -> Heartbeat:
+        beat.last_ms = self._now_ms()
+        return beat
+
+    def closed(self, channel: object) -> None:
+        """A connection has ended."""
+        self._feed(Closed(channel))
+
+    async def prove_leadership(self) -> None:
+        """A quorum round trip. RequestError when this controller does not lead, or cannot show it."""
+        try:
+            if self.leads:
+                async with asyncio.timeout(PROOF_TIMEOUT_S):
+                    await self.peer.read_index()
+                    return
+        except (NotAppended, TimeoutError):
+            pass
+        raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
+
+    # The desk -----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Input) -> None:
+        """One input after another: what comes while effects are carried out waits until all of them are."""
+        if self._desk is None:
+            return
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                for effect in self._desk.step(self._inputs.popleft(), self._now_ms()):
+                    self._carry_out(effect)
+        finally:
+            self._stepping = False
+        self._wake_in_time(self._desk)
+
+    def _wake_in_time(self, desk: Desk) -> None:
+        at = desk.next_deadline_ms() / 1000
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._feed(Tick())
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Answer(token=token, verdict=verdict):
+                answered = self._asked.pop(token)
+                if not answered.done():
+                    answered.set_result(verdict)
+            case Reject(token=token, code=code, remark=remark):
+                rejected = self._asked.pop(token)
+                if not rejected.done():
+                    rejected.set_exception(RequestError(code, remark))
+            case Leased(token=token, lease_ms=lease_ms):
+                wish = self._wishes.pop(token)
+                if not wish.done():
+                    wish.set_result(lease_ms)
+            case Propose(token=token, bodies=bodies):
+                self.peer.submit(bodies, lambda outcome: self._settled(token, outcome))
+            case Prove(token=token):
+                self.peer.prove(
+                    lambda outcome: self._feed(Proven(token, not isinstance(outcome, NotAppended)))
+                )
+            case Notify():
+                self._notify(effect)
+            case Said(text=text, warns=warns):
+                log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+
+    def _settled(self, token: int, outcome: Appended | NotAppended) -> None:
+        if not isinstance(outcome, NotAppended):
+            self._feed(Settled(token))
+        elif outcome.code not in (
+            DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
+            DLedgerResponseCode.TERM_CHANGED,
+        ):
+            self._feed(Settled(token, str(outcome)))
+        # With these two its fate is open; the desk goes on once it is committed or we no longer lead.
+
+    # From the log -------------------------------------------------------------------------------------------
+
+    def _apply(self, entry: DLedgerEntry) -> None:
+        self._feed(Applied(entry.index, entry.term, entry.body))
+
+    def _on_role(self, change: RoleChanged) -> None:
+        self._feed(Led(change.term if change.role is Role.LEADER else None))

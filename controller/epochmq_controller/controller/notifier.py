@@ -1,0 +1,62 @@
+"""Tells brokers who their group's master is (`ControllerManager.notifyBrokerRoleChanged`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from epochmq_controller.replicas.types import Notify
+from epochmq_protocol.bodies import SyncStateSet, to_json
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import request
+from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
+from epochmq_protocol.transport import RemotingClient
+
+log = logging.getLogger(__name__)
+
+NOTIFY_TIMEOUT_MS = 3000
+UNDER_WAY_MAX = 50_000
+"""Notifications under way; for one more the broker finds out by itself, as it asks every few seconds."""
+
+
+class Notifier:
+    """Sends one-way; a notification that gets lost costs time only."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def notify(self, effect: Notify) -> None:
+        """Begins to tell one broker."""
+        if len(self._tasks) < UNDER_WAY_MAX:
+            task = asyncio.get_running_loop().create_task(self._tell(effect))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Ends what is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, effect: Notify) -> None:
+        view = effect.view
+        header = NotifyBrokerRoleChangedRequestHeader(
+            master_address=view.master_address,
+            master_epoch=view.master_epoch,
+            sync_state_set_epoch=view.sync_state_set_epoch,
+            master_broker_id=view.master_id,
+        )
+        body = to_json(SyncStateSet(set(view.sync_state_set), view.sync_state_set_epoch or 0))
+        command = request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body=body)
+        try:
+            await self._client.oneway(effect.address, command, NOTIFY_TIMEOUT_MS)
+        except EpochMQError as error:
+            log.warning("%s could not be told of the new master: %s", effect.address, error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a notification failed", exc_info=task.exception())

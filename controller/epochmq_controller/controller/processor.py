@@ -1,0 +1,364 @@
+"""Request codes to answers (`ControllerRequestProcessor`).
+
+Heartbeats are taken by every controller; what reads or changes replica groups only by the leader, others
+answer 2007. A heartbeat that is a request of ours may ask for a write lease: ext field `writeLeaseEpoch`, the
+master epoch that the sender writes under; the answer then carries `writeLeaseMs` if it is granted. Java sends
+heartbeats one-way, without the field.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from epochmq_controller import settings_file
+from epochmq_controller.controller import config as configs
+from epochmq_controller.controller.controller import Controller
+from epochmq_controller.replicas import rules
+from epochmq_controller.replicas.desk import NOT_LEADER
+from epochmq_controller.replicas.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat, Replica
+from epochmq_controller.replicas.requests import (
+    AlterSet,
+    ApplyId,
+    Clean,
+    Elect,
+    NextId,
+    Register,
+    ReplicaInfo,
+)
+from epochmq_controller.replicas.rules import MasterView, Verdict
+from epochmq_protocol.bodies import (
+    BrokerMemberGroup,
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    ReplicaIdentity,
+    ReplicasInfo,
+    SyncStateSet,
+    from_json,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.headers_controller import (
+    AlterSyncStateSetRequestHeader,
+    AlterSyncStateSetResponseHeader,
+    ApplyBrokerIdRequestHeader,
+    ApplyBrokerIdResponseHeader,
+    CleanControllerBrokerDataRequestHeader,
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+    GetNextBrokerIdRequestHeader,
+    GetNextBrokerIdResponseHeader,
+    GetReplicaInfoRequestHeader,
+    GetReplicaInfoResponseHeader,
+    RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
+)
+from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.transport import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+log = logging.getLogger(__name__)
+
+H = TypeVar("H", ElectMasterResponseHeader, RegisterBrokerToControllerResponseHeader)
+
+LEASE_EPOCH = "writeLeaseEpoch"
+LEASE_MS = "writeLeaseMs"
+FENCED_EPOCH = "fencedEpoch"
+"""In a heartbeat: the sender accepts no more writes under this master epoch."""
+TERM, COMMITTED_INDEX = "term", "committedIndex"
+NAMES_AFTER = "brokerNamesAfter"
+BROKER_NAMES = "brokerNames"
+"""Ours in 1005: who asks with `brokerNamesAfter` is answered with the names that follow it in order, as a
+JSON list of at most `NAMES_MAX`. Java's administrators must know the names."""
+NAMES_MAX = 500
+
+NAMES = "a JSON list of broker names"
+
+
+class ControllerProcessor:
+    """The handlers of a controller's port."""
+
+    def __init__(self, controller: Controller, extra: dict[str, str]) -> None:
+        self._controller = controller
+        self._extra = extra
+
+    def handlers(self) -> dict[int, Handler]:
+        """By request code."""
+        code = RequestCode
+        return {
+            code.CONTROLLER_ALTER_SYNC_STATE_SET: self._task(self.alter_sync_state_set),
+            code.CONTROLLER_ELECT_MASTER: self._task(self.elect_master),
+            code.CONTROLLER_REGISTER_BROKER: self._task(self.register_broker),
+            code.CONTROLLER_GET_REPLICA_INFO: self._task(self.replica_info),
+            code.CONTROLLER_GET_METADATA_INFO: self.metadata,
+            code.CONTROLLER_GET_SYNC_STATE_DATA: self._task(self.sync_state_data),
+            code.BROKER_HEARTBEAT: self.heartbeat,
+            code.UPDATE_CONTROLLER_CONFIG: self.update_config,
+            code.GET_CONTROLLER_CONFIG: self.get_config,
+            code.CLEAN_BROKER_DATA: self._task(self.clean_broker_data),
+            code.CONTROLLER_GET_NEXT_BROKER_ID: self._task(self.next_broker_id),
+            code.CONTROLLER_APPLY_BROKER_ID: self._task(self.apply_broker_id),
+        }
+
+    @staticmethod
+    def _task(work: Callable[[Command], Awaitable[Command]]) -> Handler:
+        return lambda _, command: work(command)
+
+    # Replica groups -----------------------------------------------------------------------------------------
+
+    async def alter_sync_state_set(self, command: Command) -> Command:
+        """1001."""
+        header, faults = AlterSyncStateSetRequestHeader.decode_as_java(command.ext)
+        wanted = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
+        members = wanted.sync_state_set
+        verdict = await self._controller.ask(
+            AlterSet(
+                self._named(header.broker_name),
+                header.master_broker_id,
+                header.master_epoch,
+                None if members is None else frozenset(members),
+                wanted.sync_state_set_epoch,
+            )
+        )
+        view = verdict.view
+        epoch = view.sync_state_set_epoch if view is not None else None
+        answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=epoch or 0)
+        return _answer(command, verdict, answer, _set_body(view), faults)
+
+    async def elect_master(self, command: Command) -> Command:
+        """1002."""
+        header, faults = ElectMasterRequestHeader.decode_as_java(command.ext)
+        verdict = await self._controller.ask(
+            Elect(header.broker_name, header.broker_id, header.designate_elect)
+        )
+        view = verdict.view
+        if view is None:
+            return _answer(command, verdict, ElectMasterResponseHeader(), b"", faults)
+        body = ElectMasterResponseBody(sync_state_set=set(view.sync_state_set))
+        group = self._controller.groups.get(header.broker_name)
+        if view.member_addresses is not None and group is not None:
+            body.broker_member_group = BrokerMemberGroup(
+                group.cluster_name, group.broker_name, view.member_addresses
+            )
+        answer = _master_header(ElectMasterResponseHeader, view)
+        return _answer(command, verdict, answer, to_json(body), faults)
+
+    async def register_broker(self, command: Command) -> Command:
+        """1003."""
+        header, faults = RegisterBrokerToControllerRequestHeader.decode_as_java(command.ext)
+        name = self._named(header.broker_name)
+        verdict = await self._controller.ask(
+            Register(name, header.cluster_name or "", header.broker_id, header.broker_address)
+        )
+        answer = RegisterBrokerToControllerResponseHeader()
+        view = verdict.view
+        if view is not None and view.master_id is not None:
+            answer = _master_header(RegisterBrokerToControllerResponseHeader, view)
+        answer.cluster_name, answer.broker_name = header.cluster_name, name
+        return _answer(command, verdict, answer, _set_body(view), faults)
+
+    async def replica_info(self, command: Command) -> Command:
+        """1004."""
+        name = self._named(GetReplicaInfoRequestHeader.decode(command.ext).broker_name)
+        verdict = await self._controller.ask(ReplicaInfo(name))
+        view = verdict.view or MasterView()
+        answer = GetReplicaInfoResponseHeader(
+            master_broker_id=view.master_id,
+            master_address=view.master_address,
+            master_epoch=view.master_epoch,
+        )
+        return _answer(command, verdict, answer, _set_body(verdict.view))
+
+    async def sync_state_data(self, command: Command) -> Command:
+        """1006: an overview of the groups named in the body."""
+        try:
+            names = msgspec.json.decode(command.body, type=list[str] | None)
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"body: {error}, expected {NAMES}") from None
+        if not names:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"body: empty, expected {NAMES}")
+        self._require_leader()
+        controller = self._controller
+        if controller.config.is_process_read_event:
+            await controller.prove_leadership()
+        body = BrokerReplicasInfo()
+        for name in names:
+            group = controller.groups.get(name)
+            if group is None:
+                continue
+            info = ReplicasInfo(
+                group.master_id, group.master_address, group.master_epoch, group.sync_state_set_epoch
+            )
+            for broker_id, replica in sorted(group.replicas.items()):
+                alive = controller.alive(group.cluster_name, name, broker_id) is not None
+                listed = info.in_sync_replicas
+                if broker_id not in group.sync_state_set:
+                    listed = info.not_in_sync_replicas
+                listed.append(ReplicaIdentity(name, broker_id, replica.address, alive))
+            body.replicas_info_table[name] = info
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+    async def next_broker_id(self, command: Command) -> Command:
+        """1012."""
+        header = GetNextBrokerIdRequestHeader.decode(command.ext)
+        name = self._named(header.broker_name)
+        await self._controller.ask(NextId(name))
+        answer = GetNextBrokerIdResponseHeader(
+            cluster_name=header.cluster_name,
+            broker_name=name,
+            next_broker_id=rules.next_broker_id(self._controller.groups, name),
+        )
+        return response(command, ResponseCode.SUCCESS, header=answer)
+
+    async def apply_broker_id(self, command: Command) -> Command:
+        """1013."""
+        header, faults = ApplyBrokerIdRequestHeader.decode_as_java(command.ext)
+        cluster, name, applied = header.cluster_name, header.broker_name, header.applied_broker_id
+        if not cluster or not name or applied is None or not header.register_check_code:
+            self._require_leader()
+            needed = "clusterName, brokerName, appliedBrokerId and registerCheckCode are all needed"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "; ".join([needed, *faults]))
+        verdict = await self._controller.ask(ApplyId(name, cluster, applied, header.register_check_code))
+        answer = ApplyBrokerIdResponseHeader(cluster_name=cluster, broker_name=name)
+        return _answer(command, verdict, answer, b"", faults)
+
+    async def clean_broker_data(self, command: Command) -> Command:
+        """1011."""
+        header, faults = CleanControllerBrokerDataRequestHeader.decode_as_java(command.ext)
+        verdict = await self._controller.ask(
+            Clean(
+                header.broker_name,
+                header.cluster_name or "",
+                header.broker_controller_ids_to_clean,
+                header.is_clean_living_broker,
+            )
+        )
+        return _answer(command, verdict, None, b"", faults)
+
+    def _require_leader(self) -> None:
+        if not self._controller.leads:
+            raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
+
+    def _named(self, name: str | None) -> str:
+        if name is None:
+            self._require_leader()
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerName: missing, expected a text")
+        return name
+
+    # Heartbeats ---------------------------------------------------------------------------------------------
+
+    def heartbeat(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
+        """904, at every controller."""
+        header, faults = BrokerHeartbeatRequestHeader.decode_as_java(command.ext)
+        if header.broker_id is None:
+            remark = "; ".join(["Heart beat with empty brokerId", *faults])
+            return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        beat = Heartbeat(
+            last_ms=0,
+            timeout_ms=header.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
+            channel=connection,
+            address=header.broker_addr,
+            epoch=header.epoch if header.epoch is not None else -1,
+            max_offset=header.max_offset if header.max_offset is not None else -1,
+            confirm_offset=header.confirm_offset if header.confirm_offset is not None else -1,
+            election_priority=header.election_priority,
+        )
+        replica = (header.cluster_name, header.broker_name, header.broker_id)
+        ext = command.ext or {}
+        fenced, wanted = _number(ext, FENCED_EPOCH), _number(ext, LEASE_EPOCH)
+        if wanted is not None and not command.is_oneway:
+            return self._lease(command, replica, beat, fenced, wanted)
+        self._controller.heard(replica, beat, fenced)
+        return response(command, ResponseCode.SUCCESS, "; ".join(["Heart beat success", *faults]))
+
+    async def _lease(
+        self, command: Command, replica: Replica, beat: Heartbeat, fenced: int | None, wanted: int
+    ) -> Command:
+        lease_ms = await self._controller.heard_asking(replica, beat, fenced, wanted)
+        ext = {LEASE_MS: str(lease_ms)} if lease_ms else {}
+        return response(command, ResponseCode.SUCCESS, "Heart beat success", ext=ext)
+
+    # Itself -------------------------------------------------------------------------------------------------
+
+    def metadata(self, _: Connection, command: Command) -> Command:
+        """1005, at every controller: who leads. Beyond Java: the term, how far the log is committed and, if
+        asked for, the names of the groups, all as far as this controller knows."""
+        controller = self._controller
+        ext = {TERM: str(controller.peer.term), COMMITTED_INDEX: str(controller.peer.committed_index)}
+        after = (command.ext or {}).get(NAMES_AFTER)
+        if after is not None:
+            names = heapq.nsmallest(NAMES_MAX, (name for name in controller.groups.groups if name > after))
+            ext[BROKER_NAMES] = msgspec.json.encode(names).decode()
+        answer = GetMetaDataResponseHeader(
+            group=controller.config.controller_d_leger_group,
+            controller_leader_id=controller.peer.leader_id,
+            controller_leader_address=controller.leader_address,
+            is_leader=controller.leads,
+            peers="".join(f"{name}:{address};" for name, address in controller.addresses.items()),
+        )
+        return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
+
+    def get_config(self, _: Connection, command: Command) -> Command:
+        """1010."""
+        text = settings_file.to_text(self._controller.config, self._extra)
+        return response(command, ResponseCode.SUCCESS, body=text.encode())
+
+    def update_config(self, connection: Connection, command: Command) -> Command:
+        """1009: changes what is not black-listed, here and in the settings file."""
+        config = self._controller.config
+        changed, changes = settings_file.change(
+            config,
+            self._extra,
+            command.body,
+            black_list=config.black_list(),
+            fixed=configs.FIXED,
+            check=configs.check,
+        )
+        self._controller.configure(changed)
+        log.info("%s changes settings: %s", connection.remote, changes)
+        settings_file.save(config.config_store_path, changes)
+        return response(command, ResponseCode.SUCCESS)
+
+
+def _number(ext: dict[str, str], key: str) -> int | None:
+    text = ext.get(key)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise RequestError(
+            ResponseCode.CONTROLLER_INVALID_REQUEST, f"{key}={text}, expected a whole number"
+        ) from None
+
+
+def _set_body(view: MasterView | None) -> bytes:
+    if view is None:
+        return b""
+    return to_json(SyncStateSet(set(view.sync_state_set), view.sync_state_set_epoch or 0))
+
+
+def _master_header(kind: type[H], view: MasterView) -> H:
+    return kind(
+        master_broker_id=view.master_id,
+        master_address=view.master_address,
+        master_epoch=view.master_epoch,
+        sync_state_set_epoch=view.sync_state_set_epoch,
+    )
+
+
+def _answer(
+    command: Command, verdict: Verdict, header: Header | None, body: bytes, faults: list[str] | None = None
+) -> Command:
+    """`faults`: what could not be read in the request and was taken for missing; the remark says it too."""
+    said = [verdict.remark] if verdict.remark is not None else []
+    remark = "; ".join([*said, *(faults or [])]) or None
+    return response(command, verdict.code, remark, header=header, body=body)

@@ -1,0 +1,92 @@
+"""The process `epochmq nameserver`: settings in, one nameserver (and, with `enableControllerInNamesrv`, a
+controller beside it) until SIGTERM or SIGINT, exit status out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epochmq_controller import process
+from epochmq_controller.nameserver import config as configs
+from epochmq_controller.nameserver.server import Nameserver
+
+if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
+    from epochmq_controller.controller import config as controller_configs
+
+log = logging.getLogger(__name__)
+
+NOT_THE_CONTROLLERS = ("bindAddress", "listenPort")
+"""Where the nameserver listens. A controller listens at its own address in `controllerDLegerPeers`."""
+
+
+@dataclass(frozen=True)
+class Startup:
+    """What the file says to both."""
+
+    nameserver: configs.Loaded
+    controller: controller_configs.Loaded | None
+    warnings: list[str]
+
+
+def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
+    """Runs a nameserver. 0: stopped in order; 1: it could not listen, or the controller's disk failed; 2: a
+    setting cannot be, said on stderr."""
+    return process.run("nameserver", lambda: load(config_path, overrides or {}), serve)
+
+
+def load(config_path: str | None, overrides: Mapping[str, str]) -> Startup:
+    """Settings from a file, or the defaults. As in Java changed settings are written back to that file."""
+    text = process.read_config(config_path)
+    paths = {"kvConfigPath": "~/namesrv/kvConfig.json", "configStorePath": "~/namesrv/namesrv.properties"}
+    defaults = {key: str(Path(path).expanduser()) for key, path in paths.items()} | process.environment()
+    if config_path is not None:
+        overrides = {**overrides, "configStorePath": config_path}
+    loaded = configs.load(text, overrides, defaults)
+    if not loaded.config.enable_controller_in_namesrv:
+        return Startup(loaded, None, loaded.warnings)
+    return _with_controller(text, overrides, defaults)
+
+
+def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> Startup:
+    """Both read the same keys; where they have one in common (`scanNotActiveBrokerInterval`,
+    `configBlackList`, those of the connections) it is for both, as in Java. A key is unknown when neither
+    knows it."""
+    from epochmq_controller.controller import config as controller_configs
+
+    loaded = configs.load(text, overrides, defaults, known_elsewhere=controller_configs.KEYS)
+    controller = controller_configs.load(
+        text, overrides, defaults, without=NOT_THE_CONTROLLERS, known_elsewhere=configs.KEYS
+    )
+    return Startup(loaded, controller, loaded.warnings)
+
+
+async def serve(startup: Startup) -> int:
+    """A nameserver from start to the first SIGTERM or SIGINT, and its orderly stop. When the disk of a
+    controller in this process fails, the process ends: others serve routes, and one that half works is
+    noticed by nobody."""
+    asked = process.asked_to_stop()
+    nameserver = Nameserver(startup.nameserver)
+    controller = None
+    if startup.controller is not None:
+        from epochmq_controller.controller.service import ControllerService
+
+        controller = ControllerService(startup.controller, on_fatal=lambda _: asked.set())
+    try:
+        await nameserver.start()
+        address = f"{nameserver.server.host}:{nameserver.server.port}"
+        if controller is not None:
+            await controller.start()
+            print(f"The ControllerManager boot success. address {controller.address}", flush=True)
+        print(f"The Name Server boot success. serializeType=JSON, address {address}", flush=True)
+        log.info("listening at %s", address)
+        await asked.wait()
+        log.info("stopping")
+    finally:
+        if controller is not None:
+            await controller.stop()
+        await nameserver.stop()
+    log.info("stopped")
+    return process.EXIT_FAILED if controller is not None and controller.failed else process.EXIT_OK

@@ -1,0 +1,483 @@
+"""The nameserver's tables and their rules (RocketMQ RouteInfoManager). Pure: time comes in, effects go out.
+
+What is kept:
+
+    topics     topic -> broker name -> QueueData
+    brokers    broker name -> BrokerData (id -> address)
+    clusters   cluster -> broker names
+    live       (cluster, address) -> when it was heard of last, its data version, its channel
+    mappings   topic -> broker name -> static topic mapping
+
+Rules that hold after every call:
+
+- an address stands under one id of its broker name only;
+- a broker name without addresses does not exist, nor do its queues, nor a topic without queues;
+- a broker name is in the cluster it registered with last.
+
+A channel is whatever the driver identifies a connection by; it is compared, never used. Where Java has a
+thread that drains a queue of unregistrations, here the driver calls `unregister_pending`, once for all that
+wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import msgspec
+
+from epochmq_controller.nameserver.config import NamesrvConfig
+from epochmq_protocol.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from epochmq_protocol.topics import (
+    PERM_READ,
+    PERM_WRITE,
+    SYNC_BROKER_MEMBER_GROUP_PREFIX,
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicQueueMappingInfo,
+    is_writeable,
+)
+
+HEARTBEAT_TIMEOUT_MS = 120_000
+"""For brokers that name none when they register."""
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # TopicSysFlag
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's REGISTER_BROKER."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    topics: TopicConfigSerializeWrapper
+    filter_servers: list[str] | None = None
+    zone_name: str | None = None
+    heartbeat_timeout_ms: int | None = None
+    enable_acting_master: bool | None = None
+    """None: the broker is older than 5.0 and does not know the field."""
+    channel: Hashable = None
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """What a broker is told: the addresses of its master, if it is not the master itself and there is one."""
+
+    ha_address: str | None = None
+    master_address: str | None = None
+
+
+class Unregistration(msgspec.Struct, frozen=True):
+    """A broker that shall be forgotten."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class NotifyMinBrokerId(msgspec.Struct, frozen=True):
+    """Effect: send NOTIFY_MIN_BROKER_ID_CHANGE (905) one-way to these addresses."""
+
+    addresses: tuple[str, ...]
+    min_broker_id: int
+    min_broker_address: str
+    offline_address: str | None
+    ha_address: str | None
+
+
+class CloseChannel(msgspec.Struct, frozen=True):
+    """Effect: close this channel; its broker sent no heartbeat for too long."""
+
+    channel: Hashable
+    address: str
+    timeout_ms: int
+
+
+Effect = NotifyMinBrokerId | CloseChannel
+BrokerKey = tuple[str, str]  # cluster, address
+
+
+class BrokerLive(msgspec.Struct):
+    """A broker as it was heard of last."""
+
+    broker_name: str
+    last_update_ms: int
+    heartbeat_timeout_ms: int
+    data_version: DataVersion
+    channel: Hashable
+    ha_address: str
+
+
+class RouteTables:
+    """All tables of one nameserver. `config` may be replaced at any time."""
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self.config = config
+        self.topics: dict[str, dict[str, QueueData]] = {}
+        self.brokers: dict[str, BrokerData] = {}
+        self.clusters: dict[str, dict[str, None]] = {}  # an ordered set
+        self.live: dict[BrokerKey, BrokerLive] = {}
+        self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self._filter_servers: dict[BrokerKey, list[str]] = {}
+        self._by_channel: dict[Hashable, set[BrokerKey]] = {}
+        self._pending: dict[Unregistration, None] = {}
+
+    # registration
+
+    def register(self, wanted: Registration, now_ms: int) -> tuple[Registered | None, list[Effect]]:
+        """REGISTER_BROKER. None: refused, a broker's first registration must carry all its topics."""
+        broker = self.brokers.get(wanted.broker_name)
+        is_first = broker is None
+        if broker is None:
+            broker = BrokerData(cluster=wanted.cluster, broker_name=wanted.broker_name)
+        addresses = broker.broker_addrs
+        if wanted.broker_id not in addresses and len(wanted.topics.topic_config_table) == 1:
+            return None, []
+        is_min_lower = bool(addresses) and wanted.broker_id < min(addresses)
+        key = (wanted.cluster, wanted.address)
+        for other in [number for number, at in addresses.items() if at == wanted.address]:
+            if other != wanted.broker_id:
+                del addresses[other]  # a slave that became master, or the other way round
+        self._enter(broker, wanted)
+        if self._is_outdated(wanted, addresses.get(wanted.broker_id)):
+            self._drop_live(key)
+            return Registered(), []
+
+        is_first = is_first or wanted.broker_id not in addresses
+        addresses[wanted.broker_id] = wanted.address
+        is_master = wanted.broker_id == MASTER_ID
+        is_prime_slave = (
+            wanted.enable_acting_master is not None and not is_master and wanted.broker_id == min(addresses)
+        )
+        if is_master or is_prime_slave:
+            self._take_topics(
+                wanted, is_first=is_first, is_read_only=is_prime_slave and broker.enable_acting_master
+            )
+        self._put_live(key, wanted, now_ms)
+        if wanted.filter_servers:
+            self._filter_servers[key] = wanted.filter_servers
+        elif wanted.filter_servers is not None:
+            self._filter_servers.pop(key, None)
+        effects: list[Effect] = []
+        if is_min_lower and self.config.notify_min_broker_id_changed:
+            effects = self._min_changed(addresses, None, wanted.ha_address)
+        return self._masters_of(wanted, addresses), effects
+
+    def _is_outdated(self, wanted: Registration, present: str | None) -> bool:
+        """Whether the id is held by another address with a newer state version: in controller mode this is
+        the master epoch, so an old master cannot push out its successor."""
+        if present is None or present == wanted.address:
+            return False
+        holder = self.live.get((wanted.cluster, present))
+        return (
+            holder is not None
+            and holder.data_version.state_version > wanted.topics.data_version.state_version
+        )
+
+    def _enter(self, broker: BrokerData, wanted: Registration) -> None:
+        name = wanted.broker_name
+        if broker.cluster != wanted.cluster:
+            self._leave_cluster(broker.cluster, name)
+            broker.cluster = wanted.cluster
+        self.brokers[name] = broker
+        self.clusters.setdefault(wanted.cluster, {})[name] = None
+        broker.enable_acting_master = bool(wanted.enable_acting_master)
+        broker.zone_name = wanted.zone_name
+
+    def _take_topics(self, wanted: Registration, *, is_first: bool, is_read_only: bool) -> None:
+        name, wrapper = wanted.broker_name, wanted.topics
+        table = wrapper.topic_config_table
+        infos = wrapper.topic_queue_mapping_info_map
+        if self.config.delete_topic_with_broker_registration and not infos:
+            for topic in [
+                topic for topic, queues in self.topics.items() if name in queues and topic not in table
+            ]:
+                self._drop_queues(topic, name)
+        is_changed = self.is_data_version_changed(wanted.cluster, wanted.address, wrapper.data_version)
+        for config in table.values():
+            if is_first or is_changed or name not in self.topics.get(config.topic_name, ()):
+                self._put_queues(name, config, is_read_only=is_read_only)
+        if is_first or is_changed:
+            for topic, info in infos.items():
+                self.mappings.setdefault(topic, {})[info.bname or name] = info
+
+    def _put_queues(self, name: str, config: TopicConfig, *, is_read_only: bool) -> None:
+        self.topics.setdefault(config.topic_name, {})[name] = QueueData(
+            broker_name=name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm & ~PERM_WRITE if is_read_only else config.perm,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+
+    def _masters_of(self, wanted: Registration, addresses: dict[int, str]) -> Registered:
+        if wanted.broker_id == MASTER_ID:
+            return Registered()
+        master = addresses.get(MASTER_ID)
+        found = self.live.get((wanted.cluster, master)) if master is not None else None
+        return Registered() if found is None else Registered(found.ha_address, master)
+
+    # liveness
+
+    def heard_of(self, cluster: str, address: str, now_ms: int) -> None:
+        """A heartbeat (904), or another sign of life (322). Brokers that never registered are ignored."""
+        found = self.live.get((cluster, address))
+        if found is not None:
+            found.last_update_ms = now_ms
+
+    def scan(self, now_ms: int) -> list[Effect]:
+        """Brokers silent for longer than their time-out: their channels close, and they wait to be
+        unregistered."""
+        effects: list[Effect] = []
+        for key, found in list(self.live.items()):
+            if found.last_update_ms + found.heartbeat_timeout_ms < now_ms:
+                effects.append(CloseChannel(found.channel, key[1], found.heartbeat_timeout_ms))
+                self._give_up(key)
+        return effects
+
+    def channel_closed(self, channel: Hashable) -> bool:
+        """A connection is gone: the brokers that registered over it last wait to be unregistered. True when
+        there are any."""
+        keys = self._by_channel.get(channel)
+        for key in sorted(keys or ()):
+            self._give_up(key)
+        return bool(keys)
+
+    def _give_up(self, key: BrokerKey) -> None:
+        cluster, address = key
+        name = self.live[key].broker_name
+        broker_id = next((number for number, at in self.members(name).items() if at == address), None)
+        if broker_id is None:
+            self._drop_live(key)  # nothing routes to it any more
+        else:
+            self.submit_unregister(Unregistration(cluster, name, broker_id, address))
+
+    # unregistration
+
+    def submit_unregister(self, wanted: Unregistration) -> bool:
+        """Queues UNREGISTER_BROKER for the next batch; False when too many wait."""
+        if (
+            wanted not in self._pending
+            and len(self._pending) >= self.config.un_register_broker_queue_capacity
+        ):
+            return False
+        self._pending[wanted] = None
+        return True
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether unregistrations wait."""
+        return bool(self._pending)
+
+    def unregister_pending(self) -> list[Effect]:
+        """Forgets all brokers that wait for it, as one step."""
+        batch, self._pending = list(self._pending), {}
+        removed: set[str] = set()
+        reduced: set[str] = set()
+        offline: dict[str, str] = {}  # broker name -> the address that was the smallest id
+        for wanted in batch:
+            name = wanted.broker_name
+            key = (wanted.cluster, wanted.address)
+            self._drop_live(key)
+            broker = self.brokers.get(name)
+            if broker is None:
+                continue
+            addresses = broker.broker_addrs
+            was_min = bool(addresses) and wanted.broker_id == min(addresses)
+            for broker_id in [broker_id for broker_id, at in addresses.items() if at == wanted.address]:
+                del addresses[broker_id]
+            if not addresses:
+                del self.brokers[name]
+                self._leave_cluster(broker.cluster, name)
+                removed.add(name)
+                continue
+            reduced.add(name)
+            if was_min:
+                offline[name] = wanted.address
+        self._clean_topics(removed, reduced & self.brokers.keys())
+        effects: list[Effect] = []
+        if self.config.notify_min_broker_id_changed:
+            for name, address in offline.items():
+                broker = self.brokers.get(name)
+                if broker is not None and broker.enable_acting_master:
+                    effects += self._min_changed(broker.broker_addrs, address, None)
+        return effects
+
+    def _clean_topics(self, removed: set[str], reduced: set[str]) -> None:
+        headless = [
+            name
+            for name in reduced
+            if self.brokers[name].enable_acting_master and min(self.brokers[name].broker_addrs) != MASTER_ID
+        ]
+        if not removed and not headless:
+            return
+        for topic, queues in list(self.topics.items()):
+            for name in removed:
+                queues.pop(name, None)
+            if not queues:
+                del self.topics[topic]
+            for name in headless:  # its master is gone: nobody may write
+                if name in queues:
+                    queues[name].perm &= ~PERM_WRITE
+
+    def _min_changed(
+        self, addresses: dict[int, str], offline: str | None, ha_address: str | None
+    ) -> list[Effect]:
+        if not addresses:
+            return []
+        lowest = min(addresses)
+        told = [
+            at
+            for broker_id, at in addresses.items()
+            if offline is not None or len(addresses) == 1 or broker_id != lowest
+        ]
+        return [NotifyMinBrokerId(tuple(told), lowest, addresses[lowest], offline, ha_address)]
+
+    # queries
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """The version of the topics that this broker registered last."""
+        found = self.live.get((cluster, address))
+        return None if found is None else found.data_version
+
+    def is_data_version_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
+        """Whether a broker with this version has something new to register."""
+        return self.data_version(cluster, address) != version
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Where the topic's queues are; None when nobody has it. The answer shares its parts with the
+        tables: encode it, do not keep it."""
+        queues = self.topics.get(topic)
+        if not queues:
+            return None
+        brokers = [self.brokers[name] for name in queues if name in self.brokers]
+        if not brokers:
+            return None
+        if self.config.support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_GROUP_PREFIX):
+            brokers = [self._with_acting_master(broker, queues[broker.broker_name]) for broker in brokers]
+        route = TopicRouteData(
+            queue_datas=list(queues.values()),
+            broker_datas=brokers,
+            topic_queue_mapping_by_broker=self.mappings.get(topic),
+        )
+        if self._filter_servers:
+            for broker in brokers:
+                for address in broker.broker_addrs.values():
+                    servers = self._filter_servers.get((broker.cluster, address))
+                    if servers is not None:
+                        route.filter_server_table[address] = servers
+        return route
+
+    def _with_acting_master(self, broker: BrokerData, queues: QueueData) -> BrokerData:
+        """The smallest id in the master's place, when there is no master and nothing can be written
+        (RIP-32)."""
+        addresses = broker.broker_addrs
+        if MASTER_ID in addresses or not broker.enable_acting_master or is_writeable(queues.perm):
+            return broker
+        lowest = min(addresses)
+        shown = {MASTER_ID: addresses[lowest], **{key: at for key, at in addresses.items() if key != lowest}}
+        return msgspec.structs.replace(broker, broker_addrs=shown)
+
+    def members(self, broker_name: str) -> dict[int, str]:
+        """The addresses of a broker name by id; empty when nobody has it."""
+        broker = self.brokers.get(broker_name)
+        return {} if broker is None else dict(broker.broker_addrs)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Topics that a broker of this cluster has, each once."""
+        names = self.clusters.get(cluster, {})
+        return [topic for topic, queues in self.topics.items() if not names.keys().isdisjoint(queues)]
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Cluster and broker names, which are topics too, and the address of some broker."""
+        names = [name for cluster, brokers in self.clusters.items() for name in (cluster, *brokers)]
+        addresses = (at for broker in self.brokers.values() for at in broker.broker_addrs.values())
+        return names, next(addresses, None)
+
+    def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
+        """Topics by the unit flags of their first queue data; None does not ask for a flag."""
+
+        def has(flags: int, flag: int, wanted: bool | None) -> bool:
+            return wanted is None or bool(flags & flag) is wanted
+
+        firsts = (
+            (topic, next(iter(queues.values())).topic_sys_flag) for topic, queues in self.topics.items()
+        )
+        return [
+            topic
+            for topic, flags in firsts
+            if has(flags, UNIT_FLAG, unit) and has(flags, UNIT_SUB_FLAG, unit_sub)
+        ]
+
+    # administration
+
+    def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
+        """Wipes (205) or gives (327: read and write, whatever it was) the permission of all topics of a
+        broker name; how many those are. The broker's next change of topics undoes it."""
+        count = 0
+        for queues in self.topics.values():
+            found = queues.get(broker_name)
+            if found is not None:
+                found.perm = PERM_READ | PERM_WRITE if allowed else found.perm & ~PERM_WRITE
+                count += 1
+        return count
+
+    def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
+        """REGISTER_TOPIC_IN_NAMESRV: adds queues of broker names that exist; False, and nothing changed,
+        when one does not."""
+        wanted = list(queues)
+        if not wanted or any(queue.broker_name not in self.brokers for queue in wanted):
+            return False
+        table = self.topics.setdefault(topic, {})
+        for queue in wanted:
+            table[queue.broker_name] = queue
+        return True
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """DELETE_TOPIC_IN_NAMESRV: everywhere, or from the brokers of one cluster."""
+        if not cluster:
+            self.topics.pop(topic, None)
+            return
+        for name in self.clusters.get(cluster, {}):
+            self._drop_queues(topic, name)
+
+    # the tables
+
+    def _drop_queues(self, topic: str, name: str) -> None:
+        queues = self.topics.get(topic)
+        if queues is not None:
+            queues.pop(name, None)
+            if not queues:
+                del self.topics[topic]
+
+    def _put_live(self, key: BrokerKey, wanted: Registration, now_ms: int) -> None:
+        self._drop_live(key, filter_servers=False)
+        timeout_ms = wanted.heartbeat_timeout_ms
+        self.live[key] = BrokerLive(
+            wanted.broker_name,
+            now_ms,
+            HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
+            wanted.topics.data_version,
+            wanted.channel,
+            wanted.ha_address,
+        )
+        self._by_channel.setdefault(wanted.channel, set()).add(key)
+
+    def _drop_live(self, key: BrokerKey, *, filter_servers: bool = True) -> None:
+        if filter_servers:
+            self._filter_servers.pop(key, None)
+        found = self.live.pop(key, None)
+        if found is None:
+            return
+        keys = self._by_channel[found.channel]
+        keys.discard(key)
+        if not keys:
+            del self._by_channel[found.channel]
+
+    def _leave_cluster(self, cluster: str, name: str) -> None:
+        names = self.clusters.get(cluster)
+        if names is not None:
+            names.pop(name, None)
+            if not names:
+                del self.clusters[cluster]

@@ -1,0 +1,139 @@
+"""The nameserver on a loop: its port, its clock, and what its tables want done (RocketMQ
+NamesrvController)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from epochmq_controller.nameserver.config import Loaded
+from epochmq_controller.nameserver.kv import KVConfig
+from epochmq_controller.nameserver.processor import NamesrvProcessor
+from epochmq_controller.nameserver.routes import CloseChannel, Effect, NotifyMinBrokerId, RouteTables
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import request
+from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer
+
+log = logging.getLogger(__name__)
+
+NOTIFY_TIMEOUT_MS = 300
+NOTIFICATIONS_MAX = 1_000
+"""Notifications under way; more are dropped: brokers also poll their group every second."""
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Nameserver:
+    """One nameserver. Make, `start`, `stop`."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        """ConfigError when the TLS files cannot be used."""
+        config = loaded.config
+        self.tables = RouteTables(config)
+        self._kv = KVConfig(Path(config.kv_config_path))
+        processor = NamesrvProcessor(
+            self.tables,
+            self._kv,
+            extra=dict(loaded.extra),
+            now_ms=now_ms,
+            apply=self._apply,
+            schedule_unregister=self._schedule_unregister,
+        )
+        self.server = RemotingServer(
+            processor.handlers(),
+            settings=config.server_settings(),
+            tls=loaded.tls,
+            on_close=self._lost,
+        )
+        self._client = RemotingClient()
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._unregister: asyncio.Handle | None = None
+        self._notifications: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listens. ConfigError when the KV file is broken, OSError when the address cannot be bound."""
+        config = self.tables.config
+        self._kv.load()
+        await self.server.start(config.bind_address, config.listen_port)
+        self._scan()
+
+    async def stop(self) -> None:
+        """Answers what was taken, then closes everything."""
+        await self.server.stop(self.tables.config.stop_grace_s())
+        for handle in (self._scan_timer, self._unregister):
+            if handle is not None:
+                handle.cancel()
+        notifications = list(self._notifications)
+        for task in notifications:
+            task.cancel()
+        await asyncio.gather(*notifications, return_exceptions=True)
+        await self._client.close()
+
+    # inside
+
+    def _scan(self) -> None:
+        loop = asyncio.get_running_loop()
+        period_s = self.tables.config.scan_not_active_broker_interval / 1000
+        self._scan_timer = loop.call_later(period_s, self._scan)
+        self._apply(self.tables.scan(now_ms()))
+        self._schedule_unregister()
+
+    def _lost(self, connection: Connection) -> None:
+        if self.server.dispatcher.stopping:
+            return  # it is this nameserver that goes, not the broker
+        if self.tables.channel_closed(connection):
+            log.warning("the connection of a broker, %s, is gone", connection.remote)
+            self._schedule_unregister()
+
+    def _schedule_unregister(self) -> None:
+        """All unregistrations of this turn of the loop become one batch."""
+        if self._unregister is None and self.tables.has_pending:
+            self._unregister = asyncio.get_running_loop().call_soon(self._unregister_pending)
+
+    def _unregister_pending(self) -> None:
+        self._unregister = None
+        self._apply(self.tables.unregister_pending())
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CloseChannel):
+                log.warning("broker %s sent no heartbeat for %d ms", effect.address, effect.timeout_ms)
+                if isinstance(effect.channel, Connection):
+                    effect.channel.close()
+            else:
+                self._notify(effect)
+
+    def _notify(self, effect: NotifyMinBrokerId) -> None:
+        log.info(
+            "smallest broker id is now %d at %s: tell %s",
+            effect.min_broker_id,
+            effect.min_broker_address,
+            ", ".join(effect.addresses),
+        )
+        for address in effect.addresses:
+            if len(self._notifications) >= NOTIFICATIONS_MAX:
+                log.warning("too many notifications under way: %s is not told", address)
+                continue
+            task = asyncio.get_running_loop().create_task(self._tell(address, effect))
+            self._notifications.add(task)
+            task.add_done_callback(self._notifications.discard)
+
+    async def _tell(self, address: str, effect: NotifyMinBrokerId) -> None:
+        header = NotifyMinBrokerIdChangeRequestHeader(
+            min_broker_id=effect.min_broker_id,
+            min_broker_addr=effect.min_broker_address,
+            offline_broker_addr=effect.offline_address,
+            ha_broker_addr=effect.ha_address,
+        )
+        try:
+            command = request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
+            await self._client.oneway(address, command, NOTIFY_TIMEOUT_MS)
+        except EpochMQError as error:
+            log.warning("%s could not be told of a new smallest broker id: %s", address, error)

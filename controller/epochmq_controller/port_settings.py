@@ -1,0 +1,69 @@
+"""What a Java `.conf` says of a process's port and its connections (NettyServerConfig).
+
+Keys of Java's threads and socket buffers are read and shown again; they have no effect here, where one event
+loop serves everybody.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport.settings import ServerSettings
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+STOP_GRACE_S = 3.0
+
+
+class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the settings of a process that listens. Defaults are those of 5.3.3."""
+
+    bind_address: str = "0.0.0.0"
+    listen_port: Port = 0
+    server_worker_threads: Count = 8
+    server_callback_executor_threads: Count = 0
+    server_selector_threads: Count = 3
+    server_oneway_semaphore_value: Count = 256
+    server_async_semaphore_value: Count = 64
+    server_channel_max_idle_time_seconds: Count = 120
+    server_socket_snd_buf_size: Count = 0
+    server_socket_rcv_buf_size: Count = 0
+    write_buffer_high_water_mark: Count = 0
+    """Unsent bytes above which a peer is not read any more; 0 leaves it to the transport."""
+    write_buffer_low_water_mark: Count = 0
+    server_socket_backlog: Positive = 1_024
+    server_netty_worker_group_enable: bool = True
+    server_pooled_byte_buf_allocator_enable: bool = True
+    enable_shutdown_gracefully: bool = False
+    shutdown_wait_time_seconds: Count = 30
+    """Grace for requests under way at a stop, when `enable_shutdown_gracefully`; else 3 s."""
+    use_epoll_native_selector: bool = False
+
+    def server_settings(self) -> ServerSettings:
+        """What the transport is told."""
+        plain = ServerSettings()
+        high = self.write_buffer_high_water_mark or plain.write_high_water_bytes
+        low = self.write_buffer_low_water_mark or min(plain.write_low_water_bytes, high // 4)
+        return msgspec.structs.replace(
+            plain,
+            idle_timeout_ms=self.server_channel_max_idle_time_seconds * 1000,
+            write_high_water_bytes=high,
+            write_low_water_bytes=low,
+            backlog=self.server_socket_backlog,
+        )
+
+    def stop_grace_s(self) -> float:
+        """How long requests under way may take at a stop, seconds."""
+        return self.shutdown_wait_time_seconds if self.enable_shutdown_gracefully else STOP_GRACE_S
+
+    def check_port(self) -> None:
+        """ConfigError for what cannot be."""
+        high, low = self.write_buffer_high_water_mark, self.write_buffer_low_water_mark
+        if high and low > high:
+            raise ConfigError("writeBufferLowWaterMark", low, f"at most writeBufferHighWaterMark ({high})")

@@ -1,0 +1,110 @@
+"""What the processes of this package share: how they log, read their file, end, and with which status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport import run as run_loop
+
+log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG = 0, 1, 2
+
+
+class HasWarnings(Protocol):
+    """Whatever was loaded from a configuration file."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a person should know about the file."""
+
+
+L = TypeVar("L", bound=HasWarnings)
+
+
+def run(role: str, load: Callable[[], L], serve: Callable[[L], Coroutine[Any, Any, int]]) -> int:
+    """Loads the settings and serves to the end. The exit status: that of `serve`; 1 when an address cannot be
+    had or a disk failed; 2 when a setting cannot be. Both are said on stderr in a sentence."""
+    set_up_logging()
+    try:
+        loaded = load()
+        for warning in loaded.warnings:
+            log.warning("%s", warning)
+        return run_loop(serve(loaded))
+    except ConfigError as error:
+        print(f"epochmq {role}: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    except OSError as error:
+        print(f"epochmq {role}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def read_config(path: str | None) -> str:
+    """The text of the file given by `--config`; nothing where none is given. ConfigError when it cannot be
+    read."""
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", path, f"a readable file in UTF-8 ({error})") from None
+
+
+def environment() -> dict[str, str]:
+    """Settings that come from the environment: `ROCKETMQ_HOME`. The file wins over them."""
+    home = os.environ.get("ROCKETMQ_HOME")
+    return {"rocketmqHome": home} if home else {}
+
+
+def asked_to_stop() -> asyncio.Event:
+    """An event of the running loop that SIGTERM and SIGINT set."""
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+def set_up_logging(level: int = logging.INFO) -> None:
+    """Every record of this process as one line on stderr: time, level, logger, event."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Logfmt())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+class Logfmt(logging.Formatter):
+    """`timestamp=… level=… logger=… event=…`, with `exception=…` where there is one.
+
+    By hand: structlog has this too, but loads a terminal toolkit of five megabytes and half a second, which a
+    process that must come back quickly does not need.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without its end."""
+        fields = {
+            "timestamp": datetime.fromtimestamp(record.created).isoformat(timespec="microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
+
+
+def _quoted(text: str) -> str:
+    if text and not any(char in ' ="\\' or char < " " for char in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "\\r").replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,70 @@
+# pure: who is alive
+"""Who is alive, as this controller heard it (`DefaultBrokerHeartbeatManager`). Not replicated: brokers send
+their heartbeats to every controller, so that a new leader knows already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochmq_controller.replicas.policy import LiveInfo
+
+TIMEOUT_DEFAULT_MS = 10_000
+
+
+@dataclass
+class Heartbeat:
+    """The latest of one replica. `channel` is whatever the driver tells its connections by."""
+
+    last_ms: int
+    timeout_ms: int
+    channel: object
+    address: str
+    epoch: int
+    max_offset: int
+    confirm_offset: int
+    election_priority: int | None
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether it was heard of in time."""
+        return self.last_ms + self.timeout_ms >= now_ms
+
+
+Replica = tuple[str, str, int]
+"""(cluster, broker name, broker id)."""
+
+
+class Heartbeats:
+    """The heartbeats of all replicas. Times are the driver's monotonic clock."""
+
+    def __init__(self) -> None:
+        self.table: dict[Replica, Heartbeat] = {}
+
+    def beat(self, replica: Replica, beat: Heartbeat) -> None:
+        """Takes a heartbeat. Epoch and offset only move forward; address and channel follow the newest
+        heartbeat (in Java they stay those of the first one, and a broker that reconnected is not seen to
+        go)."""
+        known = self.table.get(replica)
+        if known is not None and (known.epoch, known.max_offset) > (beat.epoch, beat.max_offset):
+            beat.epoch, beat.max_offset = known.epoch, known.max_offset
+        self.table[replica] = beat
+
+    def closed(self, channel: object) -> list[Replica]:
+        """A connection has ended: its replicas are gone, at once."""
+        gone = [replica for replica, beat in self.table.items() if beat.channel is channel]
+        for replica in gone:
+            del self.table[replica]
+        return gone
+
+    def scan(self, now_ms: int) -> list[Replica]:
+        """Removes and returns the replicas that have been silent for too long."""
+        gone = [replica for replica, beat in self.table.items() if not beat.alive(now_ms)]
+        for replica in gone:
+            del self.table[replica]
+        return gone
+
+    def live_info(self, replica: Replica, now_ms: int) -> LiveInfo | None:
+        """What elections need to know, None for a replica that is not alive."""
+        beat = self.table.get(replica)
+        if beat is None or not beat.alive(now_ms):
+            return None
+        return LiveInfo(beat.epoch, beat.max_offset, beat.election_priority)

@@ -1,0 +1,340 @@
+# pure: what each request may change
+"""What each request finds and what events it calls for (`ReplicasInfoManager`), in Java's order of checks and
+with Java's codes. Nothing is changed here: events take effect when the Raft log has committed them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from epochmq_controller.replicas import policy
+from epochmq_controller.replicas.events import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokerData,
+    ElectMaster,
+    Event,
+    UpdateBrokerAddress,
+)
+from epochmq_controller.replicas.policy import Liveness
+from epochmq_controller.replicas.state import Group, ReplicaGroups
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN
+
+ANY_BROKER = -1
+"""The id in an election that the controller itself asks for."""
+
+
+@dataclass(frozen=True)
+class MasterView:
+    """A group's master and SyncStateSet as an answer gives them; fields are None where Java leaves them
+    out."""
+
+    master_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int | None = None
+    sync_state_set: frozenset[int] = frozenset()
+    sync_state_set_epoch: int | None = None
+    member_addresses: dict[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A request's answer, and what must be committed before it may be given."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str | None = None
+    view: MasterView | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+def refuse(code: ResponseCode, remark: str, view: MasterView | None = None) -> Verdict:
+    """A verdict that changes nothing."""
+    return Verdict(code, remark, view)
+
+
+def missing(what: str, expected: str) -> Verdict:
+    """A verdict on a request that lacks something, where Java's ends in a NullPointerException."""
+    return refuse(ResponseCode.SYSTEM_ERROR, f"{what}: missing, expected {expected}")
+
+
+def alter_sync_state_set(
+    groups: ReplicaGroups,
+    name: str,
+    master_id: int | None,
+    master_epoch: int | None,
+    new_set: frozenset[int] | None,
+    set_epoch: int,
+    alive: Liveness,
+) -> Verdict:
+    """1001: the master reports who is in sync."""
+    group = groups.get(name)
+    if group is None:
+        return refuse(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
+    if new_set is None:
+        return missing("body", '{"syncStateSet":[…],"syncStateSetEpoch":…}')
+    if group.sync_state_set == new_set:
+        return refuse(
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+            "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
+        )
+    rejecting = "Rejecting alter syncStateSet request because the"
+    if group.master_id is None or group.master_id != master_id:
+        return refuse(
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"{rejecting} current leader is:{{{group.master_id}}}, not {{{master_id}}}",
+        )
+    if master_epoch is None:
+        return missing("masterEpoch", "a 32-bit integer")
+    if group.master_epoch != master_epoch:
+        return refuse(
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"{rejecting} current master epoch is:{{{group.master_epoch}}}, not {{{master_epoch}}}",
+        )
+    if group.sync_state_set_epoch != set_epoch:
+        return refuse(
+            ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+            f"{rejecting} current syncStateSet epoch is:{{{group.sync_state_set_epoch}}}, "
+            f"not {{{set_epoch}}}",
+        )
+    for replica in sorted(new_set):
+        if replica not in group.replicas:
+            return refuse(
+                ResponseCode.CONTROLLER_INVALID_REPLICAS, f"{rejecting} replicas {{{replica}}} don't exist"
+            )
+        if alive(group.cluster_name, name, replica) is None:
+            return refuse(
+                ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"{rejecting} replicas {{{replica}}} don't alive"
+            )
+    if group.master_id not in new_set:
+        return refuse(
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+            f"{rejecting} newSyncStateSet don't contains origin leader {{{group.master_id}}}",
+        )
+    view = MasterView(sync_state_set=new_set, sync_state_set_epoch=group.sync_state_set_epoch + 1)
+    return Verdict(view=view, events=[AlterSyncStateSet(name, new_set)])
+
+
+def elect_master(
+    groups: ReplicaGroups,
+    name: str,
+    broker_id: int,
+    *,
+    designate: bool,
+    unclean: bool,
+    alive: Liveness,
+    fenced: bool = False,
+) -> Verdict:
+    """1002: a replica, a person or, with ANY_BROKER, the controller itself asks for an election.
+
+    The very first master is whoever asks (Java checks nothing; here it must be a registered replica). A live
+    master in place is answered 2011 with its data, which callers take for a success. `fenced`: the master has
+    said that it will write no more under its epoch; another takes its place or, if nobody else can, the same
+    one under a new epoch.
+    """
+    group = groups.get(name)
+    if group is None:
+        return refuse(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered")
+    chosen: int | None = None
+    if group.master_epoch == 0 and broker_id in group.replicas:
+        chosen = broker_id
+    if chosen is None:
+        others = frozenset(
+            one for one in group.sync_state_set - {group.master_id} if alive(group.cluster_name, name, one)
+        )
+        chosen = policy.elect(
+            group.cluster_name,
+            name,
+            others if fenced and others and not designate else group.sync_state_set,
+            group.replicas if unclean else None,
+            None if fenced else group.master_id,
+            broker_id if designate else None,
+            alive,
+        )
+    if chosen is not None and chosen == group.master_id and not fenced:
+        return refuse(
+            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+            f"The old master {chosen} is still alive, not need to elect new master for broker {name}",
+            MasterView(
+                chosen,
+                group.master_address,
+                group.master_epoch,
+                group.sync_state_set,
+                group.sync_state_set_epoch,
+            ),
+        )
+    if chosen is not None:
+        return Verdict(view=_elected(group, chosen), events=[ElectMaster(name, True, chosen)])
+    if broker_id == ANY_BROKER:
+        return Verdict(
+            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+            "Old master has down and failed to elect a new broker master",
+            events=[ElectMaster(name, False)],
+        )
+    return refuse(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "Failed to elect a new master")
+
+
+def _elected(group: Group, chosen: int) -> MasterView:
+    replica = group.replicas.get(chosen)
+    return MasterView(
+        chosen,
+        replica.address if replica is not None else None,
+        group.master_epoch + 1,
+        frozenset({chosen}),
+        group.sync_state_set_epoch + 1,
+        {broker_id: one.address for broker_id, one in sorted(group.replicas.items())},
+    )
+
+
+def next_broker_id(groups: ReplicaGroups, name: str) -> int:
+    """1012: the id a new replica should apply for."""
+    group = groups.get(name)
+    return group.next_broker_id if group is not None else 1
+
+
+def apply_broker_id(groups: ReplicaGroups, cluster: str, name: str, applied: int, check_code: str) -> Verdict:
+    """1013: a replica applies for an id. The same replica may apply for it again, as often as its answer gets
+    lost."""
+    address = check_code.split(";")[0]
+    event = ApplyBrokerId(name, cluster, address, applied, check_code)
+    group = groups.get(name)
+    if group is None:
+        if applied == 1:
+            return Verdict(events=[event])
+        return refuse(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"Broker-set: {name} hasn't been registered in controller, "
+            f"but broker try to apply brokerId: {applied}",
+        )
+    known = group.replicas.get(applied)
+    if applied < 1:
+        return refuse(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"Fail to apply brokerId: {applied} in broker-set: {name}, ids begin with 1",
+        )
+    if known is None or known.register_check_code == check_code:
+        return Verdict(events=[event])
+    return refuse(
+        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+        f"Fail to apply brokerId: {applied} in broker-set: {name}",
+    )
+
+
+def register_broker(
+    groups: ReplicaGroups,
+    cluster: str,
+    name: str,
+    broker_id: int | None,
+    address: str | None,
+    alive: Liveness,
+) -> Verdict:
+    """1003: a replica reports for duty and learns the master, if one is there and alive."""
+    group = groups.get(name)
+    if group is None:
+        return refuse(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"Broker-set: {name} hasn't been registered in controller",
+        )
+    if broker_id is None:
+        return missing("brokerId", "a 64-bit integer")
+    replica = group.replicas.get(broker_id)
+    if replica is None:
+        return refuse(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}",
+        )
+    if not address:
+        return missing("brokerAddress", "host:port")
+    view = MasterView(sync_state_set=group.sync_state_set, sync_state_set_epoch=group.sync_state_set_epoch)
+    if group.master_id is not None and alive(cluster, name, group.master_id) is not None:
+        view = MasterView(
+            group.master_id,
+            group.master_address if group.master_id != broker_id else address,
+            group.master_epoch,
+            group.sync_state_set,
+            group.sync_state_set_epoch,
+        )
+    events: list[Event] = []
+    if replica.address != address:
+        events.append(UpdateBrokerAddress(name, cluster, address, broker_id))
+    if group.master_id == broker_id:
+        # It has lost its memory of the changes it asked for. One that is still on its way must not come
+        # true behind its back: the set's epoch rises, so that only what it asks from now on counts.
+        events.append(AlterSyncStateSet(name, group.sync_state_set))
+        view = replace(view, sync_state_set_epoch=group.sync_state_set_epoch + 1)
+    return Verdict(view=view, events=events)
+
+
+def replica_info(groups: ReplicaGroups, name: str) -> Verdict:
+    """1004: the group's master and SyncStateSet."""
+    group = groups.get(name)
+    if group is None:
+        return refuse(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+    return Verdict(
+        view=MasterView(
+            group.master_id,
+            group.master_address,
+            group.master_epoch,
+            group.sync_state_set,
+            group.sync_state_set_epoch,
+        )
+    )
+
+
+_ID = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def _ids(text: str) -> frozenset[int]:
+    """Ids with `;` between them, read as Java reads them: what is empty at the end does not count. ValueError
+    names what is none."""
+    found = set()
+    for one in text.rstrip(";").split(";"):
+        if not _ID.fullmatch(one) or not LONG_MIN <= int(one) <= LONG_MAX:
+            raise ValueError(f"{one!r} is no id")
+        found.add(int(one))
+    return frozenset(found)
+
+
+def clean_broker_data(
+    groups: ReplicaGroups, cluster: str, name: str, ids: str | None, *, living_too: bool, alive: Liveness
+) -> Verdict:
+    """1011: forgets dead replicas, or, with `living_too`, the whole group whatever `ids` says (as Java
+    does)."""
+    code = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+    group = groups.get(name)
+    chosen: frozenset[int] | None = None
+    if not living_too:
+        blank = ids is None or not ids.strip()
+        if blank and group is not None and group.master_id is not None:
+            return refuse(code, f"Broker {name} is still alive, clean up failure")
+        if not blank:
+            assert ids is not None
+            try:
+                chosen = _ids(ids)
+            except ValueError as error:
+                return refuse(
+                    code,
+                    "Please set the option <brokerControllerIdsToClean> according to the format, "
+                    f"exception: {error}",
+                )
+            for one in sorted(chosen):
+                if alive(cluster, name, one) is not None:
+                    return refuse(code, f"Broker [{name},  {one}] is still alive, clean up failure")
+    if group is None:
+        return refuse(code, f"Broker {name} is not existed,clean broker data failure.")
+    return Verdict(events=[CleanBrokerData(name, chosen)])
+
+
+def needs_election(groups: ReplicaGroups, alive: Liveness, *, unclean: bool) -> list[str]:
+    """The groups whose master is dead while another replica lives (`scanNeedReelectBrokerSets`), and those
+    left without a master of which one that may become it lives (Java leaves these to their brokers)."""
+    return [name for name, group in sorted(groups.groups.items()) if _lacks_master(group, alive, unclean)]
+
+
+def _lacks_master(group: Group, alive: Liveness, unclean: bool) -> bool:
+    def lives(one: int) -> bool:
+        return alive(group.cluster_name, group.broker_name, one) is not None
+
+    if group.master_id is not None:
+        return not lives(group.master_id) and any(map(lives, group.replicas))
+    return group.master_epoch > 0 and any(map(lives, group.replicas if unclean else group.sync_state_set))

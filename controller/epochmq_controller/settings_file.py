@@ -1,0 +1,111 @@
+"""Settings as the file, the command line and administrators give them (RocketMQ Configuration): read, shown,
+changed and kept by the same rules in every process of this package.
+
+A change goes into the file the process was started with, key by key; what else stands there stays. (Java
+writes every key it knows over the file, and the TLS keys, which it does not know, are gone.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from epochmq_controller import files
+from epochmq_protocol import properties, settings
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import ConfigError, RequestError
+from epochmq_protocol.transport.tls import TlsSettings, tls_from_properties
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[C]):
+    """What a configuration file says."""
+
+    config: C
+    tls: TlsSettings
+    extra: dict[str, str]
+    """Keys that this process does not know. Java keeps and shows them, so they are kept and shown."""
+    warnings: list[str]
+
+
+def load(
+    kind: type[C],
+    text: str,
+    overrides: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    *,
+    without: Collection[str] = (),
+    known_elsewhere: Set[str] = frozenset(),
+) -> Loaded[C]:
+    """Reads a properties text; `overrides` win over it, `defaults` lose; keys in `without` are not read.
+    Nobody is warned of keys in `known_elsewhere`. ConfigError names a key, its value and what was
+    expected."""
+    values = {**(defaults or {}), **properties.parse(text), **(overrides or {})}
+    tls, values = tls_from_properties({key: value for key, value in values.items() if key not in without})
+    known = settings.keys(kind)
+    extra = {key: value for key, value in values.items() if key not in known}
+    config, warnings = settings.load(
+        kind, {key: value for key, value in values.items() if key in known or key not in known_elsewhere}
+    )
+    return Loaded(config, tls, extra, warnings)
+
+
+def to_text(config: msgspec.Struct, extra: Mapping[str, str]) -> str:
+    """All settings as sorted `key=value` lines, as the requests for them are answered."""
+    return properties.format({**extra, **settings.to_properties(config)}, is_sorted=True)
+
+
+def change(
+    config: C,
+    extra: dict[str, str],
+    body: bytes,
+    *,
+    black_list: Set[str],
+    fixed: Set[str] = frozenset(),
+    check: Callable[[C], None],
+) -> tuple[C, dict[str, str]]:
+    """(the settings with what an administrator wants, and the keys that this changes). All of it or nothing:
+    RequestError NO_PERMISSION for a key in `black_list`, SYSTEM_ERROR for a bad value (Java keeps the old one
+    in silence) and for a key in `fixed`, which cannot change while the process runs. Keys that nobody knows
+    change nothing; in `extra` the others are changed in place."""
+    changes = properties.parse(body.decode("utf-8", "replace"))
+    if not black_list.isdisjoint(changes):
+        raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    before = settings.to_properties(config)
+    try:
+        changed, _ = settings.update(
+            config, {key: changes[key] for key in changes.keys() & settings.keys(type(config))}
+        )
+        after = settings.to_properties(changed)
+        for key in sorted(fixed & changes.keys()):
+            if before.get(key) != after.get(key):
+                expected = f"{before.get(key, '')}, for it is fixed while the process runs"
+                raise ConfigError(key, changes[key], f"{expected}; change it in the file and restart")
+        check(changed)
+    except ConfigError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    own = {key: after.get(key, "") for key in changes if before.get(key) != after.get(key)}
+    kept = {key: value for key, value in changes.items() if extra.get(key, value) != value}
+    extra.update(kept)
+    return changed, own | kept
+
+
+def save(path: str, changes: Mapping[str, str]) -> None:
+    """Puts these keys into a file and leaves what else stands there. When it cannot be written, the change
+    holds until the next start, as in Java; the log says so."""
+    if not changes:
+        return
+    place = Path(path).expanduser()
+    try:
+        files.write_text(place, properties.rewrite(files.read_text(place) or "", changes))
+    except OSError as error:
+        log.error("settings changed, but not written: %s", error)

@@ -1,0 +1,216 @@
+"""What a leader's pushes do to a follower's log (`DLedgerEntryPusher.EntryHandler`).
+
+A push is answered once what it vouches for is durable, so answers wait in `waiting` for `Synced`. Where
+DLedger differs: a push of a newer term makes its sender our leader (Java waits for the heartbeat); a gap is
+refused at once (Java holds the push back for a second); the committed index moves only over entries that this
+term's leader has compared or sent; and nothing at or below the committed index is ever cut.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from epochmq_dledger.core.election import Election
+from epochmq_dledger.core.log import LogFullError, next_pos
+from epochmq_dledger.core.member import Member
+from epochmq_dledger.core.types import Alarm, Role
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    DLedgerResponseCode,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+)
+
+WAITING_MAX = 4096
+"""Answers held back for durability; the leader's own limit of pushes in flight is lower."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """An answer that vouches for the log up to `index`, whose entry has this term."""
+
+    index: int
+    term: int
+    call: int
+    request: PushEntryRequest
+
+
+class Follower:
+    """The part of a peer that receives pushes."""
+
+    def __init__(self, member: Member, election: Election) -> None:
+        self.member = member
+        self.election = election
+        self.matched_term = -1
+        self.matched_index = -1
+        """How far the log is known to equal that of the leader of `matched_term`."""
+        self.waiting: deque[Waiting] = deque()
+
+    def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
+        """Handles one push of any type."""
+        code = self._admit(request, now_ms)
+        if code is not DLedgerResponseCode.SUCCESS:
+            self._answer(call, request, code)
+            return
+        if self.matched_term != self.member.term:
+            self.matched_term, self.matched_index = self.member.term, -1
+        match request.type:
+            case PushType.APPEND:
+                self._append(call, request)
+            case PushType.COMPARE:
+                self._compare(call, request)
+            case PushType.TRUNCATE:
+                self._truncate(call, request)
+            case PushType.COMMIT:
+                # After a restart the log may be whole while this term's leader has compared none of it:
+                # asking for a comparison is the only way to learn what is committed before the next entry.
+                known = self.matched_index >= min(request.commit_index, self.member.log.end_index)
+                code = DLedgerResponseCode.SUCCESS if known else DLedgerResponseCode.INCONSISTENT_STATE
+                self._answer(call, request, code)
+        self.member.commit(min(request.commit_index, self.matched_index))
+
+    def _admit(self, request: PushEntryRequest, now_ms: int) -> DLedgerResponseCode:
+        """Whether the sender is this term's leader, and what it pushes is well-formed."""
+        member = self.member
+        if request.leader_id not in member.settings.peers or request.leader_id == member.settings.self_id:
+            return DLedgerResponseCode.UNKNOWN_MEMBER
+        if request.term < member.term:
+            return DLedgerResponseCode.EXPIRED_TERM
+        if request.term == member.term and member.role is Role.LEADER:
+            return DLedgerResponseCode.NOT_FOLLOWER
+        if not self.election.follow(request.leader_id, request.term, now_ms):
+            return DLedgerResponseCode.INCONSISTENT_LEADER
+        entries = request.entries
+        if request.type is not PushType.COMMIT and not entries:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        for at, entry in enumerate(entries):
+            if entry.index != entries[0].index + at or entry.index < 0 or entry.term > request.term:
+                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        return DLedgerResponseCode.SUCCESS
+
+    def _append(self, call: int, request: PushEntryRequest) -> None:
+        """Entries that are there already must be equal; the rest must follow the log's end, position and
+        all."""
+        log = self.member.log
+        fresh: list[DLedgerEntry] = []
+        end_index = log.end_index
+        if end_index >= 0 and self.matched_index < end_index:
+            # The leader has not compared our tail: it might not be its own.
+            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            return
+        for entry in request.entries:
+            if entry.index <= end_index:
+                if entry != log.entry(entry.index):
+                    self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                    return
+            elif entry.index != end_index + 1 + len(fresh):
+                self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                return
+            else:
+                fresh.append(entry)
+        if fresh and not self._write(call, request, fresh):
+            return
+        last = request.entries[-1].index
+        self.matched_index = max(self.matched_index, last)
+        self._answer_when_durable(call, request, last)
+
+    def _write(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
+        member = self.member
+        file_size = member.settings.file_size
+        end_pos, end_term = member.log.end_pos, member.log.end_term
+        for entry in fresh:
+            if entry.pos != next_pos(end_pos, entry.size, file_size) or entry.term < end_term:
+                self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                return False
+            end_pos, end_term = entry.pos + entry.size, entry.term
+        try:
+            member.log.append(fresh)
+        except LogFullError:
+            self._answer(call, request, DLedgerResponseCode.DISK_FULL)
+            return False
+        return True
+
+    def _compare(self, call: int, request: PushEntryRequest) -> None:
+        entry = request.entries[0]
+        if self.member.log.entry(entry.index) == entry:
+            self.matched_index = max(self.matched_index, entry.index)
+            self._answer_when_durable(call, request, entry.index)
+        else:
+            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+
+    def _truncate(self, call: int, request: PushEntryRequest) -> None:
+        """Cuts after the entry if it is ours too, else puts it in the place of our tail."""
+        member = self.member
+        log = member.log
+        entry = request.entries[0]
+        same = log.entry(entry.index) == entry
+        disjoint = log.end_index < 0 or entry.index > log.end_index + 1
+        kept = entry.index if same else entry.index - 1
+        own_term = kept < log.end_index and log.end_term == request.term
+        if not disjoint and (own_term or kept < max(self.matched_index, member.committed_index)):
+            # Below what this term's leader has matched, it is a push that went astray and comes late: obeying
+            # it would cut what we have acknowledged since. The same holds for entries of this leader's own
+            # term, also after a restart that has forgotten what was matched: a leader never takes those back.
+            if kept < member.committed_index and kept >= self.matched_index:
+                member.emit(
+                    Alarm(
+                        f"{request.leader_id} of term {request.term} asks to cut the log at {entry.index}, "
+                        f"but entries up to {member.committed_index} are committed here; refused"
+                    )
+                )
+            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            return
+        self.waiting = deque(w for w in self.waiting if w.index <= kept)
+        try:
+            if disjoint:
+                log.reset(entry)
+                member.synced_index = entry.index - 1
+            else:
+                log.truncate(kept)
+                member.synced_index = min(member.synced_index, kept)
+                if not same and not self._write(call, request, [entry]):
+                    return
+        except LogFullError:
+            self._answer(call, request, DLedgerResponseCode.DISK_FULL)
+            return
+        self.matched_index = entry.index
+        self._answer_when_durable(call, request, entry.index)
+
+    # Answers ------------------------------------------------------------------------------------------------
+
+    def _answer_when_durable(self, call: int, request: PushEntryRequest, index: int) -> None:
+        member = self.member
+        if index <= member.synced_index:
+            self._answer(call, request, DLedgerResponseCode.SUCCESS)
+        elif len(self.waiting) >= WAITING_MAX:
+            self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
+        else:
+            self.waiting.append(Waiting(index, member.log.term(index), call, request))
+
+    def on_synced(self) -> None:
+        """Answers what has become durable; what was cut meanwhile is refused."""
+        member = self.member
+        held: deque[Waiting] = deque()
+        for waiting in self.waiting:
+            if waiting.index > member.synced_index:
+                held.append(waiting)
+                continue
+            kept = member.log.term(waiting.index) == waiting.term and waiting.request.term == member.term
+            code = DLedgerResponseCode.SUCCESS if kept else DLedgerResponseCode.INCONSISTENT_STATE
+            self._answer(waiting.call, waiting.request, code)
+        self.waiting = held
+
+    def _answer(self, call: int, request: PushEntryRequest, code: DLedgerResponseCode) -> None:
+        member = self.member
+        entries = request.entries
+        response = PushEntryResponse(
+            code=code, term=request.term, begin_index=member.log.begin_index, end_index=member.log.end_index
+        )
+        if request.type is not PushType.COMMIT:
+            response.index = entries[0].index if entries else -1
+            response.count = len(entries)
+        member.reply(call, request, response)

@@ -1,0 +1,486 @@
+"""How a leader's log reaches its peers and becomes committed (`DLedgerEntryPusher`'s dispatchers and ack
+checker).
+
+Each peer is in one of these states:
+
+    Silent ──heartbeat answered──> Comparing ──equal, nothing behind──> Appending
+                                     │  ▲                                  │
+                                     │  └──── error, time-out, 406 ────────┤
+                                     └──tail differs──> Truncating ──done──┘
+
+- Comparing finds the last entry that both logs have, walking back from the shorter log's end.
+- Truncating makes the peer cut what follows, or takes its place where the logs share nothing.
+- Appending sends entries in batches, many in flight, bounded by count and bytes; what does not fill a batch
+  waits while some are under way.
+A peer is pushed to only after it answered a heartbeat of this term: a Java peer refuses pushes before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from epochmq_dledger.core.log import LogFullError, make_entry
+from epochmq_dledger.core.member import Member
+from epochmq_dledger.core.types import Committed, Propose, ReadReady, Refused, Role, Send
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+)
+
+
+class Silent(msgspec.Struct):
+    """Not heard of in this term, or left alone until `until_ms` after an error."""
+
+    until_ms: int = 0
+
+
+class Comparing(msgspec.Struct):
+    """`index` -1 starts at the log's end. `context` is the outstanding call, None when it is to be sent.
+    `mismatch` is the lowest index at which the logs were found to differ."""
+
+    index: int = -1
+    context: int | None = None
+    mismatch: int | None = None
+
+
+class Truncating(msgspec.Struct):
+    """The peer is to cut after, or begin anew at, the entry at `index`."""
+
+    index: int
+    context: int | None = None
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """One unanswered push."""
+
+    context: int
+    last: int
+    count: int
+    size: int
+    sent_ms: int
+
+
+class Appending(msgspec.Struct):
+    """`next_index` is the next entry to send."""
+
+    next_index: int
+    in_flight: deque[InFlight]
+    entries: int = 0
+    size: int = 0
+    pushed_ms: int = 0
+
+
+PeerState = Silent | Comparing | Truncating | Appending
+
+
+class Peer:
+    """What a leader knows of one peer. `match_index`: the peer has, durably, our log up to here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: PeerState = Silent()
+        self.match_index = -1
+        self.heard_sent_ms = -1
+        """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
+        self.heartbeat_round = 0
+        self.alive = False
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """A proposal that waits until its last entry is committed."""
+
+    token: int
+    index: int
+    pos: int
+    deadline_ms: int
+
+
+class Leader:
+    """One term's leadership. It is thrown away when the term or the role changes."""
+
+    def __init__(self, member: Member, now_ms: int) -> None:
+        self.member = member
+        self.term = member.term
+        self.peers = {name: Peer(name) for name in member.others}
+        self.contact_ms = now_ms
+        """The latest moment at which a quorum surely followed this leader; its beginning counts as one."""
+        self.next_heartbeat_ms = now_ms
+        self.round = 0
+        self.rounds_sent: dict[int, int] = {}
+        """When each heartbeat round that may still be answered was sent."""
+        self.pending: deque[Pending] = deque()
+        self.reads: deque[tuple[int, int]] = deque()
+        """(token, round that must succeed), in the order of rounds."""
+        self.transferring_until_ms: int | None = None
+        self.first_index = member.log.end_index + 1
+        if member.settings.entry_of_own_term:
+            self._append((b"",))
+
+    # Heartbeats and reads -----------------------------------------------------------------------------------
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Starts a round of heartbeats."""
+        member = self.member
+        self.round += 1
+        self.rounds_sent[self.round] = now_ms
+        self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
+        horizon = now_ms - member.settings.rpc_timeout_ms - member.settings.heartbeat_interval_ms
+        for number in [n for n, sent in self.rounds_sent.items() if sent < horizon]:
+            del self.rounds_sent[number]
+        for peer in self.peers:
+            request = HeartBeatRequest()
+            member.addressed(request, peer)
+            member.emit(Send(peer, self.round, request))
+        self._serve_reads()
+
+    def on_heartbeat_answer(self, name: str, number: int, response: HeartBeatResponse | None) -> int | None:
+        """Counts a heartbeat's answer; returns a newer term if the answer shows one."""
+        peer = self.peers[name]
+        peer.alive = response is not None
+        if response is None:
+            return None
+        if response.code == DLedgerResponseCode.EXPIRED_TERM and response.term > self.term:
+            return response.term
+        if response.code != DLedgerResponseCode.SUCCESS:
+            return None
+        sent_ms = self.rounds_sent.get(number)
+        if sent_ms is not None and number > peer.heartbeat_round:
+            peer.heartbeat_round = number
+            peer.heard_sent_ms = sent_ms
+            self._count_contact()
+        if isinstance(peer.state, Silent) and peer.state.until_ms == 0:
+            peer.state = Comparing()
+        self._serve_reads()
+        return None
+
+    def _count_contact(self) -> None:
+        times = sorted((peer.heard_sent_ms for peer in self.peers.values()), reverse=True)
+        self.contact_ms = max(self.contact_ms, times[self.member.settings.quorum - 2])
+
+    def read_index(self, token: int, now_ms: int) -> None:
+        """Asks for a proof of leadership. One round serves everything that came before it began; while a
+        round is under way, later reads share the next one."""
+        member = self.member
+        if member.log.term(member.committed_index) != self.term and member.settings.entry_of_own_term:
+            member.emit(Refused(token, DLedgerResponseCode.LEADER_NOT_READY))
+            return
+        if len(self.reads) >= member.settings.pending_max:
+            member.emit(Refused(token, DLedgerResponseCode.LEADER_PENDING_FULL))
+            return
+        under_way = bool(self.reads) and self.reads[-1][1] == self.round
+        self.reads.append((token, self.round + 1))
+        if not under_way:
+            self.heartbeat(now_ms)
+
+    def _serve_reads(self) -> None:
+        rounds = sorted((p.heartbeat_round for p in self.peers.values()), reverse=True)
+        needed = self.member.settings.quorum - 1
+        proven = self.round if needed == 0 else rounds[needed - 1]
+        while self.reads and self.reads[0][1] <= proven:
+            token, _ = self.reads.popleft()
+            self.member.emit(ReadReady(token, self.member.committed_index, self.term))
+
+    # Proposals ----------------------------------------------------------------------------------------------
+
+    def propose(self, proposals: Sequence[Propose], now_ms: int) -> None:
+        """Appends the proposals' entries, in one write; the quorum's answers come as `Committed`."""
+        member = self.member
+        room = member.settings.pending_max - len(self.pending)
+        taken: list[Propose] = []
+        for proposal in proposals:
+            code: DLedgerResponseCode | None = None
+            if self.transferring_until_ms is not None:
+                code = DLedgerResponseCode.LEADER_TRANSFERRING
+            elif len(taken) >= room:
+                code = DLedgerResponseCode.LEADER_PENDING_FULL
+            elif not proposal.bodies:
+                code = DLedgerResponseCode.REQUEST_WITH_EMPTY_BODYS
+            if code is None:
+                taken.append(proposal)
+            else:
+                member.emit(Refused(proposal.token, code))
+        if taken:
+            self._take(taken, now_ms + member.settings.ack_wait_max_ms)
+
+    def _take(self, proposals: Sequence[Propose], deadline_ms: int) -> None:
+        """When there is no room for all of them together, each is tried alone."""
+        entries = self._append([body for proposal in proposals for body in proposal.bodies])
+        if entries is None and len(proposals) > 1:
+            for proposal in proposals:
+                self._take([proposal], deadline_ms)
+        elif entries is None:
+            self.member.emit(Refused(proposals[0].token, DLedgerResponseCode.DISK_FULL))
+        else:
+            at = -1
+            for proposal in proposals:
+                at += len(proposal.bodies)
+                self.pending.append(Pending(proposal.token, entries[at].index, entries[at].pos, deadline_ms))
+
+    def _append(self, bodies: Sequence[bytes]) -> list[DLedgerEntry] | None:
+        """The entries written, None when there is no room for them."""
+        member = self.member
+        log, file_size = member.log, member.settings.file_size
+        index, end_pos = log.end_index, log.end_pos
+        entries: list[DLedgerEntry] = []
+        for body in bodies:
+            index += 1
+            entry = make_entry(index, self.term, body, end_pos, file_size)
+            end_pos = entry.pos + entry.size
+            entries.append(entry)
+        try:
+            log.append(entries)
+        except LogFullError:
+            return None
+        return entries
+
+    def give_up(self) -> None:
+        """The leadership is over: nobody knows what becomes of what was proposed."""
+        for pending in self.pending:
+            self.member.emit(Refused(pending.token, DLedgerResponseCode.TERM_CHANGED))
+        for token, _ in self.reads:
+            self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+
+    # Pushing ------------------------------------------------------------------------------------------------
+
+    def drive(self, now_ms: int) -> None:
+        """Does all that time or new entries call for."""
+        if now_ms >= self.next_heartbeat_ms:
+            self.heartbeat(now_ms)
+        if self.transferring_until_ms is not None and now_ms > self.transferring_until_ms:
+            self.transferring_until_ms = None
+        while self.pending and self.pending[0].deadline_ms < now_ms:
+            pending = self.pending.popleft()
+            self.member.emit(Refused(pending.token, DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT))
+        self.advance_commit()
+        for peer in self.peers.values():
+            self._drive_peer(peer, now_ms)
+
+    def next_deadline_ms(self) -> int:
+        """When time alone makes this leader act next, whatever its peers say until then."""
+        settings = self.member.settings
+        deadline_ms = self.next_heartbeat_ms
+        if self.transferring_until_ms is not None:
+            deadline_ms = min(deadline_ms, self.transferring_until_ms + 1)
+        if self.pending:
+            deadline_ms = min(deadline_ms, self.pending[0].deadline_ms + 1)
+        for peer in self.peers.values():
+            state = peer.state
+            if isinstance(state, Appending):
+                if state.in_flight:
+                    deadline_ms = min(deadline_ms, state.in_flight[0].sent_ms + settings.push_timeout_ms + 1)
+                elif self.member.committed_index >= 0:
+                    deadline_ms = min(deadline_ms, state.pushed_ms + settings.commit_push_interval_ms)
+            elif isinstance(state, Silent) and state.until_ms > 0:
+                deadline_ms = min(deadline_ms, state.until_ms)
+        return deadline_ms
+
+    def _drive_peer(self, peer: Peer, now_ms: int) -> None:
+        match peer.state:
+            case Silent(until_ms=until_ms) if 0 < until_ms <= now_ms:
+                peer.state = Comparing()
+                self._drive_peer(peer, now_ms)
+            case Comparing(context=None) as state:
+                self._send_compare(peer, state)
+            case Truncating(context=None) as state:
+                self._send_truncate(peer, state)
+            case Appending() as state:
+                self._send_appends(peer, state, now_ms)
+            case _:
+                pass
+
+    def _push(self, peer: Peer, kind: PushType, entries: list[DLedgerEntry]) -> int:
+        member = self.member
+        request = PushEntryRequest(type=kind, commit_index=member.committed_index)
+        if len(entries) == 1:
+            request.entry = entries[0]
+        elif entries:
+            request.batch_entry = entries
+            request.total_size = sum(entry.size for entry in entries)
+        member.addressed(request, peer.name)
+        context = member.context()
+        member.emit(Send(peer.name, context, request))
+        return context
+
+    def _send_compare(self, peer: Peer, state: Comparing) -> None:
+        log = self.member.log
+        if log.end_index < 0:
+            return
+        if not log.begin_index <= state.index <= log.end_index:
+            state.index = log.end_index
+        entry = log.entry(state.index)
+        assert entry is not None
+        state.context = self._push(peer, PushType.COMPARE, [entry])
+
+    def _send_truncate(self, peer: Peer, state: Truncating) -> None:
+        entry = self.member.log.entry(state.index)
+        assert entry is not None
+        state.context = self._push(peer, PushType.TRUNCATE, [entry])
+
+    def _send_appends(self, peer: Peer, state: Appending, now_ms: int) -> None:
+        settings, log = self.member.settings, self.member.log
+        if state.in_flight and now_ms - state.in_flight[0].sent_ms > settings.push_timeout_ms:
+            peer.state = Comparing()
+            self._drive_peer(peer, now_ms)
+            return
+        while (
+            state.next_index <= log.end_index
+            and state.entries < settings.push_in_flight_max
+            and state.size < settings.push_in_flight_bytes_max
+        ):
+            fills_one = log.end_index - state.next_index + 1 >= settings.push_batch_max
+            if len(state.in_flight) >= settings.push_calls_max and not fills_one:
+                break
+            batch = self._batch(state.next_index)
+            size = sum(entry.size for entry in batch)
+            context = self._push(peer, PushType.APPEND, batch)
+            state.in_flight.append(InFlight(context, batch[-1].index, len(batch), size, now_ms))
+            state.entries += len(batch)
+            state.size += size
+            state.next_index = batch[-1].index + 1
+            state.pushed_ms = now_ms
+        idle = not state.in_flight and now_ms - state.pushed_ms >= settings.commit_push_interval_ms
+        if idle and self.member.committed_index >= 0:
+            self._push(peer, PushType.COMMIT, [])
+            state.pushed_ms = now_ms
+
+    def _batch(self, first: int) -> list[DLedgerEntry]:
+        settings, log = self.member.settings, self.member.log
+        batch: list[DLedgerEntry] = []
+        size = 0
+        for index in range(first, min(log.end_index, first + settings.push_batch_max - 1) + 1):
+            entry = log.entry(index)
+            assert entry is not None
+            if batch and size + entry.size > settings.push_batch_bytes_max:
+                break
+            batch.append(entry)
+            size += entry.size
+        return batch
+
+    # Answers to pushes --------------------------------------------------------------------------------------
+
+    def on_push_answer(
+        self,
+        name: str,
+        context: int,
+        request: PushEntryRequest,
+        response: PushEntryResponse | None,
+        now_ms: int,
+    ) -> int | None:
+        """Takes a push's answer; returns a newer term if the answer shows one."""
+        peer = self.peers[name]
+        expired = response is not None and response.code == DLedgerResponseCode.EXPIRED_TERM
+        if request.term != self.term:
+            return None
+        if request.type is PushType.COMMIT:
+            unsure = response is not None and response.code == DLedgerResponseCode.INCONSISTENT_STATE
+            if unsure and isinstance(peer.state, Appending):
+                peer.state = Comparing()
+        match peer.state:
+            case Comparing() as state if state.context == context:
+                self._compared(peer, state, response, now_ms)
+            case Truncating() as state if state.context == context:
+                self._truncated(peer, state, response, now_ms)
+            case Appending() as state if any(flight.context == context for flight in state.in_flight):
+                self._appended(peer, state, context, response, now_ms)
+            case _:
+                pass
+        self._drive_peer(peer, now_ms)
+        return self.term + 1 if expired else None
+
+    def _pause(self, peer: Peer, now_ms: int) -> None:
+        peer.state = Silent(until_ms=now_ms + self.member.settings.push_pause_ms)
+
+    def _match(self, peer: Peer, index: int) -> None:
+        """The peer vouches for `index`; a claim beyond what we sent is not believed."""
+        if peer.match_index < index <= self.member.log.end_index:
+            peer.match_index = index
+            self.advance_commit()
+
+    def _compared(
+        self, peer: Peer, state: Comparing, response: PushEntryResponse | None, now_ms: int
+    ) -> None:
+        log = self.member.log
+        if response is None or response.code not in (
+            DLedgerResponseCode.SUCCESS,
+            DLedgerResponseCode.INCONSISTENT_STATE,
+        ):
+            self._pause(peer, now_ms)
+            return
+        state.context = None
+        if response.code == DLedgerResponseCode.SUCCESS:
+            self._match(peer, state.index)
+            last = min(response.end_index, log.end_index)
+            if response.end_index <= state.index:
+                peer.state = Appending(state.index + 1, deque(), pushed_ms=0)
+            elif state.index == last or state.mismatch == state.index + 1:
+                peer.state = Truncating(state.index)
+            else:
+                # What follows may be equal, too: it may be what the peer has acknowledged since the compare
+                # was sent. Only what is known to differ is cut.
+                state.index = last if state.mismatch is None else min(last, state.mismatch - 1)
+            return
+        disjoint = response.end_index < log.begin_index or response.begin_index > log.end_index
+        if disjoint or state.index < response.begin_index:
+            peer.state = Truncating(log.begin_index)
+        elif state.index > response.end_index:
+            state.index = response.end_index
+        elif state.index == log.begin_index:
+            peer.state = Truncating(log.begin_index)
+        else:
+            state.mismatch = state.index
+            state.index -= 1
+
+    def _truncated(
+        self, peer: Peer, state: Truncating, response: PushEntryResponse | None, now_ms: int
+    ) -> None:
+        if response is None or response.code != DLedgerResponseCode.SUCCESS:
+            self._pause(peer, now_ms)
+            return
+        self._match(peer, state.index)
+        peer.state = Appending(state.index + 1, deque(), pushed_ms=0)
+
+    def _appended(
+        self, peer: Peer, state: Appending, context: int, response: PushEntryResponse | None, now_ms: int
+    ) -> None:
+        if response is None:
+            return  # the time-out of the oldest push will compare anew
+        if response.code == DLedgerResponseCode.INCONSISTENT_STATE:
+            peer.state = Comparing(response.end_index)
+            return
+        if response.code != DLedgerResponseCode.SUCCESS:
+            self._pause(peer, now_ms)
+            return
+        done = next(flight for flight in state.in_flight if flight.context == context)
+        self._match(peer, done.last)
+        # A peer appends in order: what was sent before is there too, its answer late or lost.
+        while state.in_flight and state.in_flight[0].last <= done.last:
+            flight = state.in_flight.popleft()
+            state.entries -= flight.count
+            state.size -= flight.size
+
+    # Commit -------------------------------------------------------------------------------------------------
+
+    def advance_commit(self) -> None:
+        """Commits what a quorum has durably, if it is of this term (Raft §5.4.2; Java lacks the last
+        condition)."""
+        member = self.member
+        matches = sorted([member.synced_index, *(p.match_index for p in self.peers.values())], reverse=True)
+        index = matches[member.settings.quorum - 1]
+        if index > member.committed_index and member.log.term(index) == self.term:
+            member.commit(index)
+        while self.pending and self.pending[0].index <= member.committed_index:
+            pending = self.pending.popleft()
+            member.emit(Committed(pending.token, pending.index, pending.pos, self.term))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the member is no longer the leader of this term."""
+        return self.member.role is not Role.LEADER or self.member.term != self.term

@@ -1,0 +1,243 @@
+"""The front door of the core."""
+
+from __future__ import annotations
+
+from epochmq_dledger.core.election import Election
+from epochmq_dledger.core.follower import Follower
+from epochmq_dledger.core.leader import Leader
+from epochmq_dledger.core.log import Log
+from epochmq_dledger.core.member import Member
+from epochmq_dledger.core.types import (
+    Answer,
+    Call,
+    Effect,
+    Input,
+    Jitter,
+    Propose,
+    ReadIndex,
+    Refused,
+    Role,
+    Send,
+    Settings,
+    Synced,
+    Tick,
+    Together,
+    Transfer,
+    Transferred,
+)
+from epochmq_protocol.dledger import (
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    HeartBeatResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    RequestOrResponse,
+    VoteRequest,
+    VoteResponse,
+)
+
+_RESPONSES: dict[type[RequestOrResponse], type[RequestOrResponse]] = {
+    HeartBeatRequest: HeartBeatResponse,
+    VoteRequest: VoteResponse,
+    PushEntryRequest: PushEntryResponse,
+    LeadershipTransferRequest: LeadershipTransferResponse,
+}
+
+
+class Node:
+    """One peer of a DLedger group.
+
+    `log` is written by the core itself (see `core.log`); everything else leaves as effects. `term`,
+    `voted_for` and `committed` are what was saved before. The log as given is taken for durable: recovery
+    syncs it first.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        jitter: Jitter,
+        now_ms: int,
+        *,
+        term: int = 0,
+        voted_for: str | None = None,
+        committed: int = -1,
+    ) -> None:
+        self.member = Member(settings, log, jitter, term, voted_for, committed)
+        self.election = Election(self.member, now_ms)
+        self.follower = Follower(self.member, self.election)
+        self.leader: Leader | None = None
+        self._transfer: tuple[int, int] | None = None  # (token, context)
+
+    @property
+    def role(self) -> Role:
+        """What this peer is now."""
+        return self.member.role
+
+    def step(self, event: Input, now_ms: int) -> list[Effect]:
+        """Takes one input at a time that never goes back; returns effects to carry out in order."""
+        match event:
+            case Tick():
+                pass
+            case Call(call=call, request=request):
+                self._call(call, request, now_ms)
+            case Answer():
+                self._answer(event, now_ms)
+            case Synced(index=index, term=term):
+                self._synced(index, term)
+            case Propose():
+                self._propose((event,), now_ms)
+            case Together(proposals=proposals):
+                self._propose(proposals, now_ms)
+            case ReadIndex(token=token):
+                if self.leader is None:
+                    self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+                else:
+                    self.leader.read_index(token, now_ms)
+            case Transfer(to=to, token=token):
+                self._hand_over(to, token, now_ms)
+        self._drive(now_ms)
+        effects, self.member.effects = self.member.effects, []
+        return effects
+
+    def next_deadline_ms(self) -> int:
+        """The moment, on the clock of `step`, before which a Tick does nothing. Every step may move it."""
+        election = self.election
+        if self.leader is None:
+            deadline_ms = election.next_deadline_ms()
+        else:
+            deadline_ms = self.leader.next_deadline_ms()
+            if self.member.settings.quorum > 1:
+                deadline_ms = min(deadline_ms, self.leader.contact_ms + election.patience_ms + 1)
+        if election.takeover is not None:
+            deadline_ms = min(deadline_ms, election.takeover.deadline_ms + 1)
+        return deadline_ms
+
+    def _drive(self, now_ms: int) -> None:
+        """What time, or the input, made necessary."""
+        self._settle_leadership(now_ms)
+        self.election.drive_takeover(now_ms)
+        if self.leader is None:
+            self.election.on_silence(now_ms)
+            self._settle_leadership(now_ms)
+        if self.leader is not None:
+            self.leader.drive(now_ms)
+            silent_ms = now_ms - self.leader.contact_ms
+            if silent_ms > self.election.patience_ms and self.member.settings.quorum > 1:
+                self.election.step_down(now_ms)
+                self._settle_leadership(now_ms)
+
+    def _settle_leadership(self, now_ms: int) -> None:
+        if self.leader is not None and self.leader.is_over:
+            self.leader.give_up()
+            self.leader = None
+            if self._transfer is not None:
+                self.member.emit(Transferred(self._transfer[0]))
+                self._transfer = None
+        if self.leader is None and self.member.role is Role.LEADER:
+            self.leader = Leader(self.member, now_ms)
+
+    def _propose(self, proposals: tuple[Propose, ...], now_ms: int) -> None:
+        if self.leader is not None:
+            self.leader.propose(proposals, now_ms)
+            return
+        for proposal in proposals:
+            self.member.emit(Refused(proposal.token, DLedgerResponseCode.NOT_LEADER))
+
+    # Calls from others --------------------------------------------------------------------------------------
+
+    def _call(self, call: int, request: RequestOrResponse, now_ms: int) -> None:
+        refusal = self._misdirected(request)
+        if refusal is not None:
+            response = _RESPONSES[type(request)](code=refusal, term=self.member.term)
+            self.member.reply(call, request, response)
+            return
+        self.member.learn_features(request.local_id, request)
+        match request:
+            case HeartBeatRequest():
+                self.election.on_heartbeat(call, request, now_ms)
+            case VoteRequest():
+                self.election.on_vote(call, request, now_ms)
+            case PushEntryRequest():
+                self.follower.on_push(call, request, now_ms)
+            case LeadershipTransferRequest():
+                self.election.on_transfer(call, request, now_ms)
+            case _:
+                raise TypeError(f"not a call of the core: {type(request).__name__}")
+
+    def _misdirected(self, request: RequestOrResponse) -> DLedgerResponseCode | None:
+        settings = self.member.settings
+        if request.group != settings.group:
+            return DLedgerResponseCode.UNKNOWN_GROUP
+        if request.remote_id != settings.self_id:
+            return DLedgerResponseCode.UNKNOWN_MEMBER
+        return None
+
+    # Answers to our calls -----------------------------------------------------------------------------------
+
+    def _answer(self, answer: Answer, now_ms: int) -> None:
+        if answer.response is not None:
+            self.member.learn_features(answer.peer, answer.response)
+        newer: int | None = None
+        match answer.request, answer.response:
+            case VoteRequest() as request, (VoteResponse() | None) as response:
+                self.election.on_vote_answer(answer.peer, request, response, now_ms)
+            case HeartBeatRequest() as request, (HeartBeatResponse() | None) as response:
+                if self.leader is not None and request.term == self.leader.term:
+                    newer = self.leader.on_heartbeat_answer(answer.peer, answer.context, response)
+            case PushEntryRequest() as request, (PushEntryResponse() | None) as response:
+                if self.leader is not None and request.term == self.leader.term:
+                    newer = self.leader.on_push_answer(answer.peer, answer.context, request, response, now_ms)
+            case LeadershipTransferRequest(), (LeadershipTransferResponse() | None) as response:
+                self._handed_over(answer.context, response)
+            case _:
+                pass  # a peer that answers with something else is a peer that does not answer
+        if newer is not None and newer > self.member.term:
+            self.member.adopt_term(newer)
+            self.election.step_down(now_ms)
+
+    def _synced(self, index: int, term: int) -> None:
+        member = self.member
+        if index > member.synced_index and member.log.term(index) == term:
+            member.synced_index = index
+            self.follower.on_synced()
+
+    # Handing over -------------------------------------------------------------------------------------------
+
+    def _hand_over(self, to: str, token: int, now_ms: int) -> None:
+        """Stops taking proposals and asks the transferee, which the group elects once its log is complete
+        (`DLedgerServer.handleLeadershipTransfer`)."""
+        member, leader = self.member, self.leader
+        if leader is None:
+            member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+        elif to not in leader.peers:
+            member.emit(Refused(token, DLedgerResponseCode.UNKNOWN_MEMBER))
+        elif leader.transferring_until_ms is not None:
+            member.emit(Refused(token, DLedgerResponseCode.LEADER_TRANSFERRING))
+        elif member.log.end_index - leader.peers[to].match_index > member.settings.push_in_flight_max:
+            member.emit(Refused(token, DLedgerResponseCode.FALL_BEHIND_TOO_MUCH))
+        else:
+            leader.transferring_until_ms = now_ms + 2 * member.settings.transfer_wait_max_ms
+            request = LeadershipTransferRequest(
+                transfer_id=member.settings.self_id,
+                transferee_id=to,
+                take_leadership_ledger_index=member.log.end_index,
+            )
+            member.addressed(request, to)
+            context = member.context()
+            self._transfer = (token, context)
+            member.emit(Send(to, context, request))
+
+    def _handed_over(self, context: int, response: LeadershipTransferResponse | None) -> None:
+        if self._transfer is None or self._transfer[1] != context:
+            return
+        token, _ = self._transfer
+        self._transfer = None
+        if response is not None and response.code == DLedgerResponseCode.SUCCESS:
+            self.member.emit(Transferred(token))
+            return
+        if self.leader is not None:
+            self.leader.transferring_until_ms = None
+        self.member.emit(Refused(token, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED))

@@ -1,0 +1,215 @@
+"""What goes into the core and what comes out of it. Times are milliseconds of one monotonic clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import msgspec
+
+from epochmq_protocol.dledger import DLedgerResponseCode, RequestOrResponse
+
+
+class Role(Enum):
+    """What a peer is. Java's MemberState.Role."""
+
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """One peer's settings; defaults are DLedgerConfig's, ours where DLedger has none."""
+
+    group: str
+    self_id: str
+    peers: tuple[str, ...]
+    """Ids of all peers, this one among them."""
+    file_size: int = 1 << 30
+    """Bytes of a data file. Positions depend on it, so all peers of a group must have the same."""
+
+    heartbeat_interval_ms: int = 2000
+    heartbeat_leaks_max: int = 3
+    """Intervals without a sign of life after which a follower, or a leader without a quorum, becomes a
+    candidate."""
+    vote_interval_min_ms: int = 300
+    vote_interval_max_ms: int = 1000
+    rpc_timeout_ms: int = 3000
+    """After this long an unanswered compare, truncate or vote is given up."""
+
+    push_in_flight_max: int = 1000
+    """Entries sent to one peer and not yet answered."""
+    push_in_flight_bytes_max: int = 8 << 20
+    push_batch_max: int = 256
+    """Entries of one push."""
+    push_batch_bytes_max: int = 256 << 10
+    push_calls_max: int = 2
+    """Pushes to one peer under way before what does not fill a batch waits: one is made durable there, one is
+    on its way. What comes meanwhile leaves together."""
+    push_timeout_ms: int = 1000
+    """An unanswered push is taken for lost after this long, and the peer compared anew."""
+    push_pause_ms: int = 500
+    """How long a peer that answered with an error is left alone."""
+    commit_push_interval_ms: int = 1000
+    """An idle follower is told the committed index this often."""
+
+    pending_max: int = 10000
+    """Proposals that wait for their quorum; one more is refused with LEADER_PENDING_FULL."""
+    ack_wait_max_ms: int = 2500
+    """A proposal not committed by then is answered WAIT_QUORUM_ACK_TIMEOUT; it may still be committed
+    later."""
+    transfer_wait_max_ms: int = 1000
+    entry_of_own_term: bool = True
+    """A new leader appends an entry with an empty body, so that what earlier terms left behind becomes
+    committed (Raft §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
+
+    @property
+    def quorum(self) -> int:
+        """How many peers are a majority."""
+        return len(self.peers) // 2 + 1
+
+
+Jitter = Callable[[], float]
+"""A number in [0, 1), by the driver's generator: elections need randomness, the core has none."""
+
+
+# Inputs -----------------------------------------------------------------------------------------------------
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A peer's (or client's) request; its answer is a `Reply` with the same `call`."""
+
+    call: int
+    request: RequestOrResponse
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What came of a `Send`: the peer's response, or None when there was none in time."""
+
+    peer: str
+    context: int
+    request: RequestOrResponse
+    response: RequestOrResponse | None
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Append these bodies, one entry each, as one proposal; `token` comes back in `Committed` or
+    `Refused`."""
+
+    token: int
+    bodies: tuple[bytes, ...]
+
+
+class Together(msgspec.Struct, frozen=True):
+    """Proposals that came at once: written, and pushed, together."""
+
+    proposals: tuple[Propose, ...]
+
+
+class ReadIndex(msgspec.Struct, frozen=True):
+    """Does this peer still lead? Answered by `ReadReady` after a quorum round trip that began after this
+    input (Raft §6.4), or by `Refused`."""
+
+    token: int
+
+
+class Synced(msgspec.Struct, frozen=True):
+    """The log is durable up to this entry. The term tells a late report about entries that were cut since."""
+
+    index: int
+    term: int
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """Hand leadership to this peer."""
+
+    to: str
+    token: int
+
+
+Input = Tick | Call | Answer | Propose | Together | ReadIndex | Synced | Transfer
+
+
+# Effects, to be carried out in their order ------------------------------------------------------------------
+
+
+class SaveVote(msgspec.Struct, frozen=True):
+    """Make term and vote durable before any later effect leaves the machine."""
+
+    term: int
+    voted_for: str | None
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Call a peer; hand what comes back in as `Answer` with the same `context`."""
+
+    peer: str
+    context: int
+    request: RequestOrResponse
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Answer a `Call`."""
+
+    call: int
+    response: RequestOrResponse
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Entries up to this index are committed, and will be applied in order."""
+
+    index: int
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """A proposal is committed; its last entry stands at `index`, byte `pos`."""
+
+    token: int
+    index: int
+    pos: int
+    term: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A proposal, read or transfer failed. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT leave a proposal's fate
+    open; every other code means that nothing was appended."""
+
+    token: int
+    code: DLedgerResponseCode
+
+
+class ReadReady(msgspec.Struct, frozen=True):
+    """This peer led at some moment after the `ReadIndex`; reads are good once `index` is applied."""
+
+    token: int
+    index: int
+    term: int
+
+
+class Transferred(msgspec.Struct, frozen=True):
+    """The transferee says that it leads."""
+
+    token: int
+
+
+class RoleChanged(msgspec.Struct, frozen=True):
+    """Role, term or known leader changed."""
+
+    role: Role
+    term: int
+    leader: str | None
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """Something that must not happen was asked of this peer, and refused; a person should read it."""
+
+    text: str
+
+
+Effect = (
+    SaveVote | Send | Reply | Commit | Committed | Refused | ReadReady | Transferred | RoleChanged | Alarm
+)

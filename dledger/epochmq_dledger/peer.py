@@ -1,0 +1,483 @@
+"""A DLedger peer at work: the core, its directory, its calls.
+
+The loop's thread owns everything; one worker thread makes the log durable, for all entries written meanwhile
+at once (group commit). Order of things in one turn: the core takes an input, term and vote are saved, calls
+leave, answers leave; what vouches for entries waits until the worker has synced them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.types import (
+    Alarm,
+    Answer,
+    Call,
+    Commit,
+    Committed,
+    Effect,
+    Input,
+    Propose,
+    ReadIndex,
+    ReadReady,
+    Refused,
+    Reply,
+    Role,
+    RoleChanged,
+    SaveVote,
+    Send,
+    Settings,
+    Synced,
+    Tick,
+    Together,
+    Transfer,
+    Transferred,
+)
+from epochmq_dledger.store import state_files
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import sync_and_close
+from epochmq_protocol.dledger import (
+    REQUEST_CODES,
+    RESPONSE_TYPES,
+    DLedgerEntry,
+    DLedgerResponseCode,
+    RequestOrResponse,
+    decode_body,
+    encode_body,
+)
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import request as make_request
+from epochmq_protocol.transport.client import RemotingClient
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CHECKPOINT_INTERVAL_S = 3.0
+FLUSH_INTERVAL_S = 0.01
+"""How long an asynchronous flush waits for more (DLedger: 10 ms)."""
+APPLY_MAX = 1000
+"""Entries applied in one turn of the loop; the rest follows in the next."""
+
+
+class NotAppended(EpochMQError):  # noqa: N818 (says what happened)
+    """A proposal, read or transfer that failed, with DLedger's code. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT
+    leave open whether a proposal will be committed."""
+
+    def __init__(self, code: DLedgerResponseCode) -> None:
+        super().__init__(f"{code.name} ({code.value})")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Appended:
+    """Where a proposal's last entry stands."""
+
+    index: int
+    pos: int
+    term: int
+
+
+class DLedgerPeer:
+    """One peer. `apply` is called with each committed entry, in order, once per life; `on_role` when role,
+    term or leader change; `on_fatal` when the disk failed in a way after which nothing can be promised.
+    `flush_async`: entries are acknowledged once they are written, and synced soon after, as DLedger does."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        addresses: dict[str, str],
+        folder: Path,
+        client: RemotingClient,
+        *,
+        apply: Callable[[DLedgerEntry], None],
+        on_role: Callable[[RoleChanged], None] = lambda _: None,
+        on_fatal: Callable[[Exception], None] = lambda _: None,
+        flush_async: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.addresses = addresses
+        self.folder = folder
+        self.applied_index = -1
+        self.log = FileLog(folder, settings.file_size)
+        self._client = client
+        self._apply = apply
+        self._on_role = on_role
+        self._on_fatal = on_fatal
+        self._flush_async = flush_async
+        self._node: Node | None = None
+        self._inputs: deque[Input] = deque()
+        self._proposals: list[Propose] = []
+        self._stepping = False
+        self._stopping = False
+        self._tokens = 0
+        self._waiting: dict[int, Callable[[Appended | NotAppended], None]] = {}
+        self._reads: dict[int, Callable[[int | NotAppended], None]] = {}
+        self._until_applied: list[tuple[int, Callable[[], None]]] = []
+        self._replies: dict[int, Callable[[RequestOrResponse], None]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._worker = ThreadPoolExecutor(1, "dledger-sync")
+        self._sync: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._catch_up: asyncio.Handle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._checkpointed = (-1, -1)
+        self._checkpoint_at = 0.0
+        self._failed: Exception | None = None
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recovers the directory, applies what is known to be committed, and takes part."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        term, voted_for = state_files.load_vote(self.folder)
+        self.log.open()
+        sync_and_close(self.log.take_dirty())
+        committed = min(state_files.load_committed(self.folder), self.log.end_index)
+        self.applied_index = max(self.log.begin_index - 1, -1)
+        self._node = Node(
+            self.settings,
+            self.log,
+            random.random,
+            self._now(),
+            term=term,
+            voted_for=voted_for,
+            committed=committed,
+        )
+        while self.applied_index < committed:
+            self._apply_some()
+        self._checkpoint_at = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
+        self._wake_in_time()
+
+    async def stop(self) -> None:
+        """Ends this peer; what it has promised is on disk."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._catch_up is not None:
+            self._catch_up.cancel()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        if self._sync is not None:
+            await asyncio.wait([self._sync])
+        for token in list(self._waiting):
+            self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
+        for token in list(self._reads):
+            self._read_outcome(token, NotAppended(DLedgerResponseCode.NOT_LEADER))
+        if self._node is not None:
+            if self._failed is None:
+                sync_and_close(self.log.take_dirty())
+                self._checkpoint()
+            self.log.close()
+            self._node = None
+        self._worker.shutdown()
+
+    def _now(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _wake_in_time(self) -> None:
+        """Keeps a timer for the core's next deadline. One that is set too early wakes for nothing and is set
+        anew then: most steps move the deadline further away."""
+        if self._node is None or self._stopping or self._failed is not None:
+            return
+        at = self._node.next_deadline_ms() / 1000
+        if self._sync is None:
+            at = min(at, self._checkpoint_at)
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._checkpoint_if_due()
+        self._feed(Tick())
+
+    def _checkpoint_if_due(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._checkpoint_at and self._sync is None and self._failed is None:
+            self._checkpoint_at = now_s + CHECKPOINT_INTERVAL_S
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        now = (self.log.end_index, self.committed_index)
+        if now != self._checkpointed:
+            state_files.save_checkpoint(self.folder, *now)
+            self._checkpointed = now
+
+    # What it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The core of a started peer."""
+        assert self._node is not None, "not started"
+        return self._node
+
+    @property
+    def role(self) -> Role:
+        """What this peer is now."""
+        return self.node.role
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self.node.member.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader this peer knows of."""
+        return self.node.member.leader
+
+    @property
+    def committed_index(self) -> int:
+        """How far this peer knows the log to be committed."""
+        return self.node.member.committed_index
+
+    # What it does -------------------------------------------------------------------------------------------
+
+    def submit(self, bodies: tuple[bytes, ...], done: Callable[[Appended | NotAppended], None]) -> None:
+        """Appends entries; `done` is told once they are committed and applied here, or why not."""
+        self._tokens += 1
+        self._waiting[self._tokens] = done
+        self._proposals.append(Propose(self._tokens, bodies))
+        if len(self._proposals) == 1:
+            asyncio.get_running_loop().call_soon(self._feed_proposals)
+
+    def _feed_proposals(self) -> None:
+        """What one turn of the loop brought goes into the log, and to the peers, together."""
+        proposals, self._proposals = tuple(self._proposals), []
+        self._feed(Together(proposals))
+
+    def prove(self, done: Callable[[int | NotAppended], None]) -> None:
+        """Proves that this peer leads, by a quorum round trip that begins after this call. `done` is told an
+        index that is applied and at least as new as everything committed before the call, or NotAppended: it
+        does not lead."""
+        self._tokens += 1
+        self._reads[self._tokens] = done
+        self._feed(ReadIndex(self._tokens))
+
+    async def propose(self, *bodies: bytes) -> Appended:
+        """`submit`, awaited. NotAppended says why not."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.submit(bodies, lambda outcome: _resolve(future, outcome))
+        return await future
+
+    async def read_index(self) -> int:
+        """`prove`, awaited. NotAppended: this peer does not lead."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.prove(lambda outcome: _resolve(future, outcome))
+        return await future
+
+    async def transfer(self, to: str) -> None:
+        """Hands leadership to a peer. NotAppended says why not."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._tokens += 1
+        self._waiting[self._tokens] = lambda outcome: _resolve(future, outcome)
+        self._feed(Transfer(to, self._tokens))
+        await future
+
+    def call(self, request: RequestOrResponse, reply: Callable[[RequestOrResponse], None]) -> None:
+        """Takes a peer's call; `reply` gets the answer, at once or once it may be given."""
+        self._tokens += 1
+        self._replies[self._tokens] = reply
+        self._feed(Call(self._tokens, request))
+
+    # Effects ------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: Input) -> None:
+        """One input after another: what comes while effects are carried out waits until all of them are, for
+        a vote must be saved before anything that follows from it leaves."""
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                self._step(self._inputs.popleft())
+        finally:
+            self._stepping = False
+        if self._node is not None:
+            self._sync_if_needed()
+            self._wake_in_time()
+
+    def _step(self, event: Input) -> None:
+        if self._node is None or self._failed is not None:
+            self._refuse(event)
+            return
+        try:
+            for effect in self._node.step(event, self._now()):
+                self._carry_out(effect)
+        except OSError as error:
+            self._fail_for_good(error)
+
+    def _refuse(self, event: Input) -> None:
+        if isinstance(event, Together):
+            for proposal in event.proposals:
+                self._refuse(proposal)
+        elif isinstance(event, Propose | ReadIndex | Transfer):
+            self._carry_out(Refused(event.token, DLedgerResponseCode.DISK_ERROR))
+        elif isinstance(event, Call):
+            self._replies.pop(event.call, None)
+
+    def _fail_for_good(self, error: Exception) -> None:
+        """After a failed write or sync of promises nothing may be promised: the pages may be gone, and a
+        second sync would say that all is well."""
+        log.critical("%s: %s; this peer stops taking part", self.folder, error)
+        self._failed = error
+        self._on_fatal(error)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SaveVote(term=term, voted_for=voted_for):
+                state_files.save_vote(self.folder, term, voted_for)
+            case Send():
+                task = asyncio.get_running_loop().create_task(self._send(effect))
+                self._calls.add(task)
+                task.add_done_callback(self._calls.discard)
+            case Reply(call=call, response=response):
+                reply = self._replies.pop(call, None)
+                if reply is not None:
+                    reply(response)
+            case Commit():
+                self._apply_some()
+            case Committed(token=token, index=index, pos=pos, term=term):
+                done = Appended(index, pos, term)
+                self._once_applied(index, lambda: self._outcome(token, done))
+            case Transferred(token=token):
+                self._outcome(token, Appended(-1, -1, self.term))
+            case Refused(token=token, code=code):
+                self._outcome(token, NotAppended(code))
+                self._read_outcome(token, NotAppended(code))
+            case ReadReady(token=token, index=index):
+                self._once_applied(index, lambda: self._read_outcome(token, index))
+            case RoleChanged():
+                log.info("%s: %s of term %d, leader %s", *_names(self, effect))
+                self._on_role(effect)
+            case Alarm(text=text):
+                log.error("%s: %s", self.settings.self_id, text)
+
+    def _outcome(self, token: int, outcome: Appended | NotAppended) -> None:
+        done = self._waiting.pop(token, None)
+        if done is not None:
+            done(outcome)
+
+    def _read_outcome(self, token: int, outcome: int | NotAppended) -> None:
+        done = self._reads.pop(token, None)
+        if done is not None:
+            done(outcome)
+
+    def _apply_some(self) -> None:
+        last = min(self.committed_index, self.applied_index + APPLY_MAX)
+        while self.applied_index < last:
+            entry = self.log.entry(self.applied_index + 1)
+            assert entry is not None, f"committed entry {self.applied_index + 1} is not in the log"
+            self._apply(entry)
+            self.applied_index += 1
+        if self.applied_index < self.committed_index and self._catch_up is None:
+            self._catch_up = asyncio.get_running_loop().call_soon(self._go_on_applying)
+        while self._until_applied and self._until_applied[0][0] <= self.applied_index:
+            self._until_applied.pop(0)[1]()
+
+    def _go_on_applying(self) -> None:
+        self._catch_up = None
+        if self._node is not None:
+            self._apply_some()
+
+    def _once_applied(self, index: int, action: Callable[[], None]) -> None:
+        """Does something as soon as an index is applied, which is now unless there was too much for one
+        turn."""
+        if index <= self.applied_index:
+            action()
+        else:
+            self._until_applied.append((index, action))
+
+    async def _send(self, send: Send) -> None:
+        code = REQUEST_CODES[type(send.request)]
+        response: RequestOrResponse | None = None
+        try:
+            answer = await self._client.call(
+                self.addresses[send.peer],
+                make_request(code, body=encode_body(send.request)),
+                self.settings.rpc_timeout_ms,
+            )
+            response = decode_body(RESPONSE_TYPES[code], answer.body)
+        except EpochMQError as error:
+            log.debug("%s to %s: %s", type(send.request).__name__, send.peer, error)
+        self._feed(Answer(send.peer, send.context, send.request, response))
+
+    # Durability ---------------------------------------------------------------------------------------------
+
+    def _sync_if_needed(self) -> None:
+        if (self._sync is not None and not self._flush_async) or self._failed is not None:
+            return
+        member = self.node.member
+        if self.log.end_index <= member.synced_index:
+            return
+        index, term = self.log.end_index, self.log.end_term
+        if self._flush_async:
+            self._flush_soon()
+            self._feed(Synced(index, term))
+            return
+        fds = self.log.take_dirty()
+        loop = asyncio.get_running_loop()
+        self._sync = loop.run_in_executor(self._worker, sync_and_close, fds)
+        self._sync.add_done_callback(lambda done: self._on_synced(done, index, term))
+
+    def _flush_soon(self) -> None:
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._flush)
+
+    def _flush(self) -> None:
+        """In the background, for what is acknowledged already."""
+        self._flush_timer = None
+        if self._failed is not None or self._stopping:
+            return
+        if self._sync is not None:
+            self._flush_soon()
+            return
+        loop = asyncio.get_running_loop()
+        self._sync = loop.run_in_executor(self._worker, sync_and_close, self.log.take_dirty())
+        self._sync.add_done_callback(self._on_flushed)
+
+    def _on_flushed(self, done: asyncio.Future[None]) -> None:
+        self._sync = None
+        error = done.exception()
+        if error is not None:
+            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
+        elif self._node is not None and not self._stopping:
+            self._checkpoint_if_due()
+            self._wake_in_time()
+
+    def _on_synced(self, done: asyncio.Future[None], index: int, term: int) -> None:
+        self._sync = None
+        error = done.exception()
+        if error is not None:
+            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
+        elif self._node is not None:
+            self._checkpoint_if_due()
+            self._feed(Synced(index, term))
+
+
+def _names(peer: DLedgerPeer, effect: RoleChanged) -> tuple[str, str, int, str | None]:
+    return peer.settings.self_id, effect.role.value, effect.term, effect.leader
+
+
+def _resolve(future: asyncio.Future[T], outcome: T | NotAppended) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, NotAppended):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,1 @@
+"""The resource model, the renderer from resources to pods, and the runtimes that run them."""

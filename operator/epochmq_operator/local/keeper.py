@@ -1,0 +1,223 @@
+"""Keeps one pod running: starts its process, watches it, starts it again when it ends, and stops it in
+order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from epochmq_operator.local.network import port_in_use
+from epochmq_operator.local.process import identify
+from epochmq_operator.local.readiness import Readiness
+from epochmq_operator.local.restart import Restarts
+from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.local.tasks import first, owned
+from epochmq_operator.render import Component, Pod
+
+CommandOf = Callable[[Pod], Sequence[str]]
+Prober = Callable[[Pod], Awaitable[Readiness]]
+
+GRACE_S = {Component.BROKER: 30.0, Component.CONTROLLER: 10.0, Component.NAMESERVER: 10.0}
+"""How long a process may take to end after it was asked to; a broker writes out what it holds first."""
+PROBE_STARTING_S = 0.1
+PROBE_READY_S = 1.0
+
+
+def command_of(pod: Pod) -> Sequence[str]:
+    """How a pod's process is started: this Python, this installation (`-P`: whatever lies in the working
+    directory), the pod's arguments."""
+    return [sys.executable, "-P", "-m", "epochmq", *pod.args]
+
+
+class PodKeeper:
+    """One pod. `run` is its whole life, as a task of the supervisor; `record` is what is known of it now."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        state: StateDirectory,
+        *,
+        prober: Prober,
+        command_of: CommandOf,
+        turn: Callable[[PodKeeper], Awaitable[None]],
+        changed: Callable[[PodKeeper], None],
+    ) -> None:
+        """`turn` returns when the pods that this one depends on are there; `changed` is told of every change
+        of `record`."""
+        self.pod = pod
+        self.record = PodRecord(
+            pod=pod.name,
+            group=pod.group,
+            component=pod.component,
+            address=pod.address,
+            phase=PodPhase.WAITING,
+            since_ms=_now_ms(),
+            log_offset=_size(state.log_path(pod.name)),
+        )
+        self.readiness = Readiness(False)
+        self._state = state
+        self._prober = prober
+        self._command_of = command_of
+        self._turn = turn
+        self._changed = changed
+        self._restarts = Restarts()
+        self._stop = asyncio.Event()
+        self._kill = asyncio.Event()
+        self._ready_since: float | None = None
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Asks the pod to end; `run` returns when it has. `kill`: at once."""
+        self._stop.set()
+        if kill:
+            self._kill.set()
+
+    def waits_for(self, pods: Sequence[str]) -> None:
+        """Notes what it waits for before it starts."""
+        self._enter(PodPhase.WAITING, "for " + ", ".join(pods))
+
+    async def run(self) -> None:
+        """Until `stop`."""
+        how = "not started"
+        while not self._stop.is_set():
+            await self._unless_stopped(self._turn(self))
+            if self._stop.is_set():
+                break
+            how = await self._one_life()
+            if self._stop.is_set():
+                break
+            ready_for = None if self._ready_since is None else time.monotonic() - self._ready_since
+            self._restarts = self._restarts.ended(ready_for)
+            self.record.restarts = self._restarts.total
+            self.record.failures = self._restarts.unready_row
+            delay_s = self._restarts.delay_s
+            self._enter(PodPhase.BACK_OFF, f"{how}; starts again after {delay_s:g} s")
+            await self._unless_stopped(asyncio.sleep(delay_s))
+        self._enter(PodPhase.STOPPED, how)
+
+    async def _unless_stopped(self, waiting: Awaitable[None]) -> None:
+        """Awaits, but no longer than until `stop`."""
+        async with owned(waiting) as wait, owned(self._stop.wait()) as stop:
+            await first(wait, stop)
+            if wait.done():
+                wait.result()
+
+    async def _one_life(self) -> str:
+        """Runs the process once, to its end; how it ended, in words."""
+        self._ready_since = None
+        self.readiness = Readiness(False)
+        if busy := port_in_use(self.pod):
+            return busy
+        try:
+            self._prepare()
+            process = await self._spawn()
+        except OSError as error:
+            return f"cannot be started: {error}"
+        try:
+            return await self._attend(process)
+        finally:
+            self.record.process = None
+            if process.returncode is None:  # only when this task is cancelled or has a bug
+                process.kill()
+
+    async def _attend(self, process: asyncio.subprocess.Process) -> str:
+        self.record.process = identify(process.pid)
+        self._enter(PodPhase.STARTING, "not ready yet")
+        async with (
+            owned(process.wait()) as ended,
+            owned(self._stop.wait()) as stop,
+            owned(self._watch()) as watch,
+        ):
+            await first(ended, stop, watch)
+            if watch.done():
+                watch.result()
+            if not ended.done():
+                watch.cancel()
+                await self._end(process, ended)
+            return _how(ended.result())
+
+    def _prepare(self) -> None:
+        for volume in self.pod.volumes:
+            Path(volume.path).mkdir(parents=True, exist_ok=True)
+        for file in self.pod.config_files:
+            path = Path(file.path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8")
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        path = self._state.log_path(self.pod.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as log:
+            self.record.log_offset = log.tell()
+            # A session of its own: Ctrl-C in the terminal is for the supervisor, which stops pods in order.
+            return await asyncio.create_subprocess_exec(
+                *self._command_of(self.pod),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=self._state.absolute,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )
+
+    async def _watch(self) -> None:
+        """Asks the pod how it is, and notes it, until cancelled."""
+        while True:
+            readiness = await self._prober(self.pod)
+            self.readiness = readiness
+            if readiness.ready:
+                if self._ready_since is None:
+                    self._ready_since = time.monotonic()
+                    self._restarts = self._restarts.ready()
+                    self.record.failures = 0
+                self._enter(PodPhase.READY)
+            elif self._ready_since is None:
+                self._enter(PodPhase.STARTING, readiness.reason)
+            else:
+                self._enter(PodPhase.UNREADY, readiness.reason)
+            await asyncio.sleep(PROBE_READY_S if readiness.ready else PROBE_STARTING_S)
+
+    async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
+        self.readiness = Readiness(False)
+        self._enter(PodPhase.STOPPING)
+        # The process is an unreaped child of ours until `ended` is done: its number cannot be another's.
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        async with owned(self._kill.wait()) as kill:
+            grace_s = GRACE_S[self.pod.component]
+            await first(ended, kill, timeout_s=grace_s)
+        if not ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await ended
+
+    def _enter(self, phase: PodPhase, reason: str = "") -> None:
+        record = self.record
+        if (record.phase, record.reason) == (phase, reason):
+            return
+        if record.phase is not phase:
+            record.since_ms = _now_ms()
+        record.phase, record.reason = phase, reason
+        self._changed(self)
+
+
+def _how(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        return f"ended by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"ended by signal {-returncode}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

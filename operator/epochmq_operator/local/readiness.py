@@ -1,0 +1,113 @@
+"""Whether a pod is ready, asked as its clients would: over its own port, and of the nameservers they ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochmq_operator.render import BrokerProbe, ControllerProbe, NameserverProbe, Probe
+from epochmq_protocol import fastjson
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.transport import RemotingClient
+
+PROBE_TIMEOUT_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFigures:
+    """What a controller says of itself. `role` is `leader`, `follower`, or `candidate` while it knows of no
+    leader; `term` and `committed_index` are of its Raft log, None from a controller that does not tell."""
+
+    role: str
+    leader_address: str | None
+    term: int | None
+    committed_index: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The answer. `reason` says what is not as it should be; `broker_id` is the one the broker is registered
+    under; `figures` are the broker's own runtime figures (RocketMQ's runtimeInfo), empty for others, and
+    `controller` is None for others."""
+
+    ready: bool
+    reason: str = ""
+    broker_id: int | None = None
+    figures: dict[str, str] = field(default_factory=dict)
+    controller: ControllerFigures | None = None
+
+
+async def ask(client: RemotingClient, probe: Probe) -> Readiness:
+    """Asks once; each question may take `PROBE_TIMEOUT_MS`. Never raises for a peer's sake."""
+    try:
+        match probe:
+            case NameserverProbe():
+                await _body(client, probe.address, request(RequestCode.GET_BROKER_CLUSTER_INFO))
+                return Readiness(True)
+            case BrokerProbe():
+                return await _broker(client, probe)
+            case ControllerProbe():
+                return await _controller(client, probe)
+    except EpochMQError as error:
+        return Readiness(False, str(error))
+
+
+async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
+    runtime = await _body(client, probe.address, request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table = runtime.get("table")
+    figures = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
+    names = {"clusterName": probe.cluster, "brokerName": probe.broker_name}
+    broker_id: int | None = None
+    for nameserver in probe.nameservers:
+        question = request(RequestCode.GET_BROKER_MEMBER_GROUP, ext=names)
+        members = (await _body(client, nameserver, question)).get("brokerMemberGroup")
+        addresses = members.get("brokerAddrs") if isinstance(members, dict) else None
+        broker_id = next(
+            (int(key) for key, address in (addresses or {}).items() if address == probe.address), None
+        )
+        if broker_id is None:
+            reason = f"not registered at {nameserver} as {probe.broker_name} of {probe.cluster}"
+            return Readiness(False, reason, figures=figures)
+    return Readiness(True, broker_id=broker_id, figures=figures)
+
+
+async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readiness:
+    question = request(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    answer = await client.call(probe.address, question, PROBE_TIMEOUT_MS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteProtocolError(f"{probe.address} answered {answer.code}: {answer.remark or 'no remark'}")
+    ext = answer.ext or {}
+    leader = ext.get("controllerLeaderAddress")
+    leads = ext.get("isLeader") == "true"
+    role = "leader" if leads else "follower" if leader not in (None, probe.address) else "candidate"
+    figures = ControllerFigures(role, leader, _number(ext.get("term")), _number(ext.get("committedIndex")))
+    reason = ""
+    if ext.get("group") != probe.group:
+        reason = f"it is a controller of {ext.get('group')}"
+    elif role == "candidate":
+        reason = "no leader yet" if leader is None else "elected, has not applied its log yet"
+    elif probe.nameserver is not None:
+        try:
+            await _body(client, probe.nameserver, request(RequestCode.GET_BROKER_CLUSTER_INFO))
+        except EpochMQError as error:
+            reason = str(error)
+    return Readiness(not reason, reason, controller=figures)
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+async def _body(client: RemotingClient, address: str, question: Command) -> dict[Any, Any]:
+    answer = await client.call(address, question, PROBE_TIMEOUT_MS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteProtocolError(f"{address} answered {answer.code}: {answer.remark or 'no remark'}")
+    body = fastjson.loads(answer.body)
+    if not isinstance(body, dict):
+        raise RemoteProtocolError(f"{address} answered with a body that is no object")
+    return body

@@ -1,0 +1,94 @@
+"""The replica groups that a quorum of controllers keeps, asked of its leader."""
+
+from __future__ import annotations
+
+import msgspec
+
+from epochmq_operator.local.readiness import PROBE_TIMEOUT_MS
+from epochmq_protocol.bodies import BrokerReplicasInfo, from_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.transport import RemotingClient
+
+NAMES_AFTER, NAMES = "brokerNamesAfter", "brokerNames"
+"""See `docs/controller.md`: a controller of ours lists its groups."""
+PAGES_MAX = 20
+"""A controller lists 500 names a page."""
+
+
+class ReplicaOfController(msgspec.Struct, kw_only=True, rename="camel"):
+    """A replica as the controllers know it. `alive`: its heartbeats reach the leader."""
+
+    broker_id: int
+    address: str | None
+    alive: bool
+    in_sync: bool
+
+
+class ReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
+    """A replica group as the controllers know it; `master_id` and `master_address` are null without a
+    master."""
+
+    broker_name: str
+    master_id: int | None
+    master_address: str | None
+    master_epoch: int
+    sync_state_set_epoch: int
+    sync_state_set: list[int]
+    replicas: list[ReplicaOfController]
+
+
+async def replica_groups(client: RemotingClient, leader: str) -> list[ReplicaGroup]:
+    """All groups that the leader at this address (host:port) keeps, by name, up to a bound. EpochMQError when
+    it does not answer, or leads no more."""
+    found: list[ReplicaGroup] = []
+    after = ""
+    for _ in range(PAGES_MAX):
+        question = request(RequestCode.CONTROLLER_GET_METADATA_INFO, ext={NAMES_AFTER: after})
+        answer = await _answer(client, leader, question)
+        try:
+            names = msgspec.json.decode((answer.ext or {}).get(NAMES, "[]"), type=list[str])
+        except msgspec.DecodeError as error:
+            raise RemoteProtocolError(f"{leader} answered with {NAMES} that are no list: {error}") from None
+        if not names:
+            break
+        after = names[-1]
+        question = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode(names))
+        body = from_json(BrokerReplicasInfo, (await _answer(client, leader, question)).body)
+        found += _groups(body)
+    return found
+
+
+async def _answer(client: RemotingClient, leader: str, question: Command) -> Command:
+    answer = await client.call(leader, question, PROBE_TIMEOUT_MS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise EpochMQError(f"{leader} answered {answer.code}: {answer.remark or 'no remark'}")
+    return answer
+
+
+def _groups(body: BrokerReplicasInfo) -> list[ReplicaGroup]:
+    found: list[ReplicaGroup] = []
+    for name, info in sorted(body.replicas_info_table.items()):
+        replicas = [
+            ReplicaOfController(
+                broker_id=replica.broker_id or 0,
+                address=replica.broker_address,
+                alive=bool(replica.alive),
+                in_sync=in_sync,
+            )
+            for in_sync, replicas in ((True, info.in_sync_replicas), (False, info.not_in_sync_replicas))
+            for replica in replicas
+        ]
+        found.append(
+            ReplicaGroup(
+                broker_name=name,
+                master_id=info.master_broker_id,
+                master_address=info.master_address or None,
+                master_epoch=info.master_epoch,
+                sync_state_set_epoch=info.sync_state_set_epoch,
+                sync_state_set=sorted(replica.broker_id for replica in replicas if replica.in_sync),
+                replicas=sorted(replicas, key=lambda replica: replica.broker_id),
+            )
+        )
+    return found

@@ -1,0 +1,313 @@
+"""What `epochmq up` and `down` do, without a terminal: take resources in, start, wait, stop.
+
+One supervisor per state directory. `up` becomes it (in the foreground), starts one (`--detach`), or hands its
+resources to the one that runs; `down` asks it to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epochmq_operator.local.process import is_alive, send_signal
+from epochmq_operator.local.state import (
+    PodPhase,
+    PodRecord,
+    StateDirectory,
+    StateError,
+    digest_of,
+)
+from epochmq_operator.local.supervisor import Supervisor, end_leftovers
+from epochmq_operator.local.tasks import first, owned
+from epochmq_operator.render import controller_pod_name
+from epochmq_operator.resources import Group, Resources, show
+from epochmq_protocol.errors import EpochMQError
+
+READY_WAIT_S = 60.0
+DOWN_WAIT_S = 90.0
+"""Longer than all graces of a supervisor together."""
+FAILURES_MAX = 3
+"""So many ends in a row without having been ready, and a start has failed."""
+LOG_TAIL_LINES = 15
+_POLL_S = 0.05
+
+RELOAD = signal.SIGUSR1
+"""Tells a supervisor that resources.json changed. Not SIGHUP: that says the terminal is gone."""
+
+
+class NotReadyError(EpochMQError):
+    """What was started is not ready. The message names each pod that is not, why, and the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What taking resources in would change. `changes` has a readable line for each difference; empty:
+    none."""
+
+    merged: Resources
+    changes: tuple[str, ...]
+
+
+def plan(running: Resources, wanted: Resources) -> Plan:
+    """The wanted resources on top of the running ones: a group is replaced by one of its name, the others
+    stay."""
+    before = {(group.kind, group.name): group for group in running.groups}
+    after = dict(before)
+    changes: list[str] = []
+    for group in wanted.groups:
+        known = before.get((group.kind, group.name))
+        after[group.kind, group.name] = group
+        if known is None:
+            changes.append(f"{group.name}: new")
+        else:
+            old, new = known.model_dump(by_alias=True), group.model_dump(by_alias=True)
+            changes += [f"{group.name}: {line}" for line in differences(old, new)]
+    return Plan(Resources.of(after.values()), tuple(changes))
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
+    """A line for every field that differs: its path, what it was, what it is."""
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        was, now = old.get(key), new.get(key)
+        where = f"{path}.{key}" if path else key
+        if isinstance(was, dict) and isinstance(now, dict):
+            lines += differences(was, now, where)
+        elif key not in old:
+            lines.append(f"{where}: {show(now)} (was not set)")
+        elif key not in new:
+            lines.append(f"{where}: not set (was {show(was)})")
+        elif (type(was), was) != (type(now), now):  # 1 equals True, but is not the same in a configuration
+            lines.append(f"{where}: {show(was)} → {show(now)}")
+    return lines
+
+
+def one_namespace(resources: Resources) -> None:
+    """The local runtime keeps pods by name alone. StateError when two groups of one name came from two
+    namespaces, or are of two kinds."""
+    seen: dict[str, Group] = {}
+    for group in resources.groups:
+        other = seen.setdefault(group.name, group)
+        namespaces = other.metadata.namespace, group.metadata.namespace
+        if namespaces[0] != namespaces[1]:
+            raise StateError(
+                f"{group.name} is there in namespaces {namespaces[0]} and {namespaces[1]}; on this "
+                "machine run each namespace with a --state directory of its own"
+            )
+        if other.kind != group.kind:
+            raise StateError(
+                f"{group.name} is the name of a {other.kind} and of a {group.kind}; give one another"
+            )
+
+
+def same_quorums(state: StateDirectory, resources: Resources) -> None:
+    """StateError when controllers are to be more or fewer than those whose data is there: most of another
+    number may know nothing of what was acknowledged."""
+    for group in resources.controller_groups:
+        count = state.controllers_with_data(group.name)
+        if count is not None and count != group.spec.replicas:
+            raise StateError(
+                f"ControllerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the "
+                f"data under {state.path / 'volumes'} is that of {count}, and their number cannot be changed "
+                f"yet (to begin anew, run down and remove {controller_pod_name(group.name, '*')} there)"
+            )
+
+
+def detach(state: StateDirectory) -> None:
+    """Starts a supervisor of its own session for what resources.json says; returns once it is in charge. By
+    `up`, while `applying`. StateError with the end of its log when it does not get that far."""
+    command = [sys.executable, "-P", "-m", "epochmq", "supervise", "--state", str(state.absolute)]
+    log = os.open(state.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    logged_before = os.fstat(log).st_size
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + READY_WAIT_S
+    while True:
+        pods = state.pods()
+        if pods is not None and pods.by.pid == pid and pods.applied == digest_of(state.resources()):
+            return
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+        if ended or time.monotonic() > deadline:
+            said = _tail(state.supervisor_log, logged_before) or "it wrote nothing"
+            raise StateError(f"the supervisor did not start: {said}")
+        time.sleep(_POLL_S)
+
+
+def reload(state: StateDirectory) -> None:
+    """Tells the running supervisor that resources.json changed; returns once it has taken it in. By `up`,
+    while `applying`. StateError when it ends or does not react."""
+    wanted = digest_of(state.resources())
+    supervisor = state.supervisor()
+    deadline = time.monotonic() + DOWN_WAIT_S
+    if supervisor is None or not send_signal(supervisor, RELOAD):
+        raise StateError("the supervisor ended meanwhile; run up again")
+    while (pods := state.pods()) is None or (pods.by, pods.applied) != (supervisor, wanted):
+        if not is_alive(supervisor):
+            raise StateError(f"the supervisor ended; see {state.supervisor_log}")
+        if time.monotonic() > deadline:
+            raise StateError(f"the supervisor did not react within {DOWN_WAIT_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def unready(records: Iterable[PodRecord]) -> list[PodRecord]:
+    """The pods that are not ready, those that others wait for first."""
+    return sorted(
+        (record for record in records if record.phase is not PodPhase.READY),
+        key=lambda record: record.phase is PodPhase.WAITING,
+    )
+
+
+def has_failed(records: Iterable[PodRecord]) -> bool:
+    """Whether there is no point in waiting any longer: a pod keeps ending before it is ready."""
+    return any(record.failures >= FAILURES_MAX for record in records)
+
+
+def wait_ready(state: StateDirectory, timeout_s: float = READY_WAIT_S) -> list[PodRecord]:
+    """Waits until every pod is ready, and returns their records. NotReadyError when one keeps failing, or
+    when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        pods, supervisor = state.pods(), state.supervisor()
+        records = pods.pods if pods and pods.by == supervisor else []
+        left = unready(records)
+        if records and not left:
+            return records
+        if supervisor is None:
+            raise NotReadyError(f"the supervisor ended; see {state.supervisor_log}")
+        if has_failed(records):
+            raise NotReadyError(explain(state, left, "does not come up"))
+        if time.monotonic() > deadline:
+            raise NotReadyError(explain(state, left, f"not ready after {timeout_s:.0f} s"))
+        time.sleep(_POLL_S)
+
+
+def explain(state: StateDirectory, left: Sequence[PodRecord], what: str) -> str:
+    """What is wrong with these pods: each with its phase, why, and the end of its log."""
+    lines: list[str] = []
+    for record in left:
+        lines.append(
+            f"{record.pod} ({record.address}) {what}: {record.phase}: {record.reason or 'no reason known'}"
+        )
+        path = state.log_path(record.pod)
+        tail = _tail(path, record.log_offset) if record.phase is not PodPhase.WAITING else ""
+        if tail:
+            lines.append(f"  the end of {path}:")
+            lines += [f"    {_readable(line)}" for line in tail.splitlines()]
+    return "\n".join(lines) or f"{what}: nothing is known of any pod; see {state.supervisor_log}"
+
+
+def down(state: StateDirectory, say: Callable[[str], None]) -> bool:
+    """Ends everything that runs in this state directory, dependants first; False when nothing did. StateError
+    when something does not end. Volumes stay."""
+    if not state.exists():
+        return False
+    with state.applying():
+        supervisor = state.supervisor()
+        found = supervisor is not None
+        if supervisor is not None:
+            send_signal(supervisor, signal.SIGTERM)
+            deadline = time.monotonic() + DOWN_WAIT_S
+            while is_alive(supervisor) and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if is_alive(supervisor):
+                say("the supervisor does not end; killing it")
+                send_signal(supervisor, signal.SIGKILL)
+        pods = state.pods()
+        for record in reversed(pods.pods if pods and pods.by == supervisor else []):
+            if record.phase is PodPhase.STOPPED:
+                say(f"{record.pod}: {record.phase} ({record.reason})")
+        asyncio.run(_finish(state, say))
+    return found
+
+
+async def _finish(state: StateDirectory, say: Callable[[str], None]) -> None:
+    """What an orderly end leaves: nothing. What another one leaves is ended here."""
+    await state.lock()
+    try:
+        for name in await end_leftovers(state):
+            say(f"stopped {name}, which an earlier supervisor had left")
+        state.write_resources(Resources())
+    finally:
+        state.unlock()
+
+
+async def supervise(
+    supervisor: Supervisor, *, on_pass: Callable[[], None] | None = None, until: asyncio.Event | None = None
+) -> None:
+    """Runs a supervisor until SIGTERM, SIGINT or SIGHUP (or `until`), and stops it in order; another of these
+    signals meanwhile ends the pods at once. `on_pass` is called after each time the resources were taken
+    in."""
+    loop = asyncio.get_running_loop()
+    ending = until or asyncio.Event()
+    reload_asked = asyncio.Event()
+
+    def end() -> None:
+        if ending.is_set():
+            supervisor.kill()
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(RELOAD, reload_asked.set)
+    await supervisor.start()
+    try:
+        reload_asked.set()
+        while not ending.is_set():
+            if reload_asked.is_set():
+                reload_asked.clear()
+                await supervisor.reconcile()
+                if on_pass is not None:
+                    on_pass()
+            async with owned(ending.wait()) as end_asked, owned(reload_asked.wait()) as asked:
+                await first(end_asked, asked, supervisor.failure)
+            if supervisor.failure.done():
+                supervisor.failure.result()
+    finally:
+        ending.set()
+        await supervisor.stop()
+
+
+def _readable(line: str) -> str:
+    """A line of a log; of one in JSON the parts that a person looks for."""
+    try:
+        entry = msgspec.json.decode(line, type=_LogEntry)
+    except msgspec.DecodeError:
+        return line
+    return f"{entry.level}: {entry.event}" + (f"\n{entry.exception}" if entry.exception else "")
+
+
+class _LogEntry(msgspec.Struct):
+    level: str
+    event: str
+    exception: str = ""
+
+
+def _tail(path: Path, offset: int = 0) -> str:
+    """The last lines of a log, from `offset` on."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(offset, file.seek(0, os.SEEK_END) - 64 * 1024))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_TAIL_LINES:])

@@ -1,0 +1,289 @@
+"""What runs in a state directory, asked now: the shape that `epochmq status -o json` prints.
+
+The supervisor's own notes say which processes there are; whether they are ready is asked of the pods
+themselves, so that the answer holds although the supervisor may be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from epochmq_operator.local.process import is_alive
+from epochmq_operator.local.readiness import Readiness, ask
+from epochmq_operator.local.replica_groups import ReplicaGroup, replica_groups
+from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory, render_all
+from epochmq_operator.render import MASTER_BROKER_ID, Component, Pod
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.transport import RemotingClient
+
+
+class GroupPhase(StrEnum):
+    """How a group is as a whole. `Progressing`: on the way to where it should be; `Degraded`: not all of it
+    is ready, and it was; `Stopped`: nothing of it runs."""
+
+    READY = "Ready"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    STOPPED = "Stopped"
+
+
+class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """What every pod has. `pid` is null while no process runs; `reason` says why it is not ready."""
+
+    pod: str
+    address: str
+    pid: int | None
+    data_dir: str
+    ready: bool
+    phase: PodPhase
+    reason: str
+    restarts: int
+
+
+class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
+    """A broker. `admin_address` is null: this version has no sidecar. `role` is null while it is not
+    known."""
+
+    broker_id: int
+    role: str | None
+    ha_address: str
+    admin_address: str | None = None
+
+
+class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
+    """A controller. `role` is `leader`, `follower` or `candidate`; it, `term` and `committed_index` are null
+    while they are not known. `nameserver` is the address of the nameserver in its process, if there is
+    one."""
+
+    group: str
+    role: str | None
+    term: int | None
+    committed_index: int | None
+    nameserver: str | None
+
+
+class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """A quorum. `leader` is the pod that leads, null when there is none; `term` and `committed_index` are the
+    leader's. `replica_groups` are the groups it keeps, null when there is nobody to ask."""
+
+    name: str
+    phase: GroupPhase
+    leader: str | None
+    term: int | None
+    committed_index: int | None
+    nameservers: list[str]
+    replica_groups: list[ReplicaGroup] | None
+
+
+class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """A group. Without controllers there are no epochs and no SyncStateSet: null, and empty."""
+
+    name: str
+    broker_name: str
+    cluster: str
+    phase: GroupPhase
+    nameservers: list[str]
+    master_epoch: int | None = None
+    sync_state_set: list[int] = []
+    replicas: list[ReplicaStatus]
+
+
+class Status(msgspec.Struct, kw_only=True, rename="camel"):
+    """All that runs in a state directory. `supervisor_pid` is null when the supervisor is gone."""
+
+    state: str
+    supervisor_pid: int | None
+    nameservers: list[str]
+    nameserver_pods: list[PodStatus]
+    controllers: list[ControllerStatus]
+    controller_groups: list[ControllerGroupStatus]
+    broker_groups: list[BrokerGroupStatus]
+
+
+class Observed(msgspec.Struct, kw_only=True):
+    """A pod with what was found out about it."""
+
+    pod: Pod
+    record: PodRecord | None
+    alive: bool
+    readiness: Readiness
+
+    @property
+    def phase(self) -> PodPhase:
+        """The phase, by what is true now rather than when the supervisor last wrote."""
+        known = self.record.phase if self.record else PodPhase.STOPPED
+        if self.readiness.ready:
+            return known if known is PodPhase.STOPPING else PodPhase.READY
+        if not self.alive and known in (PodPhase.READY, PodPhase.UNREADY, PodPhase.STARTING):
+            return PodPhase.STOPPED
+        return PodPhase.UNREADY if known is PodPhase.READY else known
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything that was asked. `replica_groups` has an entry for each controller group with a leader that
+    answered."""
+
+    resources: Resources
+    pods: list[Observed]
+    replica_groups: dict[str, list[ReplicaGroup]]
+
+    @classmethod
+    def nothing(cls) -> Observation:
+        """Where nothing runs."""
+        return cls(Resources(), [], {})
+
+    def of(self, group: BrokerGroup | ControllerGroup) -> list[Observed]:
+        """A group's pods."""
+        return [o for o in self.pods if o.pod.group == group.name]
+
+
+async def observe(state: StateDirectory) -> Observation:
+    """Asks every pod of the resources that are to run here; each may take a second or two, all at once."""
+    resources, network, known = state.resources(), state.network(), state.pods()
+    if network is None or not resources.groups:
+        return Observation.nothing()
+    records = {record.pod: record for record in known.pods} if known else {}
+    pods = render_all(state, resources, network)
+    client = RemotingClient()
+    try:
+        answers = await asyncio.gather(*(ask(client, pod.probe) for pod in pods))
+        observed: list[Observed] = []
+        for pod, answer in zip(pods, answers, strict=True):
+            record = records.get(pod.name)
+            alive = record is not None and is_alive(record.process)
+            # Whatever answers at a pod's address while the pod has no process is not the pod.
+            readiness = answer if alive else Readiness(False, "no process")
+            observed.append(Observed(pod=pod, record=record, alive=alive, readiness=readiness))
+        leaders = [found for group in resources.controller_groups if (found := leader_of(group, observed))]
+        kept = await asyncio.gather(*(_kept(client, leader.pod) for leader in leaders))
+    finally:
+        await client.close()
+    lists = {
+        leader.pod.group: found for leader, found in zip(leaders, kept, strict=True) if found is not None
+    }
+    return Observation(resources, observed, lists)
+
+
+async def _kept(client: RemotingClient, leader: Pod) -> list[ReplicaGroup] | None:
+    try:
+        return await replica_groups(client, leader.port("remoting"))
+    except EpochMQError:  # it may have lost its office meanwhile
+        return None
+
+
+def leader_of(group: ControllerGroup, observed: list[Observed]) -> Observed | None:
+    """The controller that leads: of two that say so, the one of the later term."""
+    found = [
+        (o.readiness.controller.term or 0, o)
+        for o in observed
+        if o.pod.group == group.name and o.readiness.controller and o.readiness.controller.role == "leader"
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def report(state: StateDirectory, seen: Observation) -> Status:
+    """The answers in the shape that people and scripts read."""
+    supervisor = state.supervisor()
+    return Status(
+        state=str(state.path),
+        supervisor_pid=supervisor.pid if supervisor else None,
+        nameservers=nameservers_of(seen.pods),
+        nameserver_pods=[_pod(o, "data") for o in seen.pods if o.pod.component is Component.NAMESERVER],
+        controllers=[_controller(o) for o in seen.pods if o.pod.component is Component.CONTROLLER],
+        controller_groups=[controllers(group, seen) for group in seen.resources.controller_groups],
+        broker_groups=[_group(group, seen.of(group)) for group in seen.resources.broker_groups],
+    )
+
+
+def nameservers_of(observed: list[Observed]) -> list[str]:
+    """The addresses of all nameservers, those inside controllers included."""
+    return [address for o in observed if (address := _nameserver(o.pod)) is not None]
+
+
+def _nameserver(pod: Pod) -> str | None:
+    if pod.component is Component.NAMESERVER:
+        return pod.port("remoting")
+    return next((pod.port(port.name) for port in pod.ports if port.name == "nameserver"), None)
+
+
+def controllers(group: ControllerGroup, seen: Observation) -> ControllerGroupStatus:
+    """A quorum as a whole."""
+    pods = seen.of(group)
+    leader = leader_of(group, pods)
+    figures = leader.readiness.controller if leader else None
+    return ControllerGroupStatus(
+        name=group.name,
+        phase=_phase(pods),
+        leader=leader.pod.name if leader else None,
+        term=figures.term if figures else None,
+        committed_index=figures.committed_index if figures else None,
+        nameservers=nameservers_of(pods),
+        replica_groups=seen.replica_groups.get(group.name),
+    )
+
+
+def _controller(o: Observed) -> ControllerStatus:
+    figures = o.readiness.controller
+    return ControllerStatus(
+        **msgspec.structs.asdict(_pod(o, "data")),
+        group=o.pod.group,
+        role=figures.role if figures else None,
+        term=figures.term if figures else None,
+        committed_index=figures.committed_index if figures else None,
+        nameserver=_nameserver(o.pod),
+    )
+
+
+def _group(group: BrokerGroup, observed: list[Observed]) -> BrokerGroupStatus:
+    return BrokerGroupStatus(
+        name=group.name,
+        broker_name=group.broker_name,
+        cluster=group.spec.cluster,
+        phase=_phase(observed),
+        nameservers=[o.pod.port("remoting") for o in observed if o.pod.component is Component.NAMESERVER],
+        replicas=[_replica(o) for o in observed if o.pod.component is Component.BROKER],
+    )
+
+
+def _phase(observed: list[Observed]) -> GroupPhase:
+    if observed and all(o.readiness.ready for o in observed):
+        return GroupPhase.READY
+    if not any(o.alive for o in observed) and all(o.phase is PodPhase.STOPPED for o in observed):
+        return GroupPhase.STOPPED
+    coming = (PodPhase.WAITING, PodPhase.STARTING, PodPhase.READY)
+    failing = any(o.record is not None and o.record.restarts for o in observed if not o.readiness.ready)
+    if not failing and all(o.phase in coming for o in observed):
+        return GroupPhase.PROGRESSING
+    return GroupPhase.DEGRADED
+
+
+def _replica(o: Observed) -> ReplicaStatus:
+    # Without controllers the only replica is the master, and its id does not change.
+    broker_id = MASTER_BROKER_ID if o.readiness.broker_id is None else o.readiness.broker_id
+    role = "master" if broker_id == MASTER_BROKER_ID else "slave"
+    return ReplicaStatus(
+        **msgspec.structs.asdict(_pod(o, "store")),
+        broker_id=broker_id,
+        role=role if o.readiness.ready else None,
+        ha_address=o.pod.port("ha"),
+    )
+
+
+def _pod(o: Observed, volume: str) -> PodStatus:
+    process = o.record.process if o.record and o.alive else None
+    noted = o.record.reason if o.record else ""
+    return PodStatus(
+        pod=o.pod.name,
+        address=o.pod.port("remoting"),
+        pid=process.pid if process else None,
+        data_dir=next(v.path for v in o.pod.volumes if v.name == volume),
+        ready=o.readiness.ready,
+        phase=o.phase,
+        reason="" if o.readiness.ready else noted or o.readiness.reason,
+        restarts=o.record.restarts if o.record else 0,
+    )

@@ -1,0 +1,248 @@
+"""Runs what a state directory's resources ask for, as processes of its own.
+
+Level-triggered: every pass (`reconcile`) compares the pods that are wanted with those that run, stops what is
+gone or changed, and starts what is new or changed. Only one supervisor runs in a state directory; it holds
+its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from epochmq_operator.local import network
+from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
+from epochmq_operator.local.process import current, is_alive, send_signal
+from epochmq_operator.local.readiness import Readiness, ask
+from epochmq_operator.local.state import (
+    NetworkFile,
+    PodPhase,
+    PodRecord,
+    PodsFile,
+    StateDirectory,
+    StateError,
+    addresses_for,
+    digest_of,
+    render_all,
+)
+from epochmq_operator.render import START_ORDER, WAITS_FOR, Component, Pod
+from epochmq_operator.resources import Resources
+from epochmq_protocol.transport import RemotingClient
+
+log = logging.getLogger(__name__)
+
+TURN_MAX_S = 15.0
+"""How long a pod waits for those it depends on before it starts all the same: they may come back while it
+runs."""
+LOG_BYTES_MAX = 16 * 1024 * 1024
+LOG_CHECK_S = 60.0
+KILL_WAIT_S = 10.0
+_POLL_S = 0.05
+
+
+class Supervisor:
+    """The one that runs things in a state directory: `start`, then `reconcile` whenever the resources
+    changed, then `stop`."""
+
+    def __init__(
+        self,
+        state: StateDirectory,
+        *,
+        command_of: CommandOf = command_of,
+        prober: Prober | None = None,
+        on_change: Callable[[PodRecord], None] | None = None,
+    ) -> None:
+        """`on_change` is told of every change of a pod's record. `command_of` and `prober` are for tests."""
+        self._state = state
+        self._command_of = command_of
+        self._client = RemotingClient()
+        self._prober = prober or self._ask
+        self._on_change = on_change
+        self._claim: network.Claim | None = None
+        self._keepers: dict[str, tuple[PodKeeper, asyncio.Task[None]]] = {}
+        self._housekeeping: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._applied = ""
+        self._process = current()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails when this supervisor has a fault of its own and should be stopped."""
+
+    async def start(self) -> None:
+        """Takes the lock and a network, ends what a supervisor that died left behind. StateError or
+        NetworkError when that cannot be."""
+        await self._state.lock()
+        self._state.write_supervisor(self._process)
+        await end_leftovers(self._state)
+        known = self._state.network()
+        self._claim = network.claim(str(self._state.absolute), known.network if known else None)
+        if known is None or known.network != self._claim.network:
+            self._state.write_network(NetworkFile(network=self._claim.network, addresses={}))
+        self._housekeeping = asyncio.create_task(self._housekeep())
+
+    async def reconcile(self) -> None:
+        """Makes what runs what the resources ask for; returns when all is under way, not when it is ready."""
+        resources = self._state.resources()
+        known = self._state.network()
+        assert known is not None, "start() wrote it"
+        placed = addresses_for(resources, known)
+        self._state.write_network(placed)
+        wanted = {pod.name: pod for pod in render_all(self._state, resources, placed)}
+        unwanted = [k for k, _ in self._keepers.values() if wanted.get(k.pod.name) != k.pod]
+        await self._end(unwanted)
+        self._applied = digest_of(resources)
+        make_quorum_volumes(wanted.values())
+        for pod in wanted.values():
+            if pod.name not in self._keepers:
+                self._keep(pod)
+        self._write()
+
+    async def stop(self) -> None:
+        """Ends all pods, dependants first, and lets go of the state directory. The resources are forgotten:
+        what runs next is what the next `up` says."""
+        try:
+            await self._end([keeper for keeper, _ in self._keepers.values()], forget=False)
+            self._state.write_resources(Resources())
+        except OSError as error:
+            log.warning("resources.json cannot be written: %s", error)
+        finally:
+            if self._housekeeping is not None:
+                self._housekeeping.cancel()
+                await asyncio.wait({self._housekeeping})
+            await self._client.close()
+            if self._claim is not None:
+                self._claim.release()
+            self._state.unlock()
+
+    def kill(self) -> None:
+        """While `stop` is under way: no more patience with any pod."""
+        for keeper, _ in self._keepers.values():
+            keeper.stop(kill=True)
+
+    def pods(self) -> list[tuple[PodRecord, Readiness]]:
+        """What is known of each pod now."""
+        return [(keeper.record, keeper.readiness) for keeper, _ in self._keepers.values()]
+
+    # inside
+
+    async def _ask(self, pod: Pod) -> Readiness:
+        return await ask(self._client, pod.probe)
+
+    def _keep(self, pod: Pod) -> None:
+        keeper = PodKeeper(
+            pod,
+            self._state,
+            prober=self._prober,
+            command_of=self._command_of,
+            turn=self._turn,
+            changed=self._changed,
+        )
+        task = asyncio.create_task(keeper.run())
+        task.add_done_callback(self._ended)
+        self._keepers[pod.name] = keeper, task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failure.done():
+            self.failure.set_exception(error)
+
+    async def _end(self, keepers: Sequence[PodKeeper], *, forget: bool = True) -> None:
+        for component in reversed(START_ORDER):
+            tier = [keeper for keeper in keepers if keeper.pod.component is component]
+            for keeper in tier:
+                keeper.stop()
+            tasks = [self._keepers[keeper.pod.name][1] for keeper in tier]
+            if tasks:
+                await asyncio.wait(tasks)
+        if forget:
+            for keeper in keepers:
+                del self._keepers[keeper.pod.name]
+
+    async def _turn(self, keeper: PodKeeper) -> None:
+        """Returns when the pods of the group that come before this one are ready, at the latest after a
+        while."""
+        before = WAITS_FOR[keeper.pod.component]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TURN_MAX_S):
+                while awaited := self._awaited(keeper, before):
+                    keeper.waits_for(awaited)
+                    self._moved.clear()
+                    await self._moved.wait()
+
+    def _awaited(self, keeper: PodKeeper, before: Iterable[Component]) -> list[str]:
+        return [
+            other.pod.name
+            for other, _ in self._keepers.values()
+            if other.pod.group == keeper.pod.group
+            and other.pod.component in before
+            and other.record.phase is not PodPhase.READY
+        ]
+
+    def _changed(self, keeper: PodKeeper) -> None:
+        self._moved.set()
+        self._write()
+        if self._on_change is not None:
+            self._on_change(keeper.record)
+
+    def _write(self) -> None:
+        records = [keeper.record for keeper, _ in self._keepers.values()]
+        try:
+            self._state.write_pods(PodsFile(by=self._process, applied=self._applied, pods=records))
+        except OSError as error:  # a full disk must not take down what runs
+            log.warning("pods.json cannot be written: %s", error)
+
+    async def _housekeep(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            for name in self._keepers:
+                try:
+                    rotate(self._state.log_path(name))
+                except OSError as error:
+                    log.warning("the log of %s cannot be rotated: %s", name, error)
+
+
+def make_quorum_volumes(pods: Iterable[Pod]) -> None:
+    """Makes the volumes of all controllers before the first of them runs, so that what lies on the disk tells
+    how many there are (`StateDirectory.controllers_with_data`)."""
+    for pod in pods:
+        for volume in pod.volumes if pod.component is Component.CONTROLLER else ():
+            try:
+                Path(volume.path).mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # the pod's keeper meets it too, and says it
+                log.warning("%s cannot be made: %s", volume.path, error)
+
+
+def rotate(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
+    """Moves a log that has grown too long aside, in place of the one before. Its writer appends, and goes on
+    in the emptied file."""
+    if not path.exists() or path.stat().st_size <= bytes_max:
+        return
+    shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+    with path.open("r+b") as file:
+        file.truncate()
+
+
+async def end_leftovers(state: StateDirectory) -> list[str]:
+    """Ends pods that a supervisor which died left running, dependants first; their names. By the holder of
+    the lock. Only processes that pods.json names, and that are still the same, are signalled."""
+    known = state.pods()
+    left = [record for record in (known.pods if known else []) if is_alive(record.process)]
+    for component in reversed(START_ORDER):
+        tier = [record.process for record in left if record.component is component and record.process]
+        for process in tier:
+            send_signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S[component]
+        while any(is_alive(process) for process in tier):
+            late_s = time.monotonic() - deadline
+            if late_s > KILL_WAIT_S:
+                names = ", ".join(record.pod for record in left if is_alive(record.process))
+                raise StateError(f"{names}, of an earlier run, does not end, not even when killed")
+            if late_s > 0:
+                for process in tier:
+                    send_signal(process, signal.SIGKILL)
+            await asyncio.sleep(_POLL_S)
+    return [record.pod for record in left]

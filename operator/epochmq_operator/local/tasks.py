@@ -1,0 +1,26 @@
+"""Tasks that end with the block that owns them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@contextlib.asynccontextmanager
+async def owned(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
+    """The awaitable as a task that is cancelled, and has ended, when the block is left."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Waits until one of them is done."""
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,50 @@
+"""The bodies of requests and answers, under RocketMQ's names.
+
+They live by area: `bodies_client` (heartbeats, connections, locks, assignments), `bodies_admin` (statistics,
+offsets, lists, runtime information), `bodies_controller` (replicas, sync state sets, epochs, HA).
+`bodies_base` says how they are declared. Topics, groups and the registration are in `topics`, route data in
+`route`; they are named here as well.
+"""
+
+from __future__ import annotations
+
+from epochmq_protocol.bodies_admin import *  # noqa: F403 (each module lists its names)
+from epochmq_protocol.bodies_base import Body, MessageQueue, convert, from_json, to_json
+from epochmq_protocol.bodies_client import *  # noqa: F403
+from epochmq_protocol.bodies_controller import *  # noqa: F403
+from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData, encode_route
+from epochmq_protocol.topics import (
+    CreateTopicListRequestBody,
+    DataVersion,
+    GroupForbidden,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicConfigSerializeWrapper,
+)
+
+# The starred modules list their own names.
+__all__ = [
+    "Body",
+    "BrokerData",
+    "CreateTopicListRequestBody",
+    "DataVersion",
+    "GroupForbidden",
+    "MessageQueue",
+    "QueueData",
+    "RegisterBrokerBody",
+    "SubscriptionGroupConfig",
+    "SubscriptionGroupList",
+    "SubscriptionGroupWrapper",
+    "TopicConfig",
+    "TopicConfigAndQueueMapping",
+    "TopicConfigSerializeWrapper",
+    "TopicRouteData",
+    "convert",
+    "encode_route",
+    "from_json",
+    "to_json",
+]

@@ -1,0 +1,263 @@
+"""How a body is declared, written and read.
+
+A body is a struct whose fields are those of RocketMQ's class: snake_case attributes, camelCase on the wire
+unless `field(name=…)` says otherwise, a default for every field (fastjson never misses one). `to_json` writes
+it as fastjson does. `from_json` reads it as fastjson does: unknown names ignored, names matched without
+regard to case, `_` and `-` when there is no exact match, null and missing mean the default, numbers as texts
+and the other way round, enums by name or ordinal (unknown: the default). A value of the wrong shape is a
+BodyError.
+"""
+
+from __future__ import annotations
+
+import binascii
+import types
+from base64 import b64decode
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from epochmq_protocol import fastjson
+from epochmq_protocol.errors import BodyError
+from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN, Int, Long
+
+T = TypeVar("T")
+_Parse = Callable[[Any], Any]
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """Base of all bodies. `STRICT_FIRST`: peers write it as standard JSON with exact names, so the fast
+    parser is tried first."""
+
+    STRICT_FIRST: ClassVar[bool] = False
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """One queue of a topic on one broker; also the key of many maps."""
+
+    topic: str = ""
+    broker_name: str = ""
+    queue_id: Int = 0
+
+
+def to_json(body: Any) -> bytes:
+    """The body as fastjson writes it."""
+    return fastjson.dumps(body)
+
+
+def from_json(cls: type[T], data: bytes | str) -> T:
+    """The body in `data`. BodyError when it is not one."""
+    if getattr(cls, "STRICT_FIRST", False) and (b"$ref" if isinstance(data, bytes) else "$ref") not in data:  # type: ignore[operator]
+        try:
+            return cast(T, _strict(cast(Any, cls))(data))
+        except (ValueError, RecursionError):
+            pass  # loose JSON, or other types than declared: read it the long way
+    try:
+        value = fastjson.loads(data)
+    except BodyError:
+        raise
+    except Exception as error:
+        raise BodyError(f"{cls.__name__}: {error}") from None
+    return convert(cls, value)
+
+
+def convert(cls: type[T], value: Any) -> T:
+    """A body from plain values (what `fastjson.loads` gives)."""
+    return cast(T, _parser(cast(Any, cls), cls.__name__)(value))
+
+
+@cache
+def _strict(cls: type) -> Callable[[bytes | str], Any]:
+    return msgspec.json.Decoder(cls).decode
+
+
+def _wrong(name: str, value: Any, expected: str) -> BodyError:
+    return BodyError(f"{name}={value!r:.100}: expected {expected}")
+
+
+@cache
+def _parser(hint: Any, name: str) -> _Parse:
+    """value -> value of the type, for one place in a body (`name` appears in errors). None never reaches it,
+    except for Any."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _parser(next(choice for choice in get_args(hint) if choice is not type(None)), name)
+    if origin is Annotated:
+        return _integer(name, *_bounds(hint))
+    if origin in (list, set, frozenset, tuple):
+        return _sequence(_parser(get_args(hint)[0], f"{name}[]"), origin, name)
+    if origin is dict:
+        key_hint, item_hint = get_args(hint)
+        return _mapping(_parser(key_hint, f"{name} key"), _parser(item_hint, f"{name}[…]"), name)
+    if hint is str:
+        return fastjson.as_text
+    if hint is int:
+        return _integer(name, LONG_MIN, LONG_MAX)
+    if hint is bool:
+        return _boolean(name)
+    if hint is float:
+        return _floating(name)
+    if hint is bytes:
+        return _base64(name)
+    if hint is Any:
+        return lambda value: value
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return _struct(hint)
+    raise TypeError(f"{name}: {hint} is not a type of a body")
+
+
+def _bounds(hint: Any) -> tuple[int, int]:
+    meta = next(extra for extra in get_args(hint)[1:] if isinstance(extra, msgspec.Meta))
+    return int(meta.ge or 0), int(meta.le or 0)
+
+
+def _integer(name: str, low: int, high: int) -> _Parse:
+    expected = "a 64-bit integer" if high == LONG_MAX else "a 32-bit integer"
+
+    def parse(given: Any) -> int | None:
+        value = given
+        if type(value) is not int:
+            if isinstance(value, str):
+                if not value.strip() or value == "null":
+                    return None
+                value = fastjson.parse_int(value)
+            elif isinstance(value, bool):
+                return int(value)
+            elif isinstance(value, float) and abs(value) < 1e19:
+                value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            raise _wrong(name, given, expected)
+        return value
+
+    return parse
+
+
+def _boolean(name: str) -> _Parse:
+    def parse(value: Any) -> bool | None:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return value == 1
+        word = value.lower() if isinstance(value, str) else "?"
+        if word in ("", "null"):
+            return None
+        if word in ("true", "1", "y", "t"):
+            return True
+        if word in ("false", "0", "n", "f"):
+            return False
+        raise _wrong(name, value, "true or false")
+
+    return parse
+
+
+def _floating(name: str) -> _Parse:
+    def parse(value: Any) -> float | None:
+        if isinstance(value, str) and value.strip() in ("", "null"):
+            return None
+        try:
+            return float(value)
+        except (ValueError, TypeError, OverflowError):
+            raise _wrong(name, value, "a number") from None
+
+    return parse
+
+
+def _base64(name: str) -> _Parse:
+    def parse(value: Any) -> bytes:
+        try:
+            return b64decode(value)
+        except (binascii.Error, ValueError, TypeError):
+            raise _wrong(name, value, "base64") from None
+
+    return parse
+
+
+def _enum(cls: type[Enum]) -> _Parse:
+    by_name: dict[Any, Any] = {member.name.upper(): member for member in cls}
+    by_ordinal = list(cls)
+
+    def parse(value: Any) -> Enum | None:
+        if isinstance(value, str):
+            return by_name.get(value.upper())
+        if type(value) is int and 0 <= value < len(by_ordinal):
+            return by_ordinal[value]
+        return None
+
+    return parse
+
+
+def _sequence(parse_item: _Parse, make: Callable[[Any], Any], name: str) -> _Parse:
+    def parse(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _wrong(name, value, "a list")
+        items = [parse_item(item) for item in value if item is not None]
+        return make(item for item in items if item is not None)
+
+    return parse
+
+
+def _mapping(parse_key: _Parse, parse_item: _Parse, name: str) -> _Parse:
+    def parse(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise _wrong(name, value, "an object")
+        found: dict[Any, Any] = {}
+        for key, item in value.items():
+            if item is not None:
+                parsed, parsed_key = parse_item(item), parse_key(key)
+                if parsed is not None and parsed_key is not None:
+                    found[parsed_key] = parsed
+        return found
+
+    return parse
+
+
+def _struct(cls: type[msgspec.Struct]) -> _Parse:
+    """Built on first use: a struct may hold itself by way of others."""
+    plan: dict[str, tuple[str, _Parse]] = {}
+    loose: dict[str, tuple[str, _Parse]] = {}
+
+    def prepare() -> None:
+        hints = get_type_hints(cls, include_extras=True)
+        for field in msgspec.structs.fields(cls):
+            entry = (field.name, _parser(hints[field.name], f"{cls.__name__}.{field.encode_name}"))
+            loose[_loosened(field.encode_name)] = entry
+            plan[field.encode_name] = entry
+
+    def parse(value: Any) -> Any:
+        if not plan:
+            prepare()
+        if isinstance(value, tuple):  # the canonical form of an object that is a map key
+            try:
+                value = dict(value)
+            except (ValueError, TypeError):
+                raise _wrong(cls.__name__, value, "an object") from None
+        if not isinstance(value, dict):
+            raise _wrong(cls.__name__, value, "an object")
+        attributes: dict[str, Any] = {}
+        for key, item in value.items():
+            entry = plan.get(key)
+            if entry is None:
+                entry = loose.get(_loosened(key)) if isinstance(key, str) else None
+                if entry is None or entry[0] in attributes:
+                    continue
+            if item is not None:
+                parsed = entry[1](item)
+                if parsed is not None:
+                    attributes[entry[0]] = parsed
+        return cls(**attributes)
+
+    return parse
+
+
+def _loosened(name: str) -> str:
+    """fastjson's smart match: case, `_`, `-` and a leading `is` do not count."""
+    name = name.replace("_", "").replace("-", "").lower()
+    return name[2:] if name.startswith("is") else name
+
+
+__all__ = ["Body", "Int", "Long", "MessageQueue", "convert", "from_json", "to_json"]

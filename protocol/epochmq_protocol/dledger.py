@@ -1,0 +1,345 @@
+"""DLedger's remote calls and log entries, as DLedger 0.3.1.2 writes them.
+
+A call is a remoting frame whose body is one of these objects in JSON; the answer's remoting code is always
+200 and the DLedger code stands inside the body. Bodies of entries travel as base64, which is how msgspec
+writes `bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from epochmq_protocol.errors import RemoteProtocolError
+
+ENTRY_MAGIC = 1
+FILLER_MAGIC = -1
+"""Starts the unused rest of a data file; an int with the number of bytes left follows."""
+ENTRY_HEADER_SIZE = 48
+"""Bytes before an entry's body: the 44-byte header and the 4-byte body length
+(`DLedgerEntry.BODY_OFFSET`)."""
+FILLER_SIZE_MIN = 8
+INDEX_UNIT_SIZE = 32
+
+_ENTRY_HEADER = struct.Struct(">iiqqqiiii")
+_INDEX_UNIT = struct.Struct(">iqiqq")
+
+
+class DLedgerRequestCode(IntEnum):
+    """Remoting codes of DLedger's calls (`DLedgerRequestCode`)."""
+
+    METADATA = 50000
+    APPEND = 50001
+    GET = 50002
+    VOTE = 51001
+    HEART_BEAT = 51002
+    PULL = 51003
+    PUSH = 51004
+    LEADERSHIP_TRANSFER = 51005
+
+
+class DLedgerResponseCode(IntEnum):
+    """Codes inside a DLedger answer's body (`DLedgerResponseCode`)."""
+
+    UNKNOWN = -1
+    SUCCESS = 200
+    TIMEOUT = 300
+    METADATA_ERROR = 301
+    NETWORK_ERROR = 302
+    UNSUPPORTED = 303
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    UNEXPECTED_MEMBER = 402
+    EXPIRED_TERM = 403
+    NOT_LEADER = 404
+    NOT_FOLLOWER = 405
+    INCONSISTENT_STATE = 406
+    INCONSISTENT_TERM = 407
+    INCONSISTENT_INDEX = 408
+    INCONSISTENT_LEADER = 409
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    REPEATED_REQUEST = 412
+    REPEATED_PUSH = 413
+    DISK_ERROR = 414
+    DISK_FULL = 415
+    TERM_NOT_READY = 416
+    FALL_BEHIND_TOO_MUCH = 417
+    TAKE_LEADERSHIP_FAILED = 418
+    INDEX_LESS_THAN_LOCAL_BEGIN = 419
+    REQUEST_WITH_EMPTY_BODYS = 420
+    PUSH_REQUEST_IS_FULL = 421
+    INTERNAL_ERROR = 500
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    ILLEGAL_MEMBER_STATE = 504
+    LEADER_NOT_READY = 505
+    LEADER_TRANSFERRING = 506
+
+
+class VoteResult(StrEnum):
+    """`VoteResponse.RESULT`."""
+
+    UNKNOWN = "UNKNOWN"
+    ACCEPT = "ACCEPT"
+    REJECT_UNKNOWN_LEADER = "REJECT_UNKNOWN_LEADER"
+    REJECT_UNEXPECTED_LEADER = "REJECT_UNEXPECTED_LEADER"
+    REJECT_EXPIRED_VOTE_TERM = "REJECT_EXPIRED_VOTE_TERM"
+    REJECT_ALREADY_VOTED = "REJECT_ALREADY_VOTED"
+    REJECT_ALREADY_HAS_LEADER = "REJECT_ALREADY_HAS_LEADER"
+    REJECT_TERM_NOT_READY = "REJECT_TERM_NOT_READY"
+    REJECT_TERM_SMALL_THAN_LEDGER = "REJECT_TERM_SMALL_THAN_LEDGER"
+    REJECT_EXPIRED_LEDGER_TERM = "REJECT_EXPIRED_LEDGER_TERM"
+    REJECT_SMALL_LEDGER_END_INDEX = "REJECT_SMALL_LEDGER_END_INDEX"
+    REJECT_TAKING_LEADERSHIP = "REJECT_TAKING_LEADERSHIP"
+
+
+class PushType(StrEnum):
+    """`PushEntryRequest.Type`."""
+
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+
+
+class DLedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry of the log. `pos` is its absolute byte offset in the data files, `size` = 48 + len(body).
+
+    Equality is Java's, which leaves the two checksums out (both are always 0 in 0.3.1.2).
+    """
+
+    index: int
+    term: int
+    pos: int
+    body: bytes
+    size: int
+    magic: int = ENTRY_MAGIC
+    channel: int = 0
+    chain_crc: int = 0
+    body_crc: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DLedgerEntry):
+            return NotImplemented
+        return (
+            self.index == other.index
+            and self.term == other.term
+            and self.pos == other.pos
+            and self.size == other.size
+            and self.magic == other.magic
+            and self.channel == other.channel
+            and self.body == other.body
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.index, self.term, self.pos))
+
+
+def encode_entry(entry: DLedgerEntry) -> bytes:
+    """The entry's bytes in a data file (`DLedgerEntryCoder.encode`)."""
+    body = entry.body
+    return (
+        _ENTRY_HEADER.pack(
+            entry.magic,
+            ENTRY_HEADER_SIZE + len(body),
+            entry.index,
+            entry.term,
+            entry.pos,
+            entry.channel,
+            entry.chain_crc,
+            entry.body_crc,
+            len(body),
+        )
+        + body
+    )
+
+
+def decode_entry(data: bytes | memoryview, at: int = 0) -> DLedgerEntry:
+    """The entry that starts at byte `at` of `data`; RemoteProtocolError where there is none, whole and
+    well-formed."""
+    if len(data) - at < ENTRY_HEADER_SIZE:
+        raise RemoteProtocolError(
+            f"entry header at {at}: {len(data) - at} bytes, expected {ENTRY_HEADER_SIZE}"
+        )
+    magic, size, index, term, pos, channel, chain_crc, body_crc, length = _ENTRY_HEADER.unpack_from(data, at)
+    if magic != ENTRY_MAGIC:
+        raise RemoteProtocolError(f"entry magic at {at}: {magic}, expected {ENTRY_MAGIC}")
+    if length < 0 or size != ENTRY_HEADER_SIZE + length or len(data) - at < size:
+        raise RemoteProtocolError(
+            f"entry at {at}: size {size}, body length {length}, {len(data) - at} bytes there"
+        )
+    body = bytes(data[at + ENTRY_HEADER_SIZE : at + size])
+    return DLedgerEntry(index, term, pos, body, size, magic, channel, chain_crc, body_crc)
+
+
+def encode_index_unit(entry: DLedgerEntry) -> bytes:
+    """The entry's 32 bytes in an index file: magic, pos, size, index, term
+    (`DLedgerEntryCoder.encodeIndex`)."""
+    return _INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
+
+
+def decode_index_unit(data: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, int]:
+    """(magic, pos, size, index, term) of the index unit at byte `at`."""
+    if len(data) - at < INDEX_UNIT_SIZE:
+        raise RemoteProtocolError(f"index unit at {at}: {len(data) - at} bytes, expected {INDEX_UNIT_SIZE}")
+    magic, pos, size, index, term = _INDEX_UNIT.unpack_from(data, at)
+    return magic, pos, size, index, term
+
+
+class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):
+    """What every call and every answer carries. `remote_id` is the receiver, `local_id` the sender."""
+
+    group: str | None = None
+    remote_id: str | None = None
+    local_id: str | None = None
+    leader_id: str | None = None
+    code: int = DLedgerResponseCode.SUCCESS
+    term: int = -1
+    epochmq: int | None = None
+    """Not DLedger's: the extensions this peer knows (`FEATURE_…` bits). Java peers ignore it and send
+    none."""
+
+
+FEATURE_PRE_VOTE = 1
+FEATURES = FEATURE_PRE_VOTE
+"""The extensions of this release, as it announces them."""
+
+
+class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """A leader's sign of life; `leader_id` is the sender."""
+
+
+class HeartBeatResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """A success carries neither group nor term in Java."""
+
+
+class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """`leader_id` is the candidate. `pre_vote` (ours): would you vote for me? Nothing is recorded."""
+
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+    pre_vote: bool | None = None
+
+
+class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """`term` is the voter's, by which a candidate learns of newer ones."""
+
+    vote_result: VoteResult = VoteResult.UNKNOWN
+
+
+class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """One of the four pushes. APPEND carries `entry` or, for several in one call, `batch_entry`."""
+
+    commit_index: int = -1
+    type: PushType = PushType.APPEND
+    entry: DLedgerEntry | None = None
+    batch_entry: list[DLedgerEntry] = []
+    total_size: int = 0
+
+    @property
+    def entries(self) -> list[DLedgerEntry]:
+        """The pushed entries, in either form."""
+        return self.batch_entry or ([self.entry] if self.entry is not None else [])
+
+
+class PushEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """`index` is the first pushed index, `count` how many; begin and end are the follower's log."""
+
+    index: int | None = None
+    count: int = 0
+    begin_index: int = -1
+    end_index: int = -1
+
+
+class AppendEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """A client's append; `batch_msgs` holds several bodies."""
+
+    body: bytes | None = None
+    batch_msgs: list[bytes] | None = None
+
+
+class AppendEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """Where the entry stands, -1 when it does not."""
+
+    index: int = -1
+    pos: int = -1
+
+
+class GetEntriesRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """A client's read; only the entry at `begin_index` is answered."""
+
+    begin_index: int | None = None
+    max_size: int = 0
+    index_list: list[int] | None = None
+
+
+class GetEntriesResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """The entries read."""
+
+    entries: list[DLedgerEntry] = []
+
+
+class MetadataRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """Who leads, and who the peers are."""
+
+
+class MetadataResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """`peers` maps id to address."""
+
+    peers: dict[str, str] = {}
+
+
+class LeadershipTransferRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """`transfer_id` hands leadership to `transferee_id`, which must have the log up to the index given."""
+
+    transfer_id: str | None = None
+    transferee_id: str | None = None
+    take_leadership_ledger_index: int = -1
+
+
+class LeadershipTransferResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """200 once the transferee leads."""
+
+
+REQUEST_TYPES: dict[int, type[RequestOrResponse]] = {
+    DLedgerRequestCode.METADATA: MetadataRequest,
+    DLedgerRequestCode.APPEND: AppendEntryRequest,
+    DLedgerRequestCode.GET: GetEntriesRequest,
+    DLedgerRequestCode.VOTE: VoteRequest,
+    DLedgerRequestCode.HEART_BEAT: HeartBeatRequest,
+    DLedgerRequestCode.PUSH: PushEntryRequest,
+    DLedgerRequestCode.LEADERSHIP_TRANSFER: LeadershipTransferRequest,
+}
+RESPONSE_TYPES: dict[int, type[RequestOrResponse]] = {
+    DLedgerRequestCode.METADATA: MetadataResponse,
+    DLedgerRequestCode.APPEND: AppendEntryResponse,
+    DLedgerRequestCode.GET: GetEntriesResponse,
+    DLedgerRequestCode.VOTE: VoteResponse,
+    DLedgerRequestCode.HEART_BEAT: HeartBeatResponse,
+    DLedgerRequestCode.PUSH: PushEntryResponse,
+    DLedgerRequestCode.LEADERSHIP_TRANSFER: LeadershipTransferResponse,
+}
+REQUEST_CODES: dict[type[RequestOrResponse], DLedgerRequestCode] = {
+    body: DLedgerRequestCode(code) for code, body in REQUEST_TYPES.items()
+}
+
+B = TypeVar("B", bound=RequestOrResponse)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_body(body: RequestOrResponse) -> bytes:
+    """The body's JSON. fastjson reads an explicit null as absent, so None fields may stand."""
+    return _encoder.encode(body)
+
+
+def decode_body(kind: type[B], data: bytes) -> B:
+    """The body that a peer sent; RemoteProtocolError names what does not fit."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"{kind.__name__}: {error}") from error

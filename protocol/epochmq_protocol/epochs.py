@@ -1,0 +1,78 @@
+"""Epochs of a replicated log: which master wrote from where. The entries, their file, and their form in a
+handshake.
+
+An epoch begins when a master takes over and ends where the next one begins; the last one has no end. The file
+(`epochFileCheckpoint`) is text: the number of entries, a checksum of the lines below, and a line
+`epoch-startOffset` for each, ascending (RocketMQ's `EpochFileCache`, `CheckpointFile`).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from epochmq_protocol.errors import RemoteProtocolError
+
+ENTRY_SIZE = 12
+_ENTRY = struct.Struct(">iq")
+OFFSET_MAX = (1 << 63) - 1
+"""The end of an epoch that has not ended."""
+
+
+class EpochEntry(msgspec.Struct, frozen=True, order=True):
+    """The master of `epoch` wrote from byte `start_offset` of the log."""
+
+    epoch: int
+    start_offset: int
+
+
+def encode_entries(entries: Sequence[EpochEntry]) -> bytes:
+    """The entries as a handshake carries them: epoch (4), start offset (8), each."""
+    return b"".join(_ENTRY.pack(entry.epoch, entry.start_offset) for entry in entries)
+
+
+def decode_entries(data: bytes | memoryview) -> list[EpochEntry]:
+    """The entries of a handshake. RemoteProtocolError unless they are whole and ascend."""
+    if len(data) % ENTRY_SIZE:
+        raise RemoteProtocolError(f"epoch entries of {len(data)} bytes, expected a multiple of {ENTRY_SIZE}")
+    entries = [EpochEntry(*fields) for fields in _ENTRY.iter_unpack(data)]
+    _require_ascending(entries)
+    return entries
+
+
+def _require_ascending(entries: Sequence[EpochEntry]) -> None:
+    for before, after in pairwise(entries):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            raise RemoteProtocolError(f"epoch entries do not ascend: {before} before {after}")
+    if entries and (entries[0].epoch < 0 or entries[0].start_offset < 0):
+        raise RemoteProtocolError(f"epoch entry below zero: {entries[0]}")
+
+
+def format_file(entries: Sequence[EpochEntry]) -> str:
+    """The file's text. Java reads and writes the same."""
+    lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in entries)
+    return f"{len(entries)}\n{zlib.crc32(lines.encode()) & 0x7FFFFFFF}\n{lines}"
+
+
+def parse_file(text: str) -> list[EpochEntry]:
+    """The entries of a file's text. RemoteProtocolError when count, checksum, a line or the order is wrong:
+    then the `.bak` beside it is to be read. A checksum of 0 is not checked."""
+    lines = text.splitlines()
+    try:
+        count, checksum = int(lines[0]), int(lines[1])
+        entries = [EpochEntry(*(int(part) for part in line.split("-"))) for line in lines[2:] if line]
+    except (IndexError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"epoch file: {error}, expected count, checksum, epoch-startOffset …"
+        ) from None
+    if count != len(entries):
+        raise RemoteProtocolError(f"epoch file: {len(entries)} entries, {count} announced")
+    body = "".join(f"{line}\n" for line in lines[2:] if line)
+    if checksum and checksum != zlib.crc32(body.encode()) & 0x7FFFFFFF:
+        raise RemoteProtocolError(f"epoch file: checksum {checksum} does not fit its lines")
+    _require_ascending(entries)
+    return entries

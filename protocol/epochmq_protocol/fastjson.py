@@ -1,0 +1,348 @@
+"""JSON as fastjson 1.2.83 writes and reads it.
+
+What differs from the standard: integer map keys may be unquoted (`{0:"a"}`); a map keyed by objects has the
+object itself as key (`{{"brokerName":"b","queueId":0,"topic":"t"}:1}`); one object met twice in a document is
+written once and then referred to by `{"$ref":"$.path"}`; the reader is lenient (unquoted keys, single quotes,
+comments, extra commas).
+
+`loads` gives plain values. Keys are always hashable: text and number keys come back as `str` (quoted or not
+makes no difference), an object key as the tuple of its (name, value) items sorted by name: `(("brokerName",
+"b"), ("queueId", 0), ("topic", "t"))`. Nesting is bounded by DEPTH_MAX in everything the lenient reader or
+reference resolution returns, and what references expand to is bounded by NODES_MAX.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+from epochmq_protocol.errors import RemoteProtocolError
+
+DEPTH_MAX: Final = 100
+NODES_MAX: Final = 2_000_000  # values a document may expand to through references
+
+_SPACE: Final = re.compile(r"(?:[\s\ufeff\x08]+|//[^\n]*|/\*.*?\*/)*", re.S)
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?", re.A)
+_SUFFIX: Final = re.compile(r"[LBSFD](?![\w$])")
+_WORD: Final = re.compile(r"[A-Za-z_$\u0080-\uffff][\w$\-.@%]*")
+_DOUBLE_QUOTED: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.S)
+_SINGLE_QUOTED: Final = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.S)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.S)
+_ESCAPED: Final = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "F": "\f", "r": "\r", "v": "\v"} | {
+    str(digit): chr(digit) for digit in range(8)
+}
+_WORDS: Final[dict[str, Any]] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "undefined": None,
+    "NaN": None,
+}
+_INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,40}\s*", re.A)
+_DIGITS_MAX: Final = 40
+
+
+def loads(data: bytes | str) -> Any:
+    """Any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else."""
+    try:
+        value = orjson.loads(data)
+    except ValueError:
+        text = data.decode("utf-8", "replace") if isinstance(data, bytes | bytearray | memoryview) else data
+        value = _Reader(text).document()
+        has_reference = "$ref" in text
+    else:
+        has_reference = (b"$ref" if isinstance(data, bytes) else "$ref") in data  # type: ignore[operator]
+    return resolve_references(value) if has_reference else value
+
+
+def parse_int(text: str) -> int | None:
+    """A whole number written in decimal (blanks around it allowed), else None."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def as_text(value: Any) -> str:
+    """A value where fastjson's target is a String: scalars as Java prints them, objects and lists as their
+    JSON."""
+    if isinstance(value, str):
+        return value
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int | float):
+        return str(value)
+    from epochmq_protocol import fastjson_write  # the writer needs this module's names
+
+    try:
+        return fastjson_write.dumps(value).decode()
+    except (ValueError, TypeError, RecursionError):
+        raise RemoteProtocolError(
+            f"a JSON {type(value).__name__} that is nested too deep for a text"
+        ) from None
+
+
+def well_formed(text: str) -> str:
+    """The text with lone surrogates replaced by `?`, as Java's encoder does: it can always be written as
+    UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace").replace("\ufffd", "?")
+    return text
+
+
+def object_key(value: Any) -> Any:
+    """A hashable stand-in for a value that is used as a map key: objects become sorted item tuples, lists
+    become tuples."""
+    if isinstance(value, dict):
+        items = sorted(value.items(), key=lambda item: str(item[0]))
+        return tuple((name, object_key(item)) for name, item in items)
+    if isinstance(value, list):
+        return tuple(object_key(item) for item in value)
+    return value
+
+
+class _Reader:
+    """The lenient reader: recursive descent with a depth bound."""
+
+    __slots__ = ("_at", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def document(self) -> Any:
+        self._skip()
+        value = self._value(0)
+        self._skip()
+        if self._at < len(self._text):
+            raise self._wrong("the end of the document")
+        return value
+
+    def _skip(self) -> str:
+        """Past blanks and comments; the next character, or "" at the end."""
+        text, at = self._text, self._at
+        char = text[at : at + 1]
+        if char in " \t\r\n/\f\b\ufeff" or char.isspace():
+            found = _SPACE.match(text, at)
+            self._at = at = found.end() if found else at
+            char = text[at : at + 1]
+        return char
+
+    def _wrong(self, expected: str) -> RemoteProtocolError:
+        seen = self._text[self._at : self._at + 20]
+        return RemoteProtocolError(f"JSON at {self._at}: {seen!r} where {expected} was expected")
+
+    def _value(self, depth: int) -> Any:
+        text, at = self._text, self._at
+        char = text[at : at + 1]
+        if char == "{":
+            return self._object(depth + 1)
+        if char == "[":
+            return self._array(depth + 1)
+        if char in ('"', "'") and char:
+            return self._string(char)
+        found = _NUMBER.match(text, at)
+        if found:
+            return self._number(found)
+        word = _WORD.match(text, at)
+        if word and word.group() in _WORDS:
+            self._at = word.end()
+            return _WORDS[word.group()]
+        raise self._wrong("a value")
+
+    def _string(self, quote: str) -> str:
+        found = (_DOUBLE_QUOTED if quote == '"' else _SINGLE_QUOTED).match(self._text, self._at)
+        if not found:
+            raise self._wrong(f"a text closed by {quote}")
+        self._at = found.end()
+        text = found.group(1)
+        if "\\" in text:
+            text = _ESCAPE.sub(_unescape, text)
+        return text if text.isascii() else well_formed(_join_surrogates(text))
+
+    def _number(self, found: re.Match[str]) -> int | float:
+        text, self._at = found.group(), found.end()
+        suffix = _SUFFIX.match(self._text, self._at)
+        if suffix:
+            self._at = suffix.end()
+        if found.group(1) or found.group(2) or found.group(3) or len(text) > _DIGITS_MAX:
+            return float(text)
+        return int(text)
+
+    def _array(self, depth: int) -> list[Any]:
+        self._descend(depth)
+        items: list[Any] = []
+        while True:
+            char = self._skip()
+            if char == "]":
+                self._at += 1
+                return items
+            if char == ",":
+                self._at += 1
+                continue
+            items.append(self._value(depth))
+            if self._skip() not in (",", "]"):
+                raise self._wrong("`,` or `]`")
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        self._descend(depth)
+        fields: dict[Any, Any] = {}
+        while True:
+            char = self._skip()
+            if char == "}":
+                self._at += 1
+                return fields
+            if char == ",":
+                self._at += 1
+                continue
+            key = self._key(char, depth)
+            if self._skip() != ":":
+                raise self._wrong("`:`")
+            self._at += 1
+            self._skip()
+            fields[key] = self._value(depth)
+            if self._skip() not in (",", "}"):
+                raise self._wrong("`,` or `}`")
+
+    def _key(self, char: str, depth: int) -> Any:
+        if char in ('"', "'") and char:
+            return self._string(char)
+        if char in ("{", "[") and char:
+            return object_key(self._value(depth))
+        found = _NUMBER.match(self._text, self._at)
+        if found:
+            return as_text(self._number(found))
+        word = _WORD.match(self._text, self._at)
+        if word:
+            self._at = word.end()
+            return word.group()
+        raise self._wrong("a key")
+
+    def _descend(self, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise self._wrong(f"nesting of at most {DEPTH_MAX}")
+        self._at += 1
+
+
+def _unescape(found: re.Match[str]) -> str:
+    code = found.group(1)
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ESCAPED.get(code, code)
+
+
+def _join_surrogates(text: str) -> str:
+    """Pairs of surrogate escapes become the character they stand for."""
+    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
+
+
+# ------------------------------------------------------------------------------------------------- references
+
+
+class _Node:
+    """What a finished value expands to: how many values, how deep."""
+
+    __slots__ = ("depth", "size")
+
+    def __init__(self, size: int, depth: int) -> None:
+        self.size = size
+        self.depth = depth
+
+
+def resolve_references(document: Any) -> Any:
+    """The document with every `{"$ref": …}` replaced by what it refers to. References point backwards
+    (fastjson writes an object in full where it meets it first); one to an enclosing object, to something
+    later or to nothing becomes None."""
+    return _Resolver(document).run()
+
+
+class _Resolver:
+    """One walk in document order. A value counts as a target only when it is finished, so no cycle can
+    arise."""
+
+    def __init__(self, document: Any) -> None:
+        self._root = document
+        self._finished: dict[int, _Node] = {}
+
+    def run(self) -> Any:
+        value, _ = self._walk(self._root, 0)
+        return value
+
+    def _walk(self, value: Any, depth: int) -> tuple[Any, _Node]:
+        if not isinstance(value, dict | list):
+            return value, _SCALAR
+        if depth > DEPTH_MAX:
+            raise RemoteProtocolError(f"JSON nested deeper than {DEPTH_MAX}")
+        if isinstance(value, dict) and len(value) == 1 and isinstance(value.get("$ref"), str):
+            return self._target(value["$ref"])
+        size, deepest = 1, 0
+        entries = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        for key, item in entries:
+            if not isinstance(item, dict | list):
+                size += 1
+                continue
+            resolved, node = self._walk(item, depth + 1)
+            value[key] = resolved
+            size += node.size
+            deepest = max(deepest, node.depth)
+            if size > NODES_MAX or depth + deepest > DEPTH_MAX:
+                raise RemoteProtocolError(
+                    f"JSON references expand to more than {NODES_MAX} values or {DEPTH_MAX} levels"
+                )
+        node = _Node(size, deepest + 1)
+        self._finished[id(value)] = node
+        return value, node
+
+    def _target(self, path: str) -> tuple[Any, _Node]:
+        value = self._root
+        if path != "$" and not path.startswith(("$.", "$[")):
+            return None, _SCALAR
+        for step in _steps(path[1:]):
+            if isinstance(value, dict):
+                value = value.get(step)
+            elif isinstance(value, list) and step.isascii() and step.isdigit() and len(step) < 10:
+                value = value[int(step)] if int(step) < len(value) else None
+            else:
+                return None, _SCALAR
+        node = self._finished.get(id(value))
+        return (value, node) if node else (None, _SCALAR)
+
+
+_SCALAR: Final = _Node(1, 0)
+_STEP: Final = re.compile(
+    r"""\.((?:[^.\[\\]|\\.)*)|\[\s*(?:(\d+)|'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*\]""", re.S | re.A
+)
+
+
+def _steps(path: str) -> list[str]:
+    """The names and numbers of a JSON path after its `$`; a backslash takes away a character's meaning."""
+    steps: list[str] = []
+    at = 0
+    while at < len(path):
+        found = _STEP.match(path, at)
+        if not found or found.end() == at:
+            return ["\0"]  # nothing has this name
+        step = next((group for group in found.groups() if group is not None), "")
+        steps.append(re.sub(r"\\(.)", r"\1", step, flags=re.S))
+        at = found.end()
+    return steps
+
+
+# The writer lives in its own module; this name is how the rest of the house says it.
+from epochmq_protocol.fastjson_write import dumps, dumps_standard  # noqa: E402
+
+__all__ = [
+    "DEPTH_MAX",
+    "NODES_MAX",
+    "as_text",
+    "dumps",
+    "dumps_standard",
+    "loads",
+    "object_key",
+    "parse_int",
+    "resolve_references",
+    "well_formed",
+]

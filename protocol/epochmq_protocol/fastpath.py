@@ -1,0 +1,364 @@
+"""The hot path of the wire: send and pull without the general machinery.
+
+Requests are read straight from the header's bytes by typed decoders that look at the wanted fields only;
+answers come from templates in which only the changing numbers are filled in. What a decoder does not
+understand (a ROCKETMQ header, loose JSON, a number out of range, a response) raises `FallBack`, and the frame
+takes the ordinary way, which knows everything and names what is wrong.
+
+Fields that a fast sender does not need (producer group, default topic) are not looked at, so their absence is
+not noticed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import orjson
+from msgspec import field
+
+from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
+from epochmq_protocol.errors import FallBack
+from epochmq_protocol.frame import FLAG_RESPONSE
+from epochmq_protocol.headers_base import Int, Long
+
+# ------------------------------------------------------------------------------------------------------- send
+
+
+class SendFields(msgspec.Struct, gc=False):
+    """What a broker needs to store a message. `batch` is the text of the field: `true` for a batch."""
+
+    topic: str = field(name="b")
+    queue_id: Int = field(name="e")
+    sys_flag: Int = field(name="f")
+    born_timestamp: Long = field(name="g")
+    flag: Int = field(name="h")
+    properties: str = field(name="i", default="")
+    reconsume_times: Int = field(name="j", default=0)
+    batch: str = field(name="m", default="false")
+
+
+class SendRequest(msgspec.Struct, gc=False):
+    """A send request. `fields` is what its header says about the message."""
+
+    code: int
+    fields: SendFields = field(name="extFields")
+    flag: int = 0
+    opaque: Int = 0
+    version: int = 0
+
+
+class _SendFieldsV1(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    batch: str = "false"
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    queue_id: Int
+    reconsume_times: Int = 0
+    sys_flag: Int
+    topic: str
+
+
+class _SendRequestV1(msgspec.Struct, gc=False):
+    code: int
+    fields: _SendFieldsV1 = field(name="extFields")
+    flag: int = 0
+    opaque: Int = 0
+    version: int = 0
+
+
+_read_send: Final = msgspec.json.Decoder(SendRequest, strict=False).decode
+_read_send_v1: Final = msgspec.json.Decoder(_SendRequestV1, strict=False).decode
+_SEND_V2: Final = frozenset(
+    map(int, [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+)
+_SEND_V1: Final = frozenset(map(int, [RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE]))
+
+
+def decode_send(header: bytes) -> SendRequest:
+    """The send in a JSON header with one-letter names (codes 310, 320, 325). FallBack for anything else."""
+    try:
+        request = _read_send(header)
+    except (ValueError, RecursionError):
+        raise FallBack("not a plain send header") from None
+    if request.code not in _SEND_V2 or request.flag & FLAG_RESPONSE:
+        raise FallBack("not a send request")
+    return request
+
+
+def decode_send_v1(header: bytes) -> SendRequest:
+    """The same for the long names (codes 10, 324)."""
+    try:
+        request = _read_send_v1(header)
+    except (ValueError, RecursionError):
+        raise FallBack("not a plain send header") from None
+    if request.code not in _SEND_V1 or request.flag & FLAG_RESPONSE:
+        raise FallBack("not a send request")
+    long = request.fields
+    fields = SendFields(
+        long.topic,
+        long.queue_id,
+        long.sys_flag,
+        long.born_timestamp,
+        long.flag,
+        long.properties,
+        long.reconsume_times,
+        long.batch,
+    )
+    return SendRequest(request.code, fields, request.flag, request.opaque, request.version)
+
+
+SendResponse = Callable[[int, int, int, int, bytes], bytes]
+"""(opaque, queue id, queue offset, physical offset, transaction id or b"") -> the whole frame."""
+
+# The two length words of a frame without body, by header length.
+_PREFIXES: Final = [(4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") for size in range(1024)]
+
+
+def _with_prefix(header: bytes) -> bytes:
+    size = len(header)
+    if size < 1024:
+        return _PREFIXES[size] + header
+    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
+
+
+def json_text(text: str | bytes) -> bytes:
+    """The text as it stands between the quotes of a JSON string."""
+    if isinstance(text, bytes):
+        if text.isalnum():
+            return text
+        text = text.decode("utf-8", "replace")
+    return orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
+
+
+def send_response_template(
+    store_host: bytes, region_id: str = "DefaultRegion", *, is_traced: bool = True
+) -> SendResponse:
+    """The answers to stored messages (SUCCESS, SendMessageResponseHeader and the loose fields MSG_REGION and
+    TRACE_ON) of a broker whose records carry `store_host`. The transaction id is the message's UNIQ_KEY; it
+    is left out when empty."""
+    head = b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b' % (
+        json_text(region_id),
+        b"true" if is_traced else b"false",
+        store_host.hex().upper().encode(),
+    )
+    head = head.replace(b"%", b"%%") + b'%016X","queueId":"%d","queueOffset":"%d"'
+    tail = b'},"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    tail %= CURRENT_VERSION
+    named = head + b',"transactionId":"%b"' + tail
+    bare = head + tail
+    prefixes = _PREFIXES
+
+    def respond(
+        opaque: int, queue_id: int, queue_offset: int, physical_offset: int, transaction_id: bytes
+    ) -> bytes:
+        if transaction_id.isalnum():
+            header = named % (physical_offset, queue_id, queue_offset, transaction_id, opaque)
+            size = len(header)
+            return prefixes[size] + header if size < 1024 else _with_prefix(header)
+        if transaction_id:
+            text = json_text(transaction_id)
+            return _with_prefix(named % (physical_offset, queue_id, queue_offset, text, opaque))
+        return _with_prefix(bare % (physical_offset, queue_id, queue_offset, opaque))
+
+    return respond
+
+
+_template: Final = lru_cache(maxsize=64)(send_response_template)
+
+
+def send_response(
+    opaque: int,
+    *,
+    store_host: bytes,
+    physical_offset: int,
+    queue_id: int,
+    queue_offset: int,
+    transaction_id: bytes = b"",
+    region_id: str = "DefaultRegion",
+    is_traced: bool = True,
+) -> bytes:
+    """One answer by way of `send_response_template`."""
+    respond = _template(store_host, region_id, is_traced=is_traced)
+    return respond(opaque, queue_id, queue_offset, physical_offset, transaction_id)
+
+
+# ------------------------------------------------------------------------------------------------------- pull
+
+
+class PullRequest(msgspec.Struct, gc=False):
+    """A pull request: PullMessageRequestHeader with what the dispatch needs of the command."""
+
+    code: int
+    opaque: int
+    flag: int
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    sub_version: int = 0
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+    request_source: int | None = None
+    proxy_froward_client_id: str | None = None
+    version: int = 0
+
+
+class _PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    commit_offset: Long
+    consumer_group: str
+    expression_type: str | None = None
+    max_msg_bytes: Int = -1
+    max_msg_nums: Int
+    proxy_froward_client_id: str | None = None
+    queue_id: Int
+    queue_offset: Long
+    request_source: Int = -1
+    sub_version: Long
+    subscription: str | None = None
+    suspend_timeout_millis: Long
+    sys_flag: Int
+    topic: str
+
+
+class _PullHeader(msgspec.Struct, gc=False):
+    code: int
+    fields: _PullFields = field(name="extFields")
+    flag: int = 0
+    opaque: Int = 0
+    version: int = 0
+
+
+_read_pull: Final = msgspec.json.Decoder(_PullHeader, strict=False).decode
+_PULL: Final = frozenset(map(int, [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE]))
+
+
+def decode_pull(header: bytes) -> PullRequest:
+    """The pull in a JSON header (codes 11, 361). FallBack for anything else."""
+    try:
+        request = _read_pull(header)
+    except (ValueError, RecursionError):
+        raise FallBack("not a plain pull header") from None
+    if request.code not in _PULL or request.flag & FLAG_RESPONSE:
+        raise FallBack("not a pull request")
+    fields = request.fields
+    bytes_max, source = fields.max_msg_bytes, fields.request_source
+    return PullRequest(
+        request.code,
+        request.opaque,
+        request.flag,
+        fields.consumer_group,
+        fields.topic,
+        fields.queue_id,
+        fields.queue_offset,
+        fields.max_msg_nums,
+        fields.sys_flag,
+        fields.commit_offset,
+        fields.suspend_timeout_millis,
+        fields.sub_version,
+        fields.subscription,
+        fields.expression_type,
+        None if bytes_max == -1 else bytes_max,
+        None if source == -1 else source,
+        fields.proxy_froward_client_id,
+        request.version,
+    )
+
+
+_PULL_HEADER: Final = (
+    b'{"code":%d,"extFields":{"groupSysFlag":"%d","maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
+    b'"suggestWhichBrokerId":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON","opaque":%d,%b'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(CURRENT_VERSION).encode() + b"}"
+)
+
+
+@lru_cache(maxsize=256)
+def _remark_field(remark: str | None) -> bytes:
+    return b"" if remark is None else b'"remark":"%b",' % json_text(remark)
+
+
+def pull_response(
+    opaque: int,
+    code: int,
+    remark: str | None = None,
+    *,
+    suggest_which_broker_id: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+    topic_sys_flag: int = 0,
+    group_sys_flag: int = 0,
+    body: bytes = b"",
+    body_size: int | None = None,
+) -> bytes:
+    """The answer to a pull as a whole frame. With `body_size` the frame announces that many bytes of body and
+    ends before them; the caller writes them itself."""
+    header = _PULL_HEADER % (
+        code,
+        group_sys_flag,
+        max_offset,
+        min_offset,
+        next_begin_offset,
+        suggest_which_broker_id,
+        topic_sys_flag,
+        opaque,
+        _remark_field(remark),
+    )
+    size = len(header)
+    length = 4 + size + (len(body) if body_size is None else body_size)
+    return b"".join((length.to_bytes(4, "big"), size.to_bytes(4, "big"), header, body))
+
+
+# ------------------------------------------------------------------------------------------------- properties
+
+
+def find_property(properties: str, name: str) -> str | None:
+    """The value that `message.parse_properties` would give for the name, without parsing the rest."""
+    return _finder(name)(properties)
+
+
+def find_property_bytes(properties: bytes, name: bytes) -> bytes | None:
+    """The same in stored bytes."""
+    wanted = name + b"\x01"
+    size = len(wanted)
+    end = len(properties)
+    while True:
+        at = properties.rfind(wanted, 0, end)
+        if at < 0:
+            return None
+        if at == 0 or properties[at - 1] == 2:
+            stop = properties.find(b"\x02", at + size)
+            value = properties[at + size : stop] if stop >= 0 else properties[at + size :]
+            if value:
+                return value
+        end = at + size - 1
+
+
+def property_finder(name: str) -> Callable[[str], str | None]:
+    """`find_property` for one name."""
+    wanted, size = name + "\x01", len(name) + 1
+
+    def find(properties: str) -> str | None:
+        at = properties.rfind(wanted)
+        while at >= 0:
+            if at == 0 or properties[at - 1] == "\x02":
+                start = at + size
+                stop = properties.find("\x02", start)
+                if stop > start:
+                    return properties[start:stop]
+                if stop < 0 and start < len(properties):
+                    return properties[start:]
+            at = properties.rfind(wanted, 0, at + size - 1)
+        return None
+
+    return find
+
+
+_finder: Final = lru_cache(maxsize=256)(property_finder)

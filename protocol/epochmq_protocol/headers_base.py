@@ -1,0 +1,206 @@
+"""How a command's header is declared, and everything that follows from the declaration.
+
+A header is a struct whose fields are those of RocketMQ's class. Attributes are snake_case; the name on the
+wire is the camelCase of the attribute unless `field(name=…)` says otherwise. Types: `str`, `Int` (Java int),
+`Long` (Java long), `bool`, `float`, an enum with a `parse` method; `| None` for what may be missing. A field
+without default is required.
+
+    class GetMaxOffsetRequestHeader(TopicQueueRequestHeader):
+        topic: str
+        queue_id: Int
+        committed: bool = True
+
+All values travel as text. `decode` raises RequestError(SYSTEM_ERROR) that names the field, its value and what
+was expected. Where Java logs a missing required field and goes on with null, only to fail later on a
+NullPointerException, it is refused at once here; an empty text for an optional number counts as missing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import LocalProtocolError, RequestError
+from epochmq_protocol.fastjson import parse_int
+
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+Int = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+Long = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+
+_SHOWN_CHARS = 100  # of a wrong value, in a remark
+
+
+class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
+    """Base of all headers."""
+
+    LABEL: ClassVar[str] = ""
+
+    @classmethod
+    def decode(cls, ext: dict[str, str] | None) -> Self:
+        """The header in a command's extFields; unknown fields are ignored."""
+        if ext is None:
+            ext = {}
+        values: dict[str, Any] = {}
+        for attribute, wire, parse, is_required, is_text in _plan(cls):
+            text = ext.get(wire)
+            if text is None:
+                if is_required:
+                    raise RequestError(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"{cls.__name__}.{wire}: missing, expected {_expected(parse)}",
+                    )
+            elif is_text:
+                values[attribute] = text
+            elif text or is_required:
+                try:
+                    values[attribute] = parse(text)
+                except ValueError:
+                    raise RequestError(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"{cls.__name__}.{wire}={text[:_SHOWN_CHARS]!r}: expected {_expected(parse)}",
+                    ) from None
+        return cls(**values)
+
+    @classmethod
+    def decode_as_java(cls, ext: dict[str, str] | None) -> tuple[Self, list[str]]:
+        """Like `decode`, but takes an optional field that cannot be read for missing, as Java does: (header,
+        what was wrong with each such field)."""
+        try:
+            return cls.decode(ext), []
+        except RequestError:
+            pass
+        readable, faults = dict(ext or {}), []
+        for _, wire, parse, is_required, is_text in _plan(cls):
+            text = readable.get(wire)
+            if text and not is_required and not is_text:
+                try:
+                    parse(text)
+                except ValueError:
+                    del readable[wire]
+                    faults.append(f"{wire}={text[:_SHOWN_CHARS]!r}: expected {_expected(parse)}")
+        return cls.decode(readable), faults
+
+    def encode(self) -> dict[str, str]:
+        """The extFields of this header; None is left out. LocalProtocolError for a number out of its
+        range."""
+        fields: dict[str, str] = {}
+        for attribute, wire, parse, _, is_text in _plan(type(self)):
+            value = getattr(self, attribute)
+            if value is None:
+                continue
+            if is_text:
+                fields[wire] = value
+            elif value is True:
+                fields[wire] = "true"
+            elif value is False:
+                fields[wire] = "false"
+            else:
+                text = str(value)
+                try:
+                    parse(text)
+                except ValueError:
+                    raise LocalProtocolError(
+                        f"{type(self).__name__}.{wire}={text[:_SHOWN_CHARS]}: expected {_expected(parse)}"
+                    ) from None
+                fields[wire] = text
+        return fields
+
+
+_Parse = Callable[[str], Any]
+_Field = tuple[str, str, _Parse, bool, bool]
+
+
+@cache
+def _plan(cls: type[Header]) -> tuple[_Field, ...]:
+    """(attribute, wire name, text -> value, required, is plain text) of every field, own ones first."""
+    hints = get_type_hints(cls, include_extras=True)
+    plan: list[_Field] = []
+    for field in msgspec.structs.fields(cls):
+        parse = _parser(hints[field.name])
+        plan.append((field.name, field.encode_name, parse, field.required, parse is _text))
+    return tuple(plan)
+
+
+def _parser(hint: Any) -> _Parse:
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(choice for choice in get_args(hint) if choice is not type(None))
+    if hint == Int:
+        return _int
+    if hint == Long:
+        return _long
+    if hint is str:
+        return _text
+    if hint is bool:
+        return _bool
+    if hint is float:
+        return _float
+    parse = getattr(hint, "parse", None)
+    if parse is None:
+        raise TypeError(f"{hint}: not a type of a header field")
+    return parse  # type: ignore[no-any-return]
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _bool(text: str) -> bool:
+    """Boolean.parseBoolean: `true` in any case is true, everything else is false."""
+    return text.lower() == "true"
+
+
+def _int(text: str) -> int:
+    value = parse_int(text)
+    if value is None or not INT_MIN <= value <= INT_MAX:
+        raise ValueError(text)
+    return value
+
+
+def _long(text: str) -> int:
+    value = parse_int(text)
+    if value is None or not LONG_MIN <= value <= LONG_MAX:
+        raise ValueError(text)
+    return value
+
+
+def _float(text: str) -> float:
+    return float(text)
+
+
+def _expected(parse: _Parse) -> str:
+    if parse is _int:
+        return "a 32-bit integer"
+    if parse is _long:
+        return "a 64-bit integer"
+    if parse is _bool:
+        return "true or false"
+    if parse is _float:
+        return "a number"
+    return "a text"
+
+
+class RpcRequestHeader(Header):
+    """What 5.x clients add to many requests: namespace, whether names carry it already, broker name,
+    one-way."""
+
+    ns: str | None = None
+    nsd: bool | None = None
+    bname: str | None = None
+    oway: bool | None = None
+
+
+class TopicRequestHeader(RpcRequestHeader):
+    """A request about a topic; `lo` asks for the logical (static) topic."""
+
+    lo: bool | None = None
+
+
+class TopicQueueRequestHeader(TopicRequestHeader):
+    """A request about a queue of a topic."""

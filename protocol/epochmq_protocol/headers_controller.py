@@ -1,0 +1,167 @@
+"""Headers between brokers, controllers and nameservers: elections, ids, roles, HA addresses. Field by field
+as in RocketMQ 5.3.3."""
+
+from __future__ import annotations
+
+from epochmq_protocol.headers_base import Header, Int, Long
+
+
+class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):
+    """Request of NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
+
+    min_broker_id: Long | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class ExchangeHAInfoRequestHeader(Header, kw_only=True):
+    """Request of EXCHANGE_BROKER_HA_INFO (906)."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+class ExchangeHAInfoResponseHeader(Header, kw_only=True):
+    """Answer of EXCHANGE_BROKER_HA_INFO (906)."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+class ResetMasterFlushOffsetHeader(Header, kw_only=True):
+    """Request of RESET_MASTER_FLUSH_OFFSET (908)."""
+
+    master_flush_offset: Long
+
+
+class AlterSyncStateSetRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_ALTER_SYNC_STATE_SET (1001). invoke_time: epoch milliseconds of the sender."""
+
+    broker_name: str | None = None
+    master_broker_id: Long | None = None
+    master_epoch: Int | None = None
+    invoke_time: Long = 0
+
+
+class AlterSyncStateSetResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
+
+    new_sync_state_set_epoch: Int = 0
+
+
+class ElectMasterRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_ELECT_MASTER (1002). invoke_time: epoch milliseconds of the sender."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: Long = -1
+    designate_elect: bool = False
+    invoke_time: Long = 0
+
+
+class ElectMasterResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_ELECT_MASTER (1002)."""
+
+    master_broker_id: Long | None = None
+    master_address: str | None = None
+    master_epoch: Int | None = None
+    sync_state_set_epoch: Int | None = None
+
+
+class RegisterBrokerToControllerRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_REGISTER_BROKER (1003)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    broker_id: Long | None = None
+    broker_address: str | None = None
+    invoke_time: Long = 0
+
+
+class RegisterBrokerToControllerResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_REGISTER_BROKER (1003)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    master_broker_id: Long | None = None
+    master_address: str | None = None
+    master_epoch: Int | None = None
+    sync_state_set_epoch: Int | None = None
+
+
+class GetReplicaInfoRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_GET_REPLICA_INFO (1004)."""
+
+    broker_name: str | None = None
+
+
+class GetReplicaInfoResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_GET_REPLICA_INFO (1004)."""
+
+    master_broker_id: Long | None = None
+    master_address: str | None = None
+    master_epoch: Int | None = None
+
+
+class GetMetaDataResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_GET_METADATA_INFO (1005)."""
+
+    group: str | None = None
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
+    is_leader: bool = False
+    peers: str | None = None
+
+
+class NotifyBrokerRoleChangedRequestHeader(Header, kw_only=True):
+    """Request of NOTIFY_BROKER_ROLE_CHANGED (1008)."""
+
+    master_address: str | None = None
+    master_epoch: Int | None = None
+    sync_state_set_epoch: Int | None = None
+    master_broker_id: Long | None = None
+
+
+class CleanControllerBrokerDataRequestHeader(Header, kw_only=True):
+    """Request of CLEAN_BROKER_DATA (1011)."""
+
+    cluster_name: str | None = None
+    broker_name: str
+    broker_controller_ids_to_clean: str | None = None
+    is_clean_living_broker: bool = False
+    invoke_time: Long = 0
+
+
+class GetNextBrokerIdRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+
+
+class GetNextBrokerIdResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    next_broker_id: Long | None = None
+
+
+class ApplyBrokerIdRequestHeader(Header, kw_only=True):
+    """Request of CONTROLLER_APPLY_BROKER_ID (1013)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None
+    applied_broker_id: Long | None = None
+    register_check_code: str | None = None
+
+
+class ApplyBrokerIdResponseHeader(Header, kw_only=True):
+    """Answer of CONTROLLER_APPLY_BROKER_ID (1013)."""
+
+    cluster_name: str | None = None
+    broker_name: str | None = None

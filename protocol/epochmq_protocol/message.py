@@ -1,0 +1,394 @@
+"""Message records, properties, ids and batches (MessageDecoder, MessageExtEncoder, CommitLog).
+
+A record, as it stands in the commit log and in the body of a pull answer (offsets for IPv4 hosts):
+
+    0 total size | 4 magic | 8 body CRC | 12 queue id | 16 flag | 20 queue offset(8) | 28 physical offset(8) |
+    36 sysFlag 40 born time(8) | 48 born host(8 or 20) | 56 store time(8) | 64 store host(8 or 20) | 72
+    reconsume times 76 prepared transaction offset(8) | 84 body length, body | topic length(1, V2: 2), topic |
+    properties length(2), properties
+
+Hosts are bytes: the address (4 or 16) and the port as a 4-byte number. Properties stay the raw bytes they are
+stored as.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from epochmq_protocol import message_const as const
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
+from epochmq_protocol.message_const import *  # noqa: F403 (the constants belong to this module's face)
+from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+
+FIXED_V4: Final = Struct(">iiiiiqqiq8sq8siqi")
+"""The record up to and including the body length, both hosts IPv4: total, magic, crc, queue id, flag, queue
+offset, physical offset, sysFlag, born time, born host, store time, store host, reconsume times, prepared
+offset, body length."""
+
+RECORD_OVERHEAD: Final = 91  # bytes of a V1 record with IPv4 hosts beside body, topic and properties
+
+_FIXED: Final[dict[int, Struct]] = {
+    0: FIXED_V4,
+    const.BORNHOST_V6_FLAG: Struct(">iiiiiqqiq20sq8siqi"),
+    const.STOREHOSTADDRESS_V6_FLAG: Struct(">iiiiiqqiq8sq20siqi"),
+    const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG: Struct(">iiiiiqqiq20sq20siqi"),
+}
+_V6_MASK: Final = const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG
+_NO_HOST: Final = bytes(8)
+_CRC_MASK: Final = 0x7FFF_FFFF
+_BATCH: Final = Struct(">iiiii")
+
+_Buffer = bytes | bytearray | memoryview
+
+
+class MessageExt(msgspec.Struct, gc=False):
+    """One stored message. Times in epoch milliseconds; hosts and properties as stored. `store_size`,
+    `body_crc` are what a decoded record said; encoding computes them anew."""
+
+    topic: str
+    body: bytes = b""
+    properties: bytes = b""
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = _NO_HOST
+    store_timestamp: int = 0
+    store_host: bytes = _NO_HOST
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_crc: int = 0
+    store_size: int = 0
+    magic: int = MAGIC_V1
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id: where this record is, as clients name it."""
+        return message_id(self.store_host, self.physical_offset)
+
+
+def body_crc(body: _Buffer) -> int:
+    """UtilAll.crc32: CRC-32 without its top bit."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def record_size(body: int, topic: int, properties: int, sys_flag: int = 0) -> int:
+    """Bytes of a record from the byte lengths of its parts; V2 when the topic is longer than 127 bytes."""
+    size = RECORD_OVERHEAD + body + topic + properties + (topic > const.TOPIC_BYTES_MAX_V1)
+    if sys_flag & const.BORNHOST_V6_FLAG:
+        size += 12
+    if sys_flag & const.STOREHOSTADDRESS_V6_FLAG:
+        size += 12
+    return size
+
+
+def encode_record(message: MessageExt) -> bytes:
+    """The record's bytes. Size, CRC and the host bits of sysFlag follow from the content; a topic of more
+    than 127 bytes makes it a V2 record. LocalProtocolError for what a record cannot hold."""
+    topic, body, properties = message.topic.encode("utf-8", "replace"), message.body, message.properties
+    topic_size, body_size, properties_size = len(topic), len(body), len(properties)
+    if properties_size > const.PROPERTIES_BYTES_MAX or topic_size > 32767:
+        raise LocalProtocolError(
+            f"{topic_size} bytes of topic, {properties_size} of properties: expected at most 32767 each"
+        )
+    born_host, store_host = message.born_host, message.store_host
+    hosts = _host_flag(born_host, const.BORNHOST_V6_FLAG) | _host_flag(
+        store_host, const.STOREHOSTADDRESS_V6_FLAG
+    )
+    sys_flag = message.sys_flag & ~_V6_MASK | hosts
+    is_v2 = message.magic == MAGIC_V2 or topic_size > const.TOPIC_BYTES_MAX_V1
+    fixed = _FIXED[hosts]
+    total = fixed.size + body_size + (2 if is_v2 else 1) + topic_size + 2 + properties_size
+    try:
+        head = fixed.pack(
+            total,
+            MAGIC_V2 if is_v2 else MAGIC_V1,
+            zlib.crc32(body) & _CRC_MASK,
+            message.queue_id,
+            message.flag,
+            message.queue_offset,
+            message.physical_offset,
+            sys_flag,
+            message.born_timestamp,
+            born_host,
+            message.store_timestamp,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            body_size,
+        )
+    except Exception as error:  # struct.error says which format, not which field
+        raise LocalProtocolError(f"record of topic {message.topic!r:.200}: {error}") from None
+    return b"".join(
+        (
+            head,
+            body,
+            topic_size.to_bytes(2 if is_v2 else 1, "big"),
+            topic,
+            properties_size.to_bytes(2, "big"),
+            properties,
+        )
+    )
+
+
+def _host_flag(host: bytes, v6_flag: int) -> int:
+    if len(host) == 8:
+        return 0
+    if len(host) == 20:
+        return v6_flag
+    raise LocalProtocolError(f"host of {len(host)} bytes: expected 8 (IPv4) or 20 (IPv6)")
+
+
+def decode_record(buffer: _Buffer, pos: int = 0, check_crc: bool = True) -> MessageExt:
+    """The record at `pos`. RemoteProtocolError when there is none: a blank, a cut record, sizes that do not
+    add up, or (with `check_crc`) a body that is not what was written."""
+    if len(buffer) - pos < RECORD_OVERHEAD or pos < 0:
+        raise _no_record(pos, f"{max(len(buffer) - pos, 0)} bytes left, expected at least {RECORD_OVERHEAD}")
+    sys_flag = int.from_bytes(buffer[pos + 36 : pos + 40], "big")
+    fixed = _FIXED[sys_flag & _V6_MASK]
+    body_at = pos + fixed.size
+    if body_at > len(buffer):
+        raise _no_record(pos, "cut inside its hosts")
+    (
+        total,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        body_size,
+    ) = fixed.unpack_from(buffer, pos)
+    if magic == MAGIC_V1:
+        topic_at = body_at + body_size + 1
+    elif magic == MAGIC_V2:
+        topic_at = body_at + body_size + 2
+    elif magic == BLANK_MAGIC:
+        raise _no_record(pos, f"a blank of {total} bytes")
+    else:
+        raise _no_record(pos, f"magic {magic & 0xFFFFFFFF:#010x}")
+    end = pos + total
+    if body_size < 0 or not topic_at + 2 <= end <= len(buffer):
+        left = len(buffer) - pos
+        raise _no_record(pos, f"total size {total} with a body of {body_size} and {left} bytes left")
+    topic_size = int.from_bytes(buffer[body_at + body_size : topic_at], "big")
+    properties_at = topic_at + topic_size + 2
+    if properties_at > end:
+        raise _no_record(pos, f"topic of {topic_size} bytes does not fit into {total}")
+    properties_size = int.from_bytes(buffer[properties_at - 2 : properties_at], "big")
+    if properties_at + properties_size != end:
+        raise _no_record(pos, f"parts end at {properties_at + properties_size - pos}, total size is {total}")
+    body = bytes(buffer[body_at : body_at + body_size])
+    if check_crc and zlib.crc32(body) & _CRC_MASK != crc:
+        raise _no_record(pos, "body CRC differs")
+    return MessageExt(
+        bytes(buffer[topic_at : properties_at - 2]).decode("utf-8", "replace"),
+        body,
+        bytes(buffer[properties_at:end]),
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared_offset,
+        crc,
+        total,
+        magic,
+    )
+
+
+def _no_record(pos: int, reason: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"no message record at {pos}: {reason}")
+
+
+def decode_records(buffer: _Buffer, check_crc: bool = True) -> list[MessageExt]:
+    """The records that stand one after the other in a pull answer; every byte must belong to one."""
+    records: list[MessageExt] = []
+    pos, size = 0, len(buffer)
+    while pos < size:
+        record = decode_record(buffer, pos, check_crc)
+        records.append(record)
+        pos += record.store_size
+    return records
+
+
+def uncompressed_body(message: MessageExt, bytes_max: int = 64 * 1024 * 1024) -> bytes:
+    """The body as the producer gave it. zlib only (which is what clients use unless told otherwise);
+    RemoteProtocolError for another compression, broken data, or more than `bytes_max`."""
+    if not message.sys_flag & const.COMPRESSED_FLAG:
+        return message.body
+    kind = message.sys_flag & const.COMPRESSION_TYPE_COMPARATOR
+    if kind not in (0, const.COMPRESSION_ZLIB_TYPE):
+        raise RemoteProtocolError(f"body compression {kind >> 8}: expected 0 or 3 (zlib)")
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(message.body, bytes_max)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"compressed body: {error}") from None
+    if not inflater.eof:
+        raise RemoteProtocolError(f"compressed body: cut, or more than {bytes_max} bytes")
+    return body
+
+
+# ---------------------------------------------------------------------------------------------- hosts and ids
+
+
+@lru_cache(maxsize=4096)
+def encode_host(ip: str, port: int) -> bytes:
+    """Address bytes and 4-byte port: 8 bytes for IPv4, 20 for IPv6. LocalProtocolError for what is no
+    address."""
+    try:
+        return ipaddress.ip_address(ip.partition("%")[0]).packed + port.to_bytes(4, "big")
+    except (ValueError, OverflowError):
+        raise LocalProtocolError(f"host {ip}:{port}: expected an IP address and a port") from None
+
+
+def decode_host(host: bytes) -> tuple[str, int]:
+    """(ip, port) of a stored host."""
+    if len(host) not in (8, 20):
+        raise RemoteProtocolError(f"host of {len(host)} bytes: expected 8 or 20")
+    return str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big")
+
+
+def message_id(host: bytes, physical_offset: int) -> str:
+    """MessageDecoder.createMessageId: host and offset in upper-case hex, 32 or 56 characters."""
+    return f"{host.hex()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016x}".upper()
+
+
+def parse_message_id(text: str) -> tuple[bytes, int]:
+    """(host, physical offset) of an offset message id; RequestError for what is none."""
+    try:
+        raw = bytes.fromhex(text) if len(text) in (32, 56) and text.isalnum() else b""
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"message id {text[:100]!r}: expected 32 or 56 hexadecimal digits"
+        )
+    return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
+
+
+# ------------------------------------------------------------------------------------------------- properties
+
+
+def parse_properties(properties: bytes | str) -> dict[str, str]:
+    """Names and values of a properties string. As in Java an entry without name or value is dropped, the last
+    of equal names counts, and the closing separator may be missing."""
+    text = properties.decode("utf-8", "replace") if isinstance(properties, bytes) else properties
+    found: dict[str, str] = {}
+    for entry in text.split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name and value:
+            found[name] = value
+    return found
+
+
+def format_properties(properties: Mapping[str, str]) -> bytes:
+    """`name 0x01 value 0x02` for each. LocalProtocolError when a separator stands where a reader would take
+    it as one."""
+    pieces: list[str] = []
+    for name, value in properties.items():
+        if "\x01" in name or "\x02" in name or "\x02" in value:
+            raise LocalProtocolError(f"property {name!r:.100}: separators 0x01 and 0x02 cannot be part of it")
+        pieces += (name, "\x01", value, "\x02")
+    return "".join(pieces).encode("utf-8", "replace")
+
+
+def append_property(properties: bytes, name: str, value: str) -> bytes:
+    """The properties with one more at the end, where it wins over an earlier one of the same name."""
+    separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+    return properties + separator + format_properties({name: value})
+
+
+def delete_property(properties: bytes, name: str) -> bytes:
+    """The properties without those of this name; everything else keeps its bytes and order."""
+    wanted = name.encode() + b"\x01"
+    if wanted not in properties:
+        return properties
+    kept = [entry for entry in properties.split(b"\x02") if not entry.startswith(wanted)]
+    return b"\x02".join(kept)
+
+
+def crc_property(crc: int) -> bytes:
+    """The 20 bytes of the `__CRC32#` property: ten decimal digits, least significant first."""
+    digits = f"{crc & _CRC_MASK:010d}"[::-1]
+    return f"{const.PROPERTY_CRC32}\x01{digits}\x02".encode()
+
+
+# ------------------------------------------------------------------------------------------------------ batch
+
+
+class BatchElement(msgspec.Struct, frozen=True, gc=False):
+    """One message of a batch as it travels in the body of SEND_BATCH_MESSAGE; everything else stands in the
+    header."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+
+
+def encode_batch(elements: Iterable[BatchElement]) -> bytes:
+    """MessageDecoder.encodeMessages: per element total size, magic 0, CRC 0, flag, body, properties."""
+    pieces: list[bytes] = []
+    for element in elements:
+        body, properties = element.body, element.properties
+        if len(properties) > const.PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"{len(properties)} property bytes: expected at most 32767")
+        total = 22 + len(body) + len(properties)
+        pieces += (
+            _BATCH.pack(total, 0, 0, element.flag, len(body)),
+            body,
+            len(properties).to_bytes(2, "big"),
+            properties,
+        )
+    return b"".join(pieces)
+
+
+def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElement]:
+    """The elements of a batch. Like Java it goes by the inner lengths; RequestError(MESSAGE_ILLEGAL) when
+    they lead outside."""
+    elements: list[BatchElement] = []
+    at, size = 0, len(body)
+    while at < size:
+        if at + 22 > size or len(elements) >= elements_max:
+            raise _bad_batch(len(elements), at, size)
+        _, _, _, flag, body_size = _BATCH.unpack_from(body, at)
+        body_at = at + 20
+        properties_at = body_at + body_size + 2
+        if body_size < 0 or properties_at > size:
+            raise _bad_batch(len(elements), at, size)
+        at = properties_at + int.from_bytes(body[properties_at - 2 : properties_at], "big")
+        if at > size or at - properties_at > const.PROPERTIES_BYTES_MAX:
+            raise _bad_batch(len(elements), properties_at, size)
+        elements.append(
+            BatchElement(bytes(body[body_at : properties_at - 2]), bytes(body[properties_at:at]), flag)
+        )
+    return elements
+
+
+def _bad_batch(index: int, at: int, size: int) -> RequestError:
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL, f"message {index} of the batch: broken at byte {at} of {size}"
+    )

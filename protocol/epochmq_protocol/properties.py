@@ -1,0 +1,141 @@
+"""Java .properties text: broker.conf, namesrv.conf, and the bodies of the config requests (25, 26, 318, 319).
+
+`parse` follows java.util.Properties.load: `#` and `!` comments, `=`, `:` or blank between key and value, a
+backslash at the end of a line joins the next one, `\\uXXXX` and the usual escapes. Unlike Java it takes the
+text as Unicode and never fails: a broken `\\u` escape keeps its letters. `format` is
+MixAll.properties2String: `key=value` lines, nothing escaped. `rewrite` changes single keys and leaves the
+rest, comments and order included, as a person wrote it; RocketMQ writes every key it knows over a file when
+one is updated at run time, which buries what was configured under its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+_BLANK = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse(text: str) -> dict[str, str]:
+    """The keys and values of a properties text, in order; a later key replaces an earlier one."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split(line)
+        found[key] = value
+    return found
+
+
+def format(values: Mapping[str, str], *, is_sorted: bool = False) -> str:
+    """`key=value` lines. As in Java nothing is escaped, so a value with a line break cannot be carried."""
+    items = sorted(values.items()) if is_sorted else values.items()
+    return "".join(f"{key}={value}\n" for key, value in items)
+
+
+def rewrite(text: str, changes: Mapping[str, str]) -> str:
+    """The text with these keys set: in place where a key is there already (every occurrence, for the last one
+    counts), at the end otherwise. Parsing the result gives what the text gave, and the changes."""
+    left = dict(changes)
+    out: list[str] = []
+    entry: list[str] = []
+    for line in _natural_lines(text):
+        stripped = line.lstrip(_BLANK)
+        if not entry and (not stripped or stripped[0] in "#!"):
+            out.append(line)
+            continue
+        entry.append(line)
+        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
+            continue  # the entry goes on in the next line
+        out += _entry(entry, changes, left)
+        entry = []
+    if entry:
+        # The text ends inside an entry: the backslash joins it to nothing, and must not join it to what is
+        # added.
+        entry[-1] = entry[-1][:-1]
+        out += _entry(entry, changes, left)
+    out += [_line(key, value) for key, value in left.items()]
+    return "".join(line + "\n" for line in out)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    joined: list[str] = []
+    for natural in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = natural.lstrip(_BLANK)
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            joined.append(line[:-1])
+            continue
+        joined.append(line)
+        whole = "".join(joined)
+        joined = []
+        if whole:
+            yield whole
+    whole = "".join(joined)
+    if whole:
+        yield whole
+
+
+def _split(line: str) -> tuple[str, str]:
+    size, at = len(line), 0
+    while at < size and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    at = min(at, size)
+    value_at = at
+    while value_at < size and line[value_at] in _BLANK:
+        value_at += 1
+    if value_at < size and line[value_at] in "=:":
+        value_at += 1
+        while value_at < size and line[value_at] in _BLANK:
+            value_at += 1
+    return _unescape(line[:at]), _unescape(line[value_at:])
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    at, size = 0, len(text)
+    while at < size:
+        char = text[at]
+        at += 1
+        if char != "\\" or at == size:
+            if char != "\\":
+                out.append(char)
+            continue
+        char = text[at]
+        at += 1
+        if char == "u" and at + 4 <= size:
+            digits = text[at : at + 4]
+            if all(digit in "0123456789abcdefABCDEF" for digit in digits):
+                out.append(chr(int(digits, 16)))
+                at += 4
+                continue
+        out.append(_ESCAPES.get(char, char))
+    return "".join(out).encode("utf-16-be", "surrogatepass").decode("utf-16-be", "replace")
+
+
+def _natural_lines(text: str) -> list[str]:
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _entry(lines: list[str], changes: Mapping[str, str], left: dict[str, str]) -> list[str]:
+    found = parse("\n".join(lines))
+    for key in found:
+        if key in changes:
+            left.pop(key, None)
+            return [_line(key, changes[key])]
+    return lines
+
+
+def _line(key: str, value: str) -> str:
+    return f"{_escaped(key, '=: ' + _BLANK)}={_escaped(value)}"
+
+
+def _escaped(text: str, also: str = "") -> str:
+    special = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+    out = [special.get(char, "\\" + char if char in also else char) for char in text]
+    if out and (text[0] in _BLANK or (also and text[0] in "#!")) and len(out[0]) == 1:
+        out[0] = "\\" + out[0]
+    return "".join(out)

@@ -1,0 +1,60 @@
+"""Where the queues of a topic are (QueueData, BrokerData, TopicRouteData), in both JSON flavours.
+
+Clients from 4.9.4 on, and those that ask for it, get standard JSON (`{"0":"addr"}`); older ones get
+fastjson's own (`{0:"addr"}`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies_base import Body
+from epochmq_protocol.codes import V4_9_4
+from epochmq_protocol.headers_base import Int
+from epochmq_protocol.topics import TopicQueueMappingInfo
+
+MASTER_ID = 0
+
+
+class QueueData(Body):
+    """The queues that one broker name has of a topic."""
+
+    broker_name: str = ""
+    read_queue_nums: Int = 0
+    write_queue_nums: Int = 0
+    perm: Int = 0
+    topic_sys_flag: Int = 0
+
+
+class BrokerData(Body):
+    """The members of one broker name: broker id to `ip:port`."""
+
+    cluster: str = ""
+    broker_name: str = ""
+    broker_addrs: dict[int, str] = field(default_factory=dict)
+    zone_name: str | None = None
+    enable_acting_master: bool = False
+
+
+class TopicRouteData(Body):
+    """Answer of GET_ROUTEINFO_BY_TOPIC. `order_topic_conf`: `broker-a:4;broker-b:4`."""
+
+    STRICT_FIRST: ClassVar[bool] = True
+
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = field(default_factory=list)
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMappingInfo] | None = None
+
+
+def encode_route(
+    route: TopicRouteData, *, version: int, accept_standard_json_only: bool | None = None
+) -> bytes:
+    """The route as this requester reads it; `version` is the one of the request's header."""
+    if version >= V4_9_4 or accept_standard_json_only:
+        return fastjson.dumps_standard(route)
+    return fastjson.dumps(route)

@@ -1,0 +1,494 @@
+"""Topics, subscription groups, their versions and names, and the bodies that carry them (TopicConfig,
+SubscriptionGroupConfig, DataVersion, TopicValidator, MixAll, KeyBuilder, RegisterBrokerBody)."""
+
+from __future__ import annotations
+
+import zlib
+from enum import StrEnum
+from typing import ClassVar, Final
+
+import msgspec
+from msgspec import field
+
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies_base import Body, convert, from_json, to_json
+from epochmq_protocol.codes import V5_0_0
+from epochmq_protocol.errors import BodyError, EpochMQError
+from epochmq_protocol.headers_base import Int, Long
+
+# ------------------------------------------------------------------------------------------------ permissions
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1  # topics may be created after this one's model
+
+
+def is_readable(perm: int) -> bool:
+    """PermName.isReadable."""
+    return bool(perm & PERM_READ)
+
+
+def is_writeable(perm: int) -> bool:
+    """PermName.isWriteable."""
+    return bool(perm & PERM_WRITE)
+
+
+def is_inherited(perm: int) -> bool:
+    """PermName.isInherited."""
+    return bool(perm & PERM_INHERIT)
+
+
+# ------------------------------------------------------------------------------------------------------ names
+
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
+REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYNC_BROKER_MEMBER_GROUP_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+CID_RMQ_SYS_PREFIX: Final = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC_KEY_TOPIC: Final = "TBW102"
+RMQ_SYS_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+RMQ_SYS_BENCHMARK_TOPIC: Final = "BenchmarkTest"
+RMQ_SYS_TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+RMQ_SYS_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+RMQ_SYS_TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+RMQ_SYS_SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+RMQ_SYS_OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
+RMQ_SYS_ROCKSDB_OFFSET_TOPIC: Final = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS: Final = frozenset(
+    [
+        AUTO_CREATE_TOPIC_KEY_TOPIC,
+        RMQ_SYS_SCHEDULE_TOPIC,
+        RMQ_SYS_BENCHMARK_TOPIC,
+        RMQ_SYS_TRANS_HALF_TOPIC,
+        RMQ_SYS_TRACE_TOPIC,
+        RMQ_SYS_TRANS_OP_HALF_TOPIC,
+        RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
+        RMQ_SYS_SELF_TEST_TOPIC,
+        RMQ_SYS_OFFSET_MOVED_EVENT,
+        RMQ_SYS_ROCKSDB_OFFSET_TOPIC,
+    ]
+)
+NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
+    [
+        RMQ_SYS_SCHEDULE_TOPIC,
+        RMQ_SYS_TRANS_HALF_TOPIC,
+        RMQ_SYS_TRANS_OP_HALF_TOPIC,
+        RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
+        RMQ_SYS_SELF_TEST_TOPIC,
+        RMQ_SYS_OFFSET_MOVED_EVENT,
+    ]
+)
+DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
+DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
+TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
+SCHEDULE_CONSUMER_GROUP: Final = "SCHEDULE_CONSUMER"
+FILTERSRV_CONSUMER_GROUP: Final = "FILTERSRV_CONSUMER"
+MONITOR_CONSUMER_GROUP: Final = "__MONITOR_CONSUMER"
+CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+SELF_TEST_PRODUCER_GROUP: Final = "SELF_TEST_P_GROUP"
+SELF_TEST_CONSUMER_GROUP: Final = "SELF_TEST_C_GROUP"
+ONS_HTTP_PROXY_GROUP: Final = "CID_ONS-HTTP-PROXY"
+CID_ONSAPI_PERMISSION_GROUP: Final = "CID_ONSAPI_PERMISSION"
+CID_ONSAPI_OWNER_GROUP: Final = "CID_ONSAPI_OWNER"
+CID_ONSAPI_PULL_GROUP: Final = "CID_ONSAPI_PULL"
+CID_SYS_RMQ_TRANS: Final = "CID_RMQ_SYS_TRANS"
+
+_LEGAL: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+def is_topic_or_group_illegal(name: str) -> bool:
+    """True when a character is not one of `%|a-zA-Z0-9_-`."""
+    return not _LEGAL.issuperset(name)
+
+
+def validate_topic(topic: str) -> str | None:
+    """Why a client may not create or send to a topic of this name (TopicValidator's remark), or None."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if is_topic_or_group_illegal(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > TOPIC_LENGTH_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+def is_system_topic(topic: str) -> bool:
+    """True for the broker's own topics that exist everywhere; a broker has more that carry its name."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_not_allowed_send_topic(topic: str) -> bool:
+    """True for topics that no client may send to."""
+    return topic in NOT_ALLOWED_SEND_TOPICS
+
+
+def is_retry_topic(topic: str) -> bool:
+    """True for a group's retry topic."""
+    return topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    """True for a group's dead-letter topic."""
+    return topic.startswith(DLQ_GROUP_TOPIC_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """The retry topic of a consumer group."""
+    return RETRY_GROUP_TOPIC_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """The dead-letter topic of a consumer group."""
+    return DLQ_GROUP_TOPIC_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that keeps the replies of a cluster."""
+    return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
+
+
+def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
+    """The retry topic of a group for one topic under POP consumption."""
+    return f"{RETRY_GROUP_TOPIC_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+# ---------------------------------------------------------------------------------------------------- version
+
+
+class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
+    """When a table changed last: equal only when all three are, ordered by state version, counter, time
+    (epoch ms)."""
+
+    counter: Long = 0
+    state_version: Long = 0
+    timestamp: Long = 0
+
+    def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
+        """The version after one more change."""
+        return DataVersion(self.counter + 1, state_version, now_ms)
+
+    def compare(self, other: DataVersion) -> int:
+        """-1, 0 or 1."""
+        mine = (self.state_version, self.counter, self.timestamp)
+        others = (other.state_version, other.counter, other.timestamp)
+        return (mine > others) - (mine < others)
+
+
+# ----------------------------------------------------------------------------------------------------- topics
+
+
+class TopicFilterType(StrEnum):
+    """Whether messages of a topic carry one tag or several; nobody acts on it any more."""
+
+    SINGLE_TAG = "SINGLE_TAG"
+    MULTI_TAG = "MULTI_TAG"
+
+
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One topic of a broker. `attributes` as stored: without the sign that create requests use."""
+
+    topic_name: str = ""
+    read_queue_nums: Int = 16
+    write_queue_nums: Int = 16
+    perm: Int = PERM_READ | PERM_WRITE
+    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_sys_flag: Int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """The one-line form of compressed registrations; `order` and `topicSysFlag` are lost, as in Java."""
+        return (
+            f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
+            f"{self.topic_filter_type.name} {fastjson.dumps(self.attributes).decode()}"
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> TopicConfig:
+        """From the one-line form. Attributes with blanks in them are lost, as in Java."""
+        parts = text.split(" ")
+        if len(parts) < 5:
+            raise BodyError(f"topic line {text!r:.100}: expected at least 5 words")
+        attributes: dict[str, str] = {}
+        if len(parts) >= 6:
+            try:
+                attributes = convert(TopicConfig, {"attributes": fastjson.loads(parts[5])}).attributes
+            except EpochMQError:
+                attributes = {}
+        plain = {
+            "topicName": parts[0],
+            "readQueueNums": parts[1],
+            "writeQueueNums": parts[2],
+            "perm": parts[3],
+            "topicFilterType": parts[4],
+        }
+        config = convert(cls, plain)
+        return msgspec.structs.replace(config, attributes=attributes) if attributes else config
+
+
+class LogicQueueMappingItem(Body):
+    """Where a stretch of a static topic's logical queue lives."""
+
+    gen: Int = 0
+    queue_id: Int = 0
+    bname: str | None = None
+    logic_offset: Long = 0
+    start_offset: Long = 0
+    end_offset: Long = -1
+    time_of_start: Long = -1
+    time_of_end: Long = -1
+
+
+class TopicQueueMappingInfo(Body):
+    """Which logical queues of a static topic a broker holds: logical id to physical id."""
+
+    topic: str | None = None
+    scope: str = "__global__"
+    total_queues: Int = 0
+    bname: str | None = None
+    epoch: Long = 0
+    dirty: bool = False
+    curr_id_map: dict[int, int] = field(default_factory=dict)
+
+
+class TopicQueueMappingDetail(TopicQueueMappingInfo):
+    """The same with all stretches of every hosted queue, for the broker itself."""
+
+    hosted_queues: dict[int, list[LogicQueueMappingItem]] = field(default_factory=dict)
+
+
+class TopicConfigSerializeWrapper(Body):
+    """A broker's topic table as it travels to nameservers and slaves
+    (TopicConfigAndMappingSerializeWrapper)."""
+
+    STRICT_FIRST: ClassVar[bool] = True
+
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingInfo] = field(default_factory=dict)
+    topic_queue_mapping_detail_map: dict[str, TopicQueueMappingDetail] = field(default_factory=dict)
+    mapping_data_version: DataVersion = DataVersion()
+
+
+TopicConfigAndMappingSerializeWrapper = TopicConfigSerializeWrapper
+
+
+class TopicConfigAndQueueMapping(Body):
+    """Answer of GET_TOPIC_CONFIG: the fields of a TopicConfig and, for a static topic, its mapping."""
+
+    topic_name: str = ""
+    read_queue_nums: Int = 16
+    write_queue_nums: Int = 16
+    perm: Int = PERM_READ | PERM_WRITE
+    topic_filter_type: TopicFilterType = TopicFilterType.SINGLE_TAG
+    topic_sys_flag: Int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+    mapping_detail: TopicQueueMappingDetail | None = None
+
+
+class CreateTopicListRequestBody(Body):
+    """Request of UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[TopicConfig] = field(default_factory=list)
+
+
+class TopicQueueMappingSerializeWrapper(Body):
+    """topicQueueMapping.json."""
+
+    topic_queue_mapping_info_map: dict[str, TopicQueueMappingDetail] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+
+
+# ----------------------------------------------------------------------------------------------- registration
+
+
+class RegisterBrokerBody(Body):
+    """What a broker registers with a nameserver."""
+
+    STRICT_FIRST: ClassVar[bool] = True
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
+        default_factory=TopicConfigSerializeWrapper
+    )
+    filter_server_list: list[str] = field(default_factory=list)
+
+    def encode(self, *, compress: bool = False) -> bytes:
+        """The body's bytes. Compressed: a zlib stream of counted pieces instead of one JSON document."""
+        if not compress:
+            return to_json(self)
+        wrapper = self.topic_config_serialize_wrapper
+        pieces = [_counted(to_json(wrapper.data_version)), _number(len(wrapper.topic_config_table))]
+        pieces += [_counted(config.encode().encode()) for config in wrapper.topic_config_table.values()]
+        pieces.append(_counted(fastjson.dumps(self.filter_server_list)))
+        pieces.append(_number(len(wrapper.topic_queue_mapping_info_map)))
+        pieces += [_counted(to_json(info)) for info in wrapper.topic_queue_mapping_info_map.values()]
+        return zlib.compress(b"".join(pieces), 9)
+
+    @classmethod
+    def decode(
+        cls,
+        data: bytes,
+        *,
+        compressed: bool = False,
+        version: int = V5_0_0,
+        bytes_max: int = 64 * 1024 * 1024,
+    ) -> RegisterBrokerBody:
+        """From the body's bytes; `version` is the broker's (older ones end before the mappings). BodyError
+        for anything else, or for more than `bytes_max` when inflated."""
+        if not compressed:
+            return from_json(cls, data)
+        inflater = zlib.decompressobj()
+        try:
+            plain = inflater.decompress(data, bytes_max)
+        except zlib.error as error:
+            raise BodyError(f"RegisterBrokerBody: {error}") from None
+        if inflater.unconsumed_tail:
+            raise BodyError(f"RegisterBrokerBody: more than {bytes_max} bytes when inflated")
+        return _read_pieces(_Pieces(plain), version)
+
+
+def _read_pieces(pieces: _Pieces, version: int) -> RegisterBrokerBody:
+    body = RegisterBrokerBody()
+    wrapper = body.topic_config_serialize_wrapper
+    wrapper.data_version = from_json(DataVersion, pieces.take())
+    for _ in range(pieces.number()):
+        config = TopicConfig.decode(pieces.take().decode("utf-8", "replace"))
+        wrapper.topic_config_table[config.topic_name] = config
+    try:
+        filters = fastjson.loads(pieces.take())
+    except BodyError:
+        raise
+    except EpochMQError:
+        filters = []
+    if isinstance(filters, list):
+        body.filter_server_list = [fastjson.as_text(item) for item in filters if item is not None]
+    if version >= V5_0_0:
+        for _ in range(pieces.number()):
+            info = from_json(TopicQueueMappingInfo, pieces.take())
+            if info.topic is not None:
+                wrapper.topic_queue_mapping_info_map[info.topic] = info
+    return body
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(4, "big")
+
+
+def _counted(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+class _Pieces:
+    """Reads counted pieces and numbers; every count is checked against what is left."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self) -> int:
+        """A count: not more than there are bytes left."""
+        start, self._at = self._at, self._at + 4
+        value = int.from_bytes(self._data[start : self._at], "big", signed=True)
+        if self._at > len(self._data) or not 0 <= value <= len(self._data) - self._at:
+            raise BodyError(f"RegisterBrokerBody: count {value} at byte {start} of {len(self._data)}")
+        return value
+
+    def take(self) -> bytes:
+        size = self.number()
+        start, self._at = self._at, self._at + size
+        return self._data[start : self._at]
+
+
+# ---------------------------------------------------------------------------------------- subscription groups
+
+
+class GroupRetryPolicyType(StrEnum):
+    """How the pauses before redeliveries grow."""
+
+    EXPONENTIAL = "EXPONENTIAL"
+    CUSTOMIZED = "CUSTOMIZED"
+
+
+class ExponentialRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """Pauses in ms: initial, times multiplier each, at most max."""
+
+    initial: Long = 5_000
+    max: Long = 7_200_000
+    multiplier: Long = 2
+
+
+class CustomizedRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """Pauses in ms, one after the other."""
+
+    next: list[int] = field(default_factory=list)
+
+
+class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
+    """The retry policy of a group; the policy of the named type counts, a missing one is RocketMQ's
+    default."""
+
+    type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
+
+
+class SimpleSubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
+    """A subscription that a group's configuration carries."""
+
+    topic: str = ""
+    expression_type: str = "TAG"
+    expression: str | None = None
+    version: Long = 0
+
+
+class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One consumer group of a broker."""
+
+    group_name: str = ""
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: Int = 1
+    retry_max_times: Int = 16
+    group_retry_policy: GroupRetryPolicy = GroupRetryPolicy()
+    broker_id: Long = 0
+    which_broker_when_consume_slowly: Long = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: Int = 0
+    consume_timeout_minute: Int = 15
+    subscription_data_set: list[SimpleSubscriptionData] | None = None
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class SubscriptionGroupWrapper(Body):
+    """subscriptionGroup.json and the answer of GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Java writes the whole
+    manager there, so its forbidden table (group to topic to bits) is part of it."""
+
+    STRICT_FIRST: ClassVar[bool] = True
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    data_version: DataVersion = DataVersion()
+
+
+class SubscriptionGroupList(Body):
+    """Request of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
+
+
+class GroupForbidden(Body):
+    """Answer of UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    topic: str | None = None
+    group: str | None = None
+    readable: bool | None = None

@@ -1,0 +1,225 @@
+"""The calling side: one connection to each peer, made when it is first needed and again after it was lost.
+
+Several callers share a connection; their calls are told apart by opaque. The peer's own requests that come
+over it go to the handlers given here. A peer that answers GO_AWAY is stopping: the call is tried once more
+over a new connection, as Java's client does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import CallTimeout, ConnectFailed, ConnectionClosed
+from epochmq_protocol.frame import Command
+from epochmq_protocol.transport.connection import LINGER_S, Connection
+from epochmq_protocol.transport.dispatch import Dispatcher, Handler
+from epochmq_protocol.transport.idle import IdleSweep
+from epochmq_protocol.transport.settings import ClientSettings
+from epochmq_protocol.transport.tls import TlsLayer, TlsSettings, client_context
+
+log = logging.getLogger(__name__)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as a pair; the host of an IPv6 address may stand in brackets. ConnectFailed when it is
+    neither."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
+        raise ConnectFailed(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class RemotingClient:
+    """Calls to any number of peers. `close` it in the end."""
+
+    def __init__(
+        self,
+        settings: ClientSettings | None = None,
+        handlers: Mapping[int, Handler] | None = None,
+        *,
+        default: Handler | None = None,
+        tls: TlsSettings | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """`tls` given: every connection speaks TLS. `on_close` is told of every connection that is gone."""
+        self.settings = settings if settings is not None else ClientSettings()
+        self.dispatcher = Dispatcher(
+            handlers if handlers is not None else {},
+            default=default,
+            fast={},
+            max_in_flight=self.settings.max_in_flight,
+            max_in_flight_per_connection=self.settings.max_in_flight_per_connection,
+        )
+        self.connections: set[Connection] = set()
+        self._context: ssl.SSLContext | None = client_context(tls) if tls is not None else None
+        self._on_close = on_close
+        self._by_address: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms)
+        self._closed = False
+        self._gone: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """Sends a request to `host:port` and returns its response, whatever its code.
+
+        `timeout_ms` bounds all of it, connecting included: CallTimeout. ConnectFailed: the peer was not
+        reached. ConnectionClosed: lost in between, the outcome is unknown.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        connection = await self._within(address, timeout_ms)
+        answer = await connection.call(command, max(deadline - loop.time(), 0) * 1000)
+        if answer.code != ResponseCode.GO_AWAY:
+            return answer
+        self._forget(address, connection)
+        connection = await self._within(address, (deadline - loop.time()) * 1000)
+        return await connection.call(command, max(deadline - loop.time(), 0) * 1000)
+
+    async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
+        """Sends a request that is not answered. `timeout_ms` is for connecting."""
+        connection = await self._within(address, timeout_ms)
+        connection.oneway(command)
+
+    async def connect(self, address: str) -> Connection:
+        """The connection to `host:port`, made if there is none."""
+        connection = self._by_address.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        if self._closed:
+            raise ConnectionClosed("this client is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            if len(self._by_address) + len(self._connecting) >= self.settings.max_peers:
+                raise ConnectFailed(f"{self.settings.max_peers} peers are connected already")
+            task = asyncio.get_running_loop().create_task(self._open(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        return await asyncio.shield(task)  # a caller that gives up does not take it from the others
+
+    def disconnect(self, address: str) -> None:
+        """Closes the connection to this peer, if there is one."""
+        connection = self._by_address.get(address)
+        if connection is not None:
+            self._forget(address, connection)
+            connection.close()
+
+    async def close(self) -> None:
+        """Closes all connections; calls that still wait get ConnectionClosed."""
+        self._closed = True
+        self.dispatcher.stop()
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
+        await self.dispatcher.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            self._gone = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(LINGER_S + 1):
+                await self._gone
+        self._sweep.stop()
+
+    # inside
+
+    async def _within(self, address: str, timeout_ms: float) -> Connection:
+        connection = self._by_address.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self.connect(address)
+        except TimeoutError:
+            raise CallTimeout(f"not connected to {address} within {timeout_ms:g} ms") from None
+
+    async def _open(self, address: str) -> Connection:
+        host, port = split_address(address)
+        limit_ms = self.settings.connect_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                connection = await (
+                    self._open_plain(host, port) if self._context is None else self._open_tls(host, port)
+                )
+        except TimeoutError:
+            raise ConnectFailed(f"no connection to {address} within {limit_ms} ms") from None
+        except OSError as error:
+            raise ConnectFailed(f"no connection to {address}: {error}") from None
+        return connection
+
+    async def _open_plain(self, host: str, port: int) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(self.dispatcher, self.settings), host, port
+        )
+        return self._adopt(connection)
+
+    async def _open_tls(self, host: str, port: int) -> Connection:
+        assert self._context is not None
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[Connection] = loop.create_future()
+
+        def on_ready(layer: TlsLayer) -> Connection:
+            connection = Connection(self.dispatcher, self.settings)
+            connection.connection_made(layer)
+            if ready.done():
+                connection.abort()
+            else:
+                ready.set_result(connection)
+            return connection
+
+        def on_failed(error: Exception) -> None:
+            if not ready.done():
+                ready.set_exception(OSError(f"TLS: {error}"))
+
+        context, limit_ms = self._context, self.settings.connect_timeout_ms
+        layer = TlsLayer(
+            context, server_side=False, timeout_ms=limit_ms, on_ready=on_ready, on_failed=on_failed
+        )
+        transport, _ = await loop.create_connection(lambda: layer, host, port)
+        try:
+            return self._adopt(await ready)
+        except BaseException:
+            transport.abort()
+            raise
+
+    def _adopt(self, connection: Connection) -> Connection:
+        """From now on this client owns it. It may be lost already."""
+        if connection.closed:
+            raise OSError("closed by the peer at once")
+        connection.on_close.append(self._lost)
+        self.connections.add(connection)
+        self._sweep.start()
+        return connection
+
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        connection = task.result()
+        if self._closed:
+            connection.abort()
+        elif not connection.closed:
+            self._by_address[address] = connection
+            connection.on_close.append(lambda lost: self._forget(address, lost))
+
+    def _forget(self, address: str, connection: Connection) -> None:
+        if self._by_address.get(address) is connection:
+            del self._by_address[address]
+
+    def _lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self._gone is not None and not self.connections and not self._gone.done():
+            self._gone.set_result(None)
+        if self._on_close is not None:
+            self._on_close(connection)

@@ -1,0 +1,243 @@
+"""`make bench`: ours and RocketMQ's broker under the same loads, in one run on this machine, side by side.
+
+Both brokers run all the time; every round measures each cell on one and then on the other, so that what
+disturbs the machine disturbs both. RocketMQ gets time to compile its hot paths first. See `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import report
+from tests.benchmarks.build import CACHE, ROOT, CompilerMissingError, load_program
+from tests.benchmarks.cells import (
+    CELLS,
+    PULL_TOPIC,
+    SEND_TOPIC,
+    Cell,
+    Span,
+    check_pull,
+    fill,
+    measure,
+)
+from tests.benchmarks.machine import OccupiedMemory, facts
+from tests.benchmarks.peers import Peer
+from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
+
+RESULTS = ROOT / "docs" / "results"
+MESSAGE_BYTES = 1400  # of a record, its consume queue unit and its index entry
+STORED_PER_S = 150_000  # by both brokers together, at most, on the average of the cells that send
+IDLE_S = 10
+CLIENT_WARMUP_S = 10
+
+FULL = {"rounds": 5, "span": Span(1.0, 5.0), "java_warmup_s": 40.0, "pull_messages": 400_000, "occupy": True}
+QUICK = {"rounds": 1, "span": Span(0.5, 2.0), "java_warmup_s": 20.0, "pull_messages": 80_000, "occupy": False}
+
+METHOD = (
+    "Both brokers run all the time, with 1 KB bodies, asynchronous flush, commit log files of 1 GiB and"
+    " one topic of 8 queues; the load and the brokers share the machine's cores; the disk is quiet"
+    " before every measurement{occupied}. Java's broker has a heap of 2 GB and the G1 collector, and"
+    " before the first measurement {warmup:g} s of the same sends and pulls, so that its JIT compiler"
+    " has done its work; ours gets a tenth of that. Every answer is checked: code, unique and dense"
+    " queue offsets, whole records in order, and once each record's CRC."
+)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument(
+        "--only", metavar="TEXT", action="append", help="only cells whose name contains TEXT (repeatable)"
+    )
+    parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
+    parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
+    parser.add_argument("--seconds", type=float, help="length of one measurement")
+    parser.add_argument(
+        "--data", type=Path, help="where the stores go (default: .cache/bench); deleted at the end"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+    )
+    return parser.parse_args()
+
+
+def chosen_cells(only: list[str] | None, program: Path | None, java: bool) -> list[Cell]:
+    """The cells asked for that this machine can run."""
+    cells = [cell for cell in CELLS if not only or any(text in cell.name for text in only)]
+    return [c for c in cells if (java if c.kind == "client" else program is not None)]
+
+
+def warm_up(peer: Peer, program: Path, seconds: float) -> None:
+    """The shapes of load the cells have, for so many seconds altogether."""
+    shapes = [("send", 16, 16), ("send", 1, 64), ("send", 16, 1), ("pull", 1, 8), ("send", 1, 1)]
+    for kind, connections, depth in shapes:
+        cell = Cell("warm-up", "send" if kind == "send" else "pull", connections, depth, 0)
+        measure(cell, peer, program, CACHE, Span(0, seconds / len(shapes)))
+
+
+def start(names: list[str], directory: Path) -> list[Peer]:
+    """Starts the peers; ends those that run when one does not start."""
+    peers: list[Peer] = []
+    try:
+        for name in names:
+            print(f"starting {name} …", flush=True)
+            peer = Peer(name, directory)
+            peers.append(peer)
+            peer.cluster.start()
+    except BaseException:
+        for peer in peers:
+            peer.cluster.stop()
+        raise
+    return peers
+
+
+def prepare(peers: list[Peer], program: Path | None, java_warmup_s: float, pull_messages: int) -> None:
+    """Creates the topics, fills the one that is pulled, warms up."""
+    for peer in peers:
+        peer.create_topic(SEND_TOPIC)
+        peer.create_topic(PULL_TOPIC)
+        if program is None:
+            continue
+        print(f"{peer.name}: filling {pull_messages:,} messages, warming up …", flush=True)
+        fill(program, peer, PULL_TOPIC, pull_messages)
+        check_pull(program, peer, PULL_TOPIC, 1.0)
+        warm_up(peer, program, java_warmup_s if peer.name == "java" else java_warmup_s / 10)
+
+
+def run_rounds(
+    peers: list[Peer],
+    cells: list[Cell],
+    program: Path | None,
+    home: Path,
+    rounds: int,
+    span: Span,
+    memory: OccupiedMemory | None,
+) -> report.Rounds:
+    """All measurements, with a line for each."""
+    results: report.Rounds = {}
+    for number in range(rounds):
+        if memory is not None:
+            memory.occupy()
+        for cell in cells:
+            for peer in peers if number % 2 == 0 else peers[::-1]:
+                cell_span = Span(CLIENT_WARMUP_S, span.measured_s) if cell.kind == "client" else span
+                result = measure(cell, peer, program, home, cell_span)
+                results.setdefault(cell.name, {}).setdefault(peer.name, []).append(result)
+                print(
+                    f"round {number + 1}/{rounds}  {cell.name:24} {peer.name:5}"
+                    f" {result['per_second']:>10,.0f} msg/s"
+                    f"  p50 {result['p50_ms']:8.3f}  p99 {result['p99_ms']:8.3f} ms"
+                    f"  CPU {result['broker_cpu_us']:6.1f} µs/msg",
+                    flush=True,
+                )
+    return results
+
+
+def available(wanted: list[str]) -> tuple[list[str], Path | None]:
+    """Peers and load program this machine can run; says what is missing."""
+    program = None
+    try:
+        program = load_program()
+    except CompilerMissingError as error:
+        print(f"{error}: only the Java client can be measured", flush=True)
+    try:
+        java_library()
+    except JavaMissingError as error:
+        print(f"{error}: no RocketMQ to compare with", flush=True)
+        wanted = [name for name in wanted if name != "java"]
+    return wanted, program
+
+
+def main() -> int:
+    options = arguments()
+    plan: dict[str, Any] = {**(QUICK if options.quick else FULL)}
+    plan["rounds"] = options.rounds or plan["rounds"]
+    if options.seconds:
+        plan["span"] = Span(plan["span"].warmup_s, options.seconds)
+    names, program = available(options.peers.split(","))
+    cells = chosen_cells(options.only, program, java="java" in names)
+    if not names or not cells:
+        print("nothing of what was asked for can be measured on this machine")
+        return 2
+    partial = bool(options.quick or options.only or names != ["ours", "java"])
+    parent = options.data or CACHE
+    parent.mkdir(parents=True, exist_ok=True)
+    sending = sum(cell.kind != "pull" for cell in cells)
+    needed = plan["rounds"] * sending * (plan["span"].measured_s + 1) * STORED_PER_S * MESSAGE_BYTES
+    if shutil.disk_usage(parent).free < needed:
+        print(
+            f"{parent}: less than {needed / 1e9:.0f} GB free, which a run may take; try --quick or --rounds"
+        )
+        return 2
+    directory = Path(tempfile.mkdtemp(dir=parent, prefix="data-"))
+    try:
+        data = _measure_all(names, cells, program, directory, plan)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    data["command"] = f"python -m tests.benchmarks {shlex.join(_what_matters(sys.argv[1:]))}".strip()
+    print(f"\n{report.plain(report.rows(data['medians']))}\n\nmemory without (with) pages of mapped files:")
+    print(report.memory_text(data["memory"]))
+    print("\n".join(f"note: {note}" for note in report.notes(data["medians"])))
+    written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data)
+    print("written: " + ", ".join(str(path) for path in written))
+    return 0
+
+
+def _what_matters(words: list[str]) -> list[str]:
+    """The command line without where files go."""
+    kept: list[str] = []
+    words = [part for word in words for part in word.split("=", 1)]
+    for at, word in enumerate(words):
+        if word not in ("--out", "--data") and (at == 0 or words[at - 1] not in ("--out", "--data")):
+            kept.append(word)
+    return kept
+
+
+def _measure_all(
+    names: list[str], cells: list[Cell], program: Path | None, directory: Path, plan: dict[str, Any]
+) -> dict[str, Any]:
+    peers = start(names, directory)
+    try:
+        time.sleep(IDLE_S)  # what start-up leaves behind is not idle memory
+        memory = {peer.name: {"idle": peer.memory()} for peer in peers}
+        occupied = OccupiedMemory(directory) if plan["occupy"] else None
+        if occupied is not None:
+            print("touching all free memory …", flush=True)
+            occupied.occupy()
+        prepare(peers, program, plan["java_warmup_s"], plan["pull_messages"])
+        rounds = run_rounds(peers, cells, program, directory, plan["rounds"], plan["span"], occupied)
+        for peer in peers:
+            memory[peer.name]["loaded"] = peer.memory()
+    finally:
+        for peer in peers:
+            peer.cluster.abandon()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "rocketmq": rocketmq_version(),
+        "machine": facts(),
+        "rounds": plan["rounds"],
+        "warmup_s": plan["span"].warmup_s,
+        "measured_s": plan["span"].measured_s,
+        "method": METHOD.format(
+            warmup=plan["java_warmup_s"],
+            occupied=" and no memory is untouched (`OccupiedMemory`)" if plan["occupy"] else "",
+        ),
+        "medians": report.medians(rounds),
+        "memory": memory,
+        "measurements": rounds,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""What the second part of `make bench` found, as Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RATIO_GOAL = 1.5
+FAIL_OVER_GOAL_S = 2.0
+MEMORY_GOAL = 0.2
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    rows = [head, ["---", *["--:"] * (len(head) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _appends(table: dict[str, Any]) -> str:
+    head = ["in flight", "peers", "appends/s", "p50 ms", "p99 ms", "CPU µs", "ratio", "goal"]
+    lines = []
+    for depth, kinds in table.items():
+        java = kinds.get("java")
+        for kind, row in kinds.items():
+            line = [depth, kind, f"{row['per_second']:,.0f}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"]
+            line.append(f"{row['cpu_us']:.0f}")
+            if java is None or kind == "java":
+                line += ["–", "–"]
+            else:
+                ratio = row["per_second"] / java["per_second"]
+                verdict = "reached" if ratio >= RATIO_GOAL else "missed"
+                worse = ", p99 worse" if row["p99_ms"] > java["p99_ms"] else ""
+                line += [f"{ratio:.2f}", verdict + worse]
+            lines.append(line)
+    return _table(head, lines)
+
+
+def _elections(table: dict[str, Any]) -> str:
+    head = ["controllers", "elections", "median s", "worst s"]
+    return _table(
+        head,
+        [
+            [name, str(row["count"]), f"{row['median_s']:.2f}", f"{row['worst_s']:.2f}"]
+            for name, row in table.items()
+        ],
+    )
+
+
+def _groups(table: dict[str, Any]) -> str:
+    head = [
+        "controllers",
+        "registered in s",
+        "masters lost",
+        "all replaced within s",
+        "worst s",
+        "never replaced",
+    ]
+    lines = [
+        [
+            name,
+            f"{row['register_s']:.1f}",
+            str(row["lost_masters"]),
+            f"{row['fail_over_s']:.2f}",
+            f"{row['fail_over_worst_s']:.2f}",
+            str(row["not_replaced"]),
+        ]
+        for name, row in table.items()
+    ]
+    return _table(head, lines)
+
+
+def _memory(table: dict[str, Any]) -> str:
+    head = ["leading controller", "idle, MB", "with the groups, MB"]
+    lines = [
+        [name]
+        + [
+            f"{row[f'{moment}_rss_mb']:.0f} ({row[f'{moment}_anonymous_mb']:.0f})"
+            for moment in ("idle", "with_groups")
+        ]
+        for name, row in table.items()
+    ]
+    return _table(head, lines)
+
+
+def verdicts(summary: dict[str, Any]) -> list[str]:
+    """Each goal and whether it is reached."""
+    found = []
+    groups = summary.get("groups", {})
+    if "ours" in groups:
+        worst = groups["ours"]["fail_over_worst_s"]
+        reached = "reached" if worst < FAIL_OVER_GOAL_S and not groups["ours"]["not_replaced"] else "missed"
+        found.append(
+            f"all lost masters replaced in under {FAIL_OVER_GOAL_S:g} s: {reached} (worst {worst:.2f} s)"
+        )
+    if "ours" in groups and "java" in groups:
+        share = groups["ours"]["with_groups_rss_mb"] / groups["java"]["with_groups_rss_mb"]
+        reached = "reached" if share <= MEMORY_GOAL else "missed"
+        found.append(f"memory with the groups at most a fifth of RocketMQ's: {reached} ({share:.2f})")
+    return found
+
+
+def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
+    """The tables, with what a reader must know of each."""
+    parts = []
+    if "appends" in summary:
+        parts += [
+            "## Raft appends",
+            _appends(summary["appends"]),
+            "Three peers on this machine's cores, bodies of 256 bytes, one connection to the leader, a heap"
+            " of 512 MB and the G1 collector for each of DLedger's. CPU is that of all three peers for one"
+            " append. `ours` acknowledges what a quorum has synced to disk; DLedger acknowledges what a"
+            " quorum has written, and flushes every 10 ms; `ours, asynchronous flush` does as DLedger does."
+            f" The goal: at least {RATIO_GOAL:g} times DLedger's throughput.",
+        ]
+    if "elections" in summary:
+        parts += [
+            "## Election after kill -9 of the leading controller",
+            _elections(summary["elections"]),
+            "From the kill until another controller says that it leads. All settings are the defaults: the"
+            " leader's heartbeats come every 200 ms from ours and every 2,000 ms from RocketMQ's.",
+        ]
+    if "groups" in summary:
+        parts += [
+            f"## {plan['groups']:,} groups of three replicas, a third of their masters lost at once",
+            _groups(summary["groups"]),
+            "Brokers are played; masters are lost by closing the connections that carry their heartbeats, one"
+            " for each, just after they have renewed their write leases at ours (600 ms, which our"
+            " controllers wait out; RocketMQ's have no leases). Time until the leading controller shows a new"
+            " master for every group.",
+            "## Memory: resident (without pages of files)",
+            _memory(summary["groups"]),
+            "RocketMQ's controllers have a heap of at most 512 MB.",
+        ]
+        parts += ["\n".join(f"- {line}" for line in verdicts(summary))]
+    return "\n\n".join(parts)
+
+
+def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
+    """Writes `controllers-DATE.json` with everything measured and `controllers-DATE.md` with the tables."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"controllers-{data['date'][:10]}"
+    as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"
+    as_json.write_text(json.dumps(data, indent=1) + "\n")
+    facts = "\n".join(f"- {key}: {value}" for key, value in data["machine"].items())
+    plan = data["plan"]
+    parts = [
+        f"# Our controllers beside RocketMQ {data['rocketmq']}'s, {data['date']}",
+        f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
+        f" only the measured processes running; {plan['seconds']:g} s a measurement of appends after"
+        f" {plan['warmup_s']:g} s of the same load, and {plan['java_warmup_s']:g} s before the first for"
+        " Java's JIT compiler. Every answer is checked; indexes are unique and dense.",
+        facts,
+        tables(data["summary"], plan),
+    ]
+    as_markdown.write_text("\n\n".join(parts) + "\n")
+    return as_markdown, as_json

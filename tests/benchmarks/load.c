@@ -1,0 +1,518 @@
+/*
+ * A load of RocketMQ remoting requests: closed loop, one thread, epoll, JSON headers.
+ *
+ *   load send host=A port=N topic=T queues=Q connections=C depth=D body=BYTES (seconds=S warmup=W | count=N) [pid=P]
+ *   load pull host=A port=N topic=T queues=Q connections=C depth=D batch=M seconds=S warmup=W [pid=P] [crc=1]
+ *
+ * `depth` is the number of requests kept in flight on every connection. `send` uses SEND_MESSAGE_V2 (310) and goes round
+ * the queues; `pull` uses PULL_MESSAGE (11), every (connection, place in flight) reading a queue of its own from its first
+ * message to its last and again from the start. Requests made in answer to one read leave in one write, so that the load
+ * costs a fraction of what the broker does; `write=each` sends every one by a system call of its own.
+ *
+ * Every answer is checked: it must match a request in flight on its own connection; answered queue offsets must be unique
+ * and, at the end, dense from the queue's maximum before the load; pulled records must be whole, of the queue asked for,
+ * of consecutive offsets, and (crc=1) of the CRC they state. What does not hold is counted and the exit status is 5.
+ *
+ * Prints one JSON object: messages answered inside the window that follows the warm-up, latencies of these (from the
+ * moment a request is made to the return of the read that brought its answer), the CPU time the load itself spent and,
+ * given `pid`, that of the process `pid` (utime + stime of /proc/PID/stat) in the same window.
+ *
+ * Exit status: 0, 1 usage, 2 connection lost, 3 system call failed, 4 stalled, 5 answers wrong.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLOTS_MAX = 4096, QUEUES_MAX = 10, CONNECTIONS_MAX = 1024, CODES = 64, IN_CAPACITY = 4 << 20 };
+enum { STALL_MS = 10000 };
+
+/* ---- options ---- */
+static const char *host = "127.0.0.1", *topic = "BenchmarkTest";
+static int port = 10911, queues = 8, connections = 1, depth = 1, body_bytes = 1024, batch = 32, pid = 0, crc = 0, each = 0;
+static double seconds = 0, warmup = 0;
+static long count = 0;
+
+static void die(int status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    exit(status);
+}
+
+static void options(int argc, char **argv) {
+    for (int i = 2; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+        if (!value) die(1, "expected key=value, got %s", argv[i]);
+        *value++ = 0;
+        const char *key = argv[i];
+        if (!strcmp(key, "host")) host = value;
+        else if (!strcmp(key, "topic")) topic = value;
+        else if (!strcmp(key, "port")) port = atoi(value);
+        else if (!strcmp(key, "queues")) queues = atoi(value);
+        else if (!strcmp(key, "connections")) connections = atoi(value);
+        else if (!strcmp(key, "depth")) depth = atoi(value);
+        else if (!strcmp(key, "body")) body_bytes = atoi(value);
+        else if (!strcmp(key, "batch")) batch = atoi(value);
+        else if (!strcmp(key, "pid")) pid = atoi(value);
+        else if (!strcmp(key, "crc")) crc = atoi(value);
+        else if (!strcmp(key, "seconds")) seconds = atof(value);
+        else if (!strcmp(key, "warmup")) warmup = atof(value);
+        else if (!strcmp(key, "count")) count = atol(value);
+        else if (!strcmp(key, "write")) each = !strcmp(value, "each");
+        else die(1, "unknown option %s", key);
+    }
+    if (connections < 1 || connections > CONNECTIONS_MAX || depth < 1 || (long)connections * depth > SLOTS_MAX)
+        die(1, "connections must be 1..%d and connections x depth 1..%d", CONNECTIONS_MAX, SLOTS_MAX);
+    if (queues < 1 || queues > QUEUES_MAX) die(1, "queues must be 1..%d", QUEUES_MAX);
+    if (body_bytes < 1 || body_bytes > 4 << 20) die(1, "body must be 1..4194304 bytes");
+    if ((seconds > 0) == (count > 0)) die(1, "give either seconds or count");
+}
+
+/* ---- clocks and CPU time ---- */
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static double own_cpu_s(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static double peer_cpu_s(void) {
+    char path[64], line[1024];
+    if (!pid) return 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) die(3, "cannot read %s: the broker is gone", path);
+    size_t n = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[n] = 0;
+    unsigned long utime = 0, stime = 0;
+    char *after_name = strrchr(line, ')'); /* the name may hold blanks and brackets */
+    if (after_name) sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &utime, &stime);
+    return (double)(utime + stime) / sysconf(_SC_CLK_TCK);
+}
+
+/* ---- latencies: 128 steps for every power of two of nanoseconds, so within 0.8 % ---- */
+enum { STEP_BITS = 7, BUCKETS = 64 << STEP_BITS };
+static uint64_t histogram[BUCKETS], measured;
+static int64_t slowest_ns;
+
+static int bucket_of(uint64_t ns) {
+    if (ns < 1 << STEP_BITS) return (int)ns;
+    int shift = 63 - __builtin_clzll(ns) - STEP_BITS;
+    return ((shift + 1) << STEP_BITS) + (int)((ns >> shift) & ((1 << STEP_BITS) - 1));
+}
+
+static double bucket_ms(int bucket) {
+    int shift = (bucket >> STEP_BITS) - 1;
+    if (shift < 0) return bucket * 1e-6;
+    uint64_t low = ((uint64_t)(1 << STEP_BITS) | (bucket & ((1 << STEP_BITS) - 1))) << shift;
+    return (low + (1ull << shift) / 2) * 1e-6;
+}
+
+static double percentile_ms(double share) {
+    uint64_t wanted = (uint64_t)(measured * share), seen = 0;
+    for (int i = 0; i < BUCKETS; i++)
+        if ((seen += histogram[i]) > wanted) return bucket_ms(i);
+    return slowest_ns * 1e-6;
+}
+
+/* ---- state ---- */
+typedef struct {
+    int fd, wants_write, dirty;
+    char *in, *out;
+    size_t in_len, out_len, out_done, out_capacity;
+} Connection;
+
+typedef struct {
+    uint32_t opaque; /* of the request in flight here; 0 = none */
+    int connection, queue;
+    int64_t sent_ns, offset; /* offset: the next to pull */
+} Slot;
+
+typedef struct {
+    int64_t first, last; /* first offset the load may be given; last it was given */
+    long answered;
+    uint8_t *seen;
+    size_t seen_bytes;
+} Queue;
+
+static Connection peers[CONNECTIONS_MAX];
+static Slot slots[SLOTS_MAX];
+static Queue table[QUEUES_MAX];
+static uint32_t generation;
+static int next_queue, pulling, epoll_fd;
+static long made, answered, in_flight, window_messages, window_bytes, codes[CODES], other_codes;
+static long unknown, duplicates, below, broken, rewinds;
+
+/* ---- requests ---- */
+static char *frame; /* length, header length, header, body: only the digits below change */
+static size_t frame_bytes;
+static char *at_opaque, *at_queue, *at_key, *at_born;
+
+/* Opaques lie in 2^30 .. 2^31-1 and so always have ten digits: 18 bits of generation, 12 of slot. */
+static uint32_t take_opaque(int slot) {
+    return slots[slot].opaque = 0x40000000u | (generation++ & 0x3ffff) << 12 | (uint32_t)slot;
+}
+
+static void digits(char *at, uint64_t value, int n) {
+    while (n--) at[n] = (char)('0' + value % 10), value /= 10;
+}
+
+static void put32(char *at, uint32_t value) {
+    value = htonl(value);
+    memcpy(at, &value, 4);
+}
+
+static uint32_t get32(const char *at) {
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return ntohl(value);
+}
+
+static uint64_t get64(const char *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
+
+static void make_send_template(void) {
+    char header[2048];
+    int n = snprintf(header, sizeof header,
+        "{\"code\":310,\"extFields\":{\"a\":\"load\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"Q\",\"f\":\"0\","
+        "\"g\":\"BBBBBBBBBBBBB\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%08X%04XKKKKKKKKKKKKKKKKKKKK\\u0002WAIT\\u0001true"
+        "\\u0002TAGS\\u0001TagA\",\"j\":\"0\",\"k\":\"false\",\"m\":\"false\",\"n\":\"load\"},\"flag\":0,"
+        "\"language\":\"JAVA\",\"opaque\":OOOOOOOOOO,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
+        topic, 0x7F000001, getpid() & 0xFFFF);
+    if (n >= (int)sizeof header) die(1, "topic too long");
+    frame_bytes = 8 + n + body_bytes;
+    frame = malloc(frame_bytes);
+    put32(frame, (uint32_t)(4 + n + body_bytes));
+    put32(frame + 4, (uint32_t)n);
+    memcpy(frame + 8, header, n);
+    for (int i = 0; i < body_bytes; i++) frame[8 + n + i] = (char)('a' + i % 26);
+    at_queue = memmem(frame, frame_bytes, "\"e\":\"Q\"", 7) + 5;
+    at_born = memmem(frame, frame_bytes, "BBBBBBBBBBBBB", 13);
+    at_key = memmem(frame, frame_bytes, "KKKKKKKKKKKKKKKKKKKK", 20);
+    at_opaque = memmem(frame, frame_bytes, "OOOOOOOOOO", 10);
+}
+
+static char *reserve(Connection *peer, size_t bytes) {
+    if (peer->out_len + bytes > peer->out_capacity) {
+        peer->out_capacity = (peer->out_len + bytes) * 2;
+        peer->out = realloc(peer->out, peer->out_capacity);
+        if (!peer->out) die(3, "out of memory");
+    }
+    return peer->out + peer->out_len;
+}
+
+static void flush(Connection *peer) {
+    while (peer->out_done < peer->out_len) {
+        ssize_t n = write(peer->fd, peer->out + peer->out_done, peer->out_len - peer->out_done);
+        if (n < 0 && errno == EAGAIN) break;
+        if (n < 0) die(2, "write: %s after %ld answers", strerror(errno), answered);
+        peer->out_done += n;
+    }
+    int left = peer->out_done < peer->out_len;
+    if (!left) peer->out_len = peer->out_done = 0;
+    if (left != peer->wants_write) {
+        struct epoll_event event = {.events = EPOLLIN | (left ? EPOLLOUT : 0), .data.u32 = (uint32_t)(peer - peers)};
+        if (epoll_ctl(epoll_fd, EPOLL_CTL_MOD, peer->fd, &event)) die(3, "epoll_ctl: %s", strerror(errno));
+        peer->wants_write = left;
+    }
+    peer->dirty = 0;
+}
+
+static void make_send(int slot, int64_t now) {
+    static int64_t born_ms, born_at;
+    if (now - born_at > 1000000 || !born_ms) {
+        struct timespec wall;
+        clock_gettime(CLOCK_REALTIME, &wall);
+        born_ms = (int64_t)wall.tv_sec * 1000 + wall.tv_nsec / 1000000;
+        born_at = now;
+        digits(at_born, (uint64_t)born_ms, 13);
+    }
+    slots[slot].queue = next_queue;
+    next_queue = (next_queue + 1) % queues;
+    *at_queue = (char)('0' + slots[slot].queue);
+    digits(at_opaque, take_opaque(slot), 10);
+    digits(at_key, (uint64_t)made, 20);
+    Connection *peer = &peers[slots[slot].connection];
+    memcpy(reserve(peer, frame_bytes), frame, frame_bytes);
+    peer->out_len += frame_bytes;
+}
+
+static void make_pull(int slot) {
+    Slot *s = &slots[slot];
+    Connection *peer = &peers[s->connection];
+    char *at = reserve(peer, 2048);
+    int n = snprintf(at + 8, 2040,
+        "{\"code\":11,\"extFields\":{\"commitOffset\":\"0\",\"consumerGroup\":\"load\",\"expressionType\":\"TAG\","
+        "\"maxMsgBytes\":\"%d\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\",\"queueOffset\":\"%lld\",\"subVersion\":\"0\","
+        "\"subscription\":\"*\",\"suspendTimeoutMillis\":\"0\",\"sysFlag\":\"4\",\"topic\":\"%s\"},\"flag\":0,"
+        "\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
+        0x7fffffff, batch, s->queue, (long long)s->offset, topic, take_opaque(slot));
+    put32(at, (uint32_t)(4 + n));
+    put32(at + 4, (uint32_t)n);
+    peer->out_len += 8 + n;
+}
+
+static void make(int slot, int64_t now) {
+    if (pulling) make_pull(slot); else make_send(slot, now);
+    slots[slot].sent_ns = now;
+    made++;
+    in_flight++;
+    Connection *peer = &peers[slots[slot].connection];
+    peer->dirty = 1;
+    if (each) flush(peer);
+}
+
+/* ---- answers ---- */
+static long long number_after(const char *header, size_t n, const char *key, long long missing) {
+    const char *at = memmem(header, n, key, strlen(key));
+    return at ? strtoll(at + strlen(key), NULL, 10) : missing;
+}
+
+static void note_offset(int queue, int64_t offset) {
+    Queue *q = &table[queue];
+    int64_t place = offset - q->first;
+    if (place < 0) { below++; return; }
+    if ((size_t)place / 8 >= q->seen_bytes) {
+        size_t wanted = ((size_t)place / 8 + 1) * 2;
+        q->seen = realloc(q->seen, wanted);
+        if (!q->seen) die(3, "out of memory");
+        memset(q->seen + q->seen_bytes, 0, wanted - q->seen_bytes);
+        q->seen_bytes = wanted;
+    }
+    uint8_t bit = (uint8_t)(1 << place % 8);
+    if (q->seen[place / 8] & bit) duplicates++;
+    q->seen[place / 8] |= bit;
+    if (offset > q->last) q->last = offset;
+    q->answered++;
+}
+
+static uint32_t crc_of(const char *data, size_t n) {
+    static uint32_t steps[256];
+    if (!steps[1])
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t value = i;
+            for (int k = 0; k < 8; k++) value = value & 1 ? value >> 1 ^ 0xEDB88320u : value >> 1;
+            steps[i] = value;
+        }
+    uint32_t value = ~0u;
+    for (size_t i = 0; i < n; i++) value = steps[(value ^ (uint8_t)data[i]) & 255] ^ value >> 8;
+    return ~value;
+}
+
+/* Walks the records of a pull answer; returns how many there are. */
+static long note_records(Slot *slot, const char *body, size_t n) {
+    long records = 0;
+    while (n >= 88) {
+        uint32_t size = get32(body), magic = get32(body + 4), body_len = get32(body + 84);
+        int v2 = magic == 0xDAA320ABu;
+        if (size > n || size < 91 || (magic != 0xDAA320A7u && !v2) || body_len > size - 91) break;
+        if ((int)get32(body + 12) != slot->queue || (int64_t)get64(body + 20) != slot->offset) broken++;
+        if (crc && (crc_of(body + 88, body_len) & 0x7fffffff) != get32(body + 8)) broken++;
+        slot->offset++;
+        records++;
+        body += size;
+        n -= size;
+    }
+    if (n) broken++;
+    return records;
+}
+
+static void note_pull(Slot *slot, const char *header, size_t header_len, int code, const char *body, size_t body_len,
+                      int in_window) {
+    if (code == 0) {
+        long records = note_records(slot, body, body_len);
+        if (!records || number_after(header, header_len, "\"nextBeginOffset\":\"", -1) != slot->offset) broken++;
+        if (in_window) window_messages += records;
+    } else if (code == 19 && slot->offset > 0) { /* the queue's end: once more from its start */
+        slot->offset = number_after(header, header_len, "\"minOffset\":\"", 0);
+        rewinds++;
+    }
+}
+
+/* One whole frame without its length prefix. */
+static void note_answer(Connection *peer, const char *data, size_t n, int64_t now, int in_window, int going_on) {
+    size_t header_len = get32(data) & 0xffffff;
+    if (n < 4 || data[0] != 0 || header_len > n - 4) die(5, "an answer is no JSON frame");
+    const char *header = data + 4, *body = header + header_len;
+    uint32_t opaque = (uint32_t)number_after(header, header_len, "\"opaque\":", 0);
+    long long code = number_after(header, header_len, "\"code\":", -1);
+    int slot = opaque & (SLOTS_MAX - 1);
+    if (!opaque || slots[slot].opaque != opaque || &peers[slots[slot].connection] != peer) { unknown++; return; }
+    if (code >= 0 && code < CODES) codes[code]++; else other_codes++;
+    if (pulling)
+        note_pull(&slots[slot], header, header_len, (int)code, body, n - 4 - header_len, in_window);
+    else if (code == 0) {
+        if (number_after(header, header_len, "\"queueId\":\"", -1) != slots[slot].queue) broken++;
+        note_offset(slots[slot].queue, number_after(header, header_len, "\"queueOffset\":\"", -1));
+        if (in_window) window_messages++;
+    }
+    if (in_window) {
+        int64_t took = now - slots[slot].sent_ns;
+        histogram[bucket_of((uint64_t)took)]++;
+        measured++;
+        window_bytes += (long)n + 4;
+        if (took > slowest_ns) slowest_ns = took;
+    }
+    slots[slot].opaque = 0;
+    answered++;
+    in_flight--;
+    if (going_on && (!count || made < count)) make(slot, now);
+}
+
+static void receive(Connection *peer, int in_window, int going_on) {
+    ssize_t got = read(peer->fd, peer->in + peer->in_len, IN_CAPACITY - peer->in_len);
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) die(2, "the broker closed a connection after %ld answers", answered);
+    int64_t now = now_ns();
+    peer->in_len += got;
+    size_t done = 0;
+    while (peer->in_len - done >= 4) {
+        size_t length = get32(peer->in + done);
+        if (length < 4 || length > IN_CAPACITY - 4) die(5, "an answer of %zu bytes", length);
+        if (peer->in_len - done - 4 < length) break;
+        note_answer(peer, peer->in + done + 4, length, now, in_window, going_on);
+        done += 4 + length;
+    }
+    memmove(peer->in, peer->in + done, peer->in_len - done);
+    peer->in_len -= done;
+}
+
+/* ---- set-up ---- */
+static void connect_all(void) {
+    epoll_fd = epoll_create1(0);
+    for (int i = 0; i < connections; i++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+        int one = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (inet_pton(AF_INET, host, &address.sin_addr) != 1) die(1, "host must be an IPv4 address");
+        if (connect(fd, (void *)&address, sizeof address)) die(2, "connect %s:%d: %s", host, port, strerror(errno));
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+        if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event)) die(3, "epoll_ctl: %s", strerror(errno));
+        peers[i] = (Connection){.fd = fd, .in = malloc(IN_CAPACITY)};
+    }
+}
+
+/* Asks GET_MAX_OFFSET (30) or GET_MIN_OFFSET (31) of one queue, blocking. */
+static int64_t ask_offset(int code, int queue) {
+    char buffer[4096];
+    int n = snprintf(buffer + 8, sizeof buffer - 8,
+        "{\"code\":%d,\"extFields\":{\"queueId\":\"%d\",\"topic\":\"%s\"},\"flag\":0,\"language\":\"JAVA\","
+        "\"opaque\":7,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}", code, queue, topic);
+    put32(buffer, (uint32_t)(4 + n));
+    put32(buffer + 4, (uint32_t)n);
+    if (write(peers[0].fd, buffer, 8 + n) != 8 + n) die(2, "write: %s", strerror(errno));
+    size_t have = 0;
+    while (have < 4 || have < 4 + get32(buffer)) {
+        ssize_t got = read(peers[0].fd, buffer + have, sizeof buffer - 1 - have);
+        if (got <= 0) die(2, "the broker closed the connection at request %d", code);
+        have += got;
+    }
+    if (number_after(buffer, have, "\"code\":", -1) != 0) die(5, "request %d for %s/%d refused", code, topic, queue);
+    return number_after(buffer, have, "\"offset\":\"", 0);
+}
+
+static void prepare(void) {
+    for (int i = 0; i < queues; i++) {
+        table[i].first = ask_offset(pulling ? 31 : 30, i);
+        table[i].last = table[i].first - 1;
+    }
+    for (int i = 0; i < connections; i++)
+        if (fcntl(peers[i].fd, F_SETFL, O_NONBLOCK)) die(3, "fcntl: %s", strerror(errno));
+    if (!pulling) make_send_template();
+    for (int slot = 0; slot < connections * depth; slot++) {
+        slots[slot].connection = slot % connections;
+        slots[slot].queue = slot % queues;
+        slots[slot].offset = table[slot % queues].first;
+    }
+}
+
+/* ---- the loop ---- */
+static double window_s, load_cpu_s, broker_cpu_s;
+
+static void run(void) {
+    int64_t start = now_ns(), opens = start + (int64_t)(warmup * 1e9);
+    int64_t closes = count ? INT64_MAX : opens + (int64_t)(seconds * 1e9), opened = 0, closed = 0;
+    struct epoll_event events[CONNECTIONS_MAX];
+    for (int slot = 0; slot < connections * depth && (!count || made < count); slot++) make(slot, now_ns());
+    for (int i = 0; i < connections; i++) flush(&peers[i]);
+    while (in_flight > 0) {
+        int n = epoll_wait(epoll_fd, events, CONNECTIONS_MAX, STALL_MS);
+        if (n == 0) die(4, "stalled: %ld of %ld requests answered", answered, made);
+        if (n < 0 && errno != EINTR) die(3, "epoll_wait: %s", strerror(errno));
+        int64_t now = now_ns();
+        if (!opened && now >= opens) {
+            opened = now;
+            load_cpu_s = own_cpu_s();
+            broker_cpu_s = peer_cpu_s();
+        }
+        if (!closed && now >= closes) {
+            closed = now;
+            load_cpu_s = own_cpu_s() - load_cpu_s;
+            broker_cpu_s = peer_cpu_s() - broker_cpu_s;
+        }
+        for (int i = 0; i < n; i++) {
+            Connection *peer = &peers[events[i].data.u32];
+            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(peer, opened && !closed, !closed);
+            if (peer->dirty || events[i].events & EPOLLOUT) flush(peer);
+        }
+    }
+    if (!closed) {
+        closed = now_ns();
+        load_cpu_s = own_cpu_s() - load_cpu_s;
+        broker_cpu_s = peer_cpu_s() - broker_cpu_s;
+    }
+    window_s = (closed - opened) * 1e-9;
+}
+
+static int report(void) {
+    long holes = 0, messages = window_messages ? window_messages : 1;
+    for (int i = 0; i < queues && !pulling; i++) holes += table[i].last - table[i].first + 1 - table[i].answered;
+    printf("{\"seconds\":%.3f,\"messages\":%ld,\"per_second\":%.1f,\"bytes_per_second\":%.0f,", window_s, window_messages,
+           window_messages / window_s, window_bytes / window_s);
+    printf("\"p50_ms\":%.4f,\"p99_ms\":%.4f,\"p999_ms\":%.4f,\"max_ms\":%.3f,", percentile_ms(.5), percentile_ms(.99),
+           percentile_ms(.999), slowest_ns * 1e-6);
+    printf("\"load_cpu_us\":%.3f,\"load_cpu_share\":%.3f,\"broker_cpu_us\":%.3f,\"broker_cpu_share\":%.3f,",
+           load_cpu_s * 1e6 / messages, load_cpu_s / window_s, broker_cpu_s * 1e6 / messages, broker_cpu_s / window_s);
+    printf("\"requests\":%ld,\"codes\":{", made);
+    const char *comma = "";
+    long refused = other_codes;
+    for (int i = 0; i < CODES; i++)
+        if (codes[i]) {
+            printf("%s\"%d\":%ld", comma, i, codes[i]);
+            comma = ",";
+            if (i && !(pulling && i == 19)) refused += codes[i];
+        }
+    if (other_codes) printf("%s\"other\":%ld", comma, other_codes);
+    printf("},\"unknown\":%ld,\"duplicates\":%ld,\"below\":%ld,\"holes\":%ld,\"broken\":%ld,\"rewinds\":%ld}\n", unknown,
+           duplicates, below, holes, broken, rewinds);
+    return refused || unknown || duplicates || below || holes || broken ? 5 : 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2 || (strcmp(argv[1], "send") && strcmp(argv[1], "pull"))) die(1, "load send|pull key=value ...");
+    pulling = !strcmp(argv[1], "pull");
+    options(argc, argv);
+    connect_all();
+    prepare();
+    run();
+    return report();
+}

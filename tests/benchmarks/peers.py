@@ -1,0 +1,108 @@
+"""The two programs that are measured, started side by side with the same settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.benchmarks.machine import memory_dict
+from tests.interop.java_env import OPEN_INTERNALS, java_classpath
+from tests.support.cluster import Cluster, OurCluster, Settings
+from tests.support.process import ManagedProcess
+from tests.support.remoting import call
+
+UPDATE_AND_CREATE_TOPIC = 17
+GET_MAX_OFFSET = 30
+QUEUES = 8
+OCTET = 57
+
+# RocketMQ's defaults but for these; the queue time-outs only keep a busy machine from refusing requests.
+SETTINGS: Settings = {
+    "mappedFileSizeCommitLog": 1024 * 1024 * 1024,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+    "flushDiskType": "ASYNC_FLUSH",
+    "traceTopicEnable": False,
+}
+BROKER_HEAP_MB = 2048
+NAMESERVER_HEAP_MB = 256
+
+
+def _java(main: str, config: Path, home: Path, heap_mb: int, name: str) -> ManagedProcess:
+    command = [
+        "java",
+        "-server",
+        f"-Xms{heap_mb}m",
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseG1GC",
+        "-Djava.net.preferIPv4Stack=true",
+        f"-Duser.home={home}",
+        *OPEN_INTERNALS,
+        "-cp",
+        java_classpath(),
+        main,
+        "-c",
+        str(config),
+    ]
+    return ManagedProcess(command, name=name, directory=home, env={"ROCKETMQ_HOME": str(home)})
+
+
+class FullSizeJavaCluster(Cluster):
+    """RocketMQ as one would run it here: the G1 collector and a heap of 2 GB for the broker."""
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        return _java(main, config, self.directory / "nameserver", NAMESERVER_HEAP_MB, "java nameserver")
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        return _java(main, config, self.directory / "broker", BROKER_HEAP_MB, "java broker")
+
+
+class Peer:
+    """A running nameserver and broker under measurement."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        kind = {"ours": OurCluster, "java": FullSizeJavaCluster}[name]
+        self.name = name
+        self.cluster = kind(directory / name, broker=SETTINGS, octet=OCTET)
+
+    @property
+    def broker_pid(self) -> int:
+        """Process id of the broker."""
+        return self.cluster.broker_process.pid
+
+    def create_topic(self, topic: str) -> None:
+        """Creates a topic of `QUEUES` queues."""
+        header = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        answer = call(self.cluster.broker_address, UPDATE_AND_CREATE_TOPIC, header)
+        assert answer.code == 0, f"{self.name}: topic {topic} not created: {answer}"
+
+    def messages(self, topic: str) -> int:
+        """How many messages the topic's queues have taken."""
+        total = 0
+        for queue in range(QUEUES):
+            header = {"topic": topic, "queueId": str(queue)}
+            total += int(call(self.cluster.broker_address, GET_MAX_OFFSET, header).ext["offset"])
+        return total
+
+    def memory(self) -> dict[str, dict[str, float]]:
+        """Resident memory of both processes now."""
+        return {
+            "broker": memory_dict(self.broker_pid),
+            "nameserver": memory_dict(self.cluster.nameserver_process.pid),
+        }
+
+    def cpu_s(self) -> float:
+        """CPU time the broker has used so far, in seconds."""
+        stat = Path(f"/proc/{self.broker_pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")

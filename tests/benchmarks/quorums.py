@@ -1,0 +1,250 @@
+"""Three controllers, ours or RocketMQ's, with many replica groups: elections, fail-over, memory.
+
+Brokers are played: what a broker sends its controllers (ids, registrations, heartbeats, SyncStateSets) goes
+over a few long-lived connections, but for the heartbeats of masters that will be lost: each of these has a
+connection of its own to the leading controller (RocketMQ's notices one lost broker a connection), and all of
+them close at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from epochmq_protocol.frame import Command
+from epochmq_protocol.frame import request as make_request
+from epochmq_protocol.transport.client import RemotingClient
+from tests.benchmarks.machine import memory_dict
+from tests.interop.java_env import JavaProcess
+from tests.support.process import ManagedProcess
+from tests.support.remoting import call
+from tests.support.replica_group import (
+    CONTROLLER_ELECT_MASTER,
+    CONTROLLER_GET_METADATA_INFO,
+    CONTROLLER_GET_SYNC_STATE_DATA,
+    Member,
+    ReplicaGroup,
+    our_controller,
+)
+
+OCTET = 62
+ALTER_SYNC_STATE_SET, REGISTER_BROKER, APPLY_BROKER_ID, HEARTBEAT = 1001, 1003, 1013, 904
+LEASE_EPOCH = "writeLeaseEpoch"
+CLUSTER = "bench"
+REPLICAS = 3
+JAVA_HEAP_MB = 512
+IN_FLIGHT = 64
+RETRIES = 20
+POLL_S = 0.005
+ASK_TIMEOUT_MS = 10_000
+FAIL_OVER_TIMEOUT_S = 60
+HEARTBEAT_TIMEOUT_MS = 600_000
+"""Nobody dies of silence here: only closed connections count."""
+
+
+class QuorumFailedError(Exception):
+    """A quorum did not do what is measured; the message says what."""
+
+
+def java_controller(config: Path) -> ManagedProcess:
+    """RocketMQ's controller with the G1 collector, as one would run it."""
+    return JavaProcess(
+        "org.apache.rocketmq.controller.ControllerStartup",
+        ["-c", str(config)],
+        home=config.parent,
+        name="java controller",
+        heap_mb=JAVA_HEAP_MB,
+        jvm=["-server", "-XX:-UseSerialGC", "-XX:+UseG1GC"],
+    )
+
+
+class Quorum:
+    """Three controllers; `kind` is `ours` or `java`."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        make = {"ours": our_controller, "java": java_controller}[kind]
+        self.group = ReplicaGroup(folder, [make] * 3, [], octet=OCTET)
+
+    def start(self) -> None:
+        """Starts them and waits until one leads and the others follow it."""
+        for member in self.group.controllers:
+            member.start()
+        self.wait_complete()
+
+    def kill(self) -> None:
+        """Ends them."""
+        self.group.kill()
+
+    def wait_complete(self, timeout_s: float = 90) -> Member:
+        """Waits until all three name the same leader, which says so too; returns it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            found = [self.group.metadata(member) for member in self.group.controllers]
+            names = {one.get("controllerLeaderId") for one in found if one}
+            leads = [one is not None and one.get("isLeader") == "true" for one in found]
+            if all(found) and len(names) == 1 and sum(leads) == 1:
+                return self.group.controllers[leads.index(True)]
+            time.sleep(0.05)
+        raise QuorumFailedError(f"{self.kind}: no leader within {timeout_s} s\n{self.group.logs()}")
+
+    def election_s(self, timeout_s: float = 60) -> float:
+        """kill -9 of the leading controller: seconds until another says that it leads. The dead one is
+        started again."""
+        leader = self.wait_complete()
+        others = [member for member in self.group.controllers if member is not leader]
+        leader.process.kill()
+        killed = time.monotonic()
+        while time.monotonic() < killed + timeout_s:
+            for member in others:
+                try:
+                    answer = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
+                except OSError:
+                    continue
+                if answer.ext.get("isLeader") == "true":
+                    took = time.monotonic() - killed
+                    leader.start()
+                    return took
+            time.sleep(POLL_S)
+        raise QuorumFailedError(f"{self.kind}: no other leader within {timeout_s} s\n{self.group.logs()}")
+
+    def memory(self) -> dict[str, list[dict[str, float]]]:
+        """Resident memory of the leader, and of the other two."""
+        leader = self.wait_complete()
+        rest = [member for member in self.group.controllers if member is not leader]
+        return {
+            "leader": [memory_dict(leader.process.pid)],
+            "followers": [memory_dict(m.process.pid) for m in rest],
+        }
+
+
+class PlayedBrokers:
+    """`count` groups of three replicas, a third of whose masters are doomed."""
+
+    def __init__(self, quorum: Quorum, count: int) -> None:
+        self.names = [f"group-{i:05}" for i in range(count)]
+        self.doomed = self.names[::3]
+        self._doomed_set = frozenset(self.doomed)
+        self._quorum = quorum
+        self._leader = quorum.wait_complete().address
+        self._epochs: dict[str, str] = {}
+        self._stay = RemotingClient()
+        self._lost = {name: RemotingClient() for name in self.doomed}
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[PlayedBrokers]:
+        """Closes the connections at the end."""
+        try:
+            yield self
+        finally:
+            await self._stay.close()
+            await self._lose()
+
+    async def _lose(self) -> None:
+        await asyncio.gather(*(client.close() for client in self._lost.values()))
+
+    async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        """The leader's answer to a request, asked again a few times while it is busy."""
+        for attempt in itertools.count():
+            answer = await self._stay.call(
+                self._leader, make_request(code, ext=ext, body=body), ASK_TIMEOUT_MS
+            )
+            if answer.code == 0 or (code == CONTROLLER_ELECT_MASTER and answer.code == 2011):
+                return answer
+            if attempt == RETRIES:
+                raise QuorumFailedError(
+                    f"{self._quorum.kind}: request {code} {ext}: {answer.code} {answer.remark}"
+                )
+            await asyncio.sleep(0.1)
+        raise AssertionError
+
+    async def beat(self, name: str, broker_id: int, client: RemotingClient, lease_epoch: str = "") -> None:
+        """One heartbeat to every controller; given an epoch it asks for a write lease, as our masters do."""
+        ext = {
+            "clusterName": CLUSTER,
+            "brokerName": name,
+            "brokerAddr": self._address(broker_id),
+            "brokerId": str(broker_id),
+            "epoch": "1",
+            "maxOffset": "1",
+            "confirmOffset": "1",
+            "electionPriority": "1",
+            "heartbeatTimeoutMills": str(HEARTBEAT_TIMEOUT_MS),
+        }
+        if lease_epoch:
+            ext[LEASE_EPOCH] = lease_epoch
+        for member in self._quorum.group.controllers:
+            taken = client if member.address == self._leader else self._stay
+            await taken.call(member.address, make_request(HEARTBEAT, ext=ext), ASK_TIMEOUT_MS)
+
+    @staticmethod
+    def _address(broker_id: int) -> str:
+        return f"127.0.0.1:{10900 + broker_id}"
+
+    async def _register(self, name: str) -> None:
+        """What three brokers of a group do when they start; replica 1 becomes the master, all get in sync.
+        The master's heartbeats come over the connection that will be lost, if it is one of the doomed."""
+        group = {"clusterName": CLUSTER, "brokerName": name}
+        for broker_id in range(1, REPLICAS + 1):
+            check = f"{self._address(broker_id)};{name}"
+            apply = {**group, "appliedBrokerId": str(broker_id), "registerCheckCode": check}
+            await self._ask(APPLY_BROKER_ID, apply)
+            doomed = broker_id == 1 and name in self._doomed_set
+            await self.beat(name, broker_id, self._lost[name] if doomed else self._stay)
+            place = {"brokerId": str(broker_id), "brokerAddress": self._address(broker_id), "invokeTime": "0"}
+            await self._ask(REGISTER_BROKER, {**group, **place})
+        elect = {**group, "brokerId": "1", "designateElect": "false", "invokeTime": "0"}
+        elected = (await self._ask(CONTROLLER_ELECT_MASTER, elect)).ext or {}
+        assert elected["masterBrokerId"] == "1", elected
+        self._epochs[name] = elected["masterEpoch"]
+        alter = {
+            "brokerName": name,
+            "masterBrokerId": "1",
+            "masterEpoch": elected["masterEpoch"],
+            "invokeTime": "0",
+        }
+        members = {"syncStateSet": [1, 2, 3], "syncStateSetEpoch": int(elected["syncStateSetEpoch"])}
+        await self._ask(ALTER_SYNC_STATE_SET, alter, json.dumps(members).encode())
+
+    async def register(self) -> float:
+        """Registers all groups; how long it took, in seconds."""
+        names = iter(self.names)
+
+        async def some() -> None:
+            for name in names:
+                await self._register(name)
+
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.create_task(some())
+        return time.monotonic() - started
+
+    async def _without_new_master(self, names: Sequence[str]) -> list[str]:
+        body = json.dumps(list(names)).encode()
+        answer = await self._ask(CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+        table = json.loads(answer.body)["replicasInfoTable"]
+        return [name for name in names if table[name].get("masterBrokerId") not in (2, 3)]
+
+    async def lose_masters(self) -> tuple[float, int]:
+        """Closes the connections of the doomed masters. Seconds until all their groups have new ones, and how
+        many have none after `FAIL_OVER_TIMEOUT_S`. All have just renewed their leases (RocketMQ's controllers
+        know none)."""
+        assert len(await self._without_new_master(self.doomed)) == len(self.doomed)
+        beats = (self.beat(name, 1, self._lost[name], self._epochs[name]) for name in self.doomed)
+        await asyncio.gather(*beats)
+        lost = time.monotonic()
+        await self._lose()
+        left: Sequence[str] = self.doomed
+        while left:
+            left = await self._without_new_master(left)
+            if left and time.monotonic() > lost + FAIL_OVER_TIMEOUT_S:
+                break
+            if left:
+                await asyncio.sleep(POLL_S)
+        return time.monotonic() - lost, len(left)

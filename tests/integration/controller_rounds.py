@@ -1,0 +1,195 @@
+"""Rounds of kill -9 against a quorum of controllers while brokers apply for ids, elect and report who is in
+sync.
+
+A client stands for the brokers of many groups. What it was told is committed (an id, a master epoch, a
+SyncStateSet) must be there after every round, from whichever controller leads; what it was not answered may
+be either way."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.process import wait_until
+from tests.support.remoting import Answer, call
+from tests.support.replica_group import ReplicaGroup, our_controller
+
+REGISTER_BROKER, GET_SYNC_STATE_DATA = 1003, 1006
+ALTER_SYNC_STATE_SET, ELECT_MASTER, APPLY_BROKER_ID, HEARTBEAT = 1001, 1002, 1013, 904
+CLUSTER = "kills"
+LEADER_TIMEOUT_S = 30
+
+
+@dataclass
+class Known:
+    """What was acknowledged of one group: ids, and the epochs reached at least."""
+
+    ids: set[int] = field(default_factory=set)
+    master_epoch: int = 0
+    set_epoch: int = 0
+    members: list[int] = field(default_factory=list)
+    open_set: bool = False
+    """Whether an unanswered request may have changed the SyncStateSet since."""
+
+
+class ControllerRounds:
+    """Three controllers, no brokers; every request goes to the controller that says it leads."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.group = ReplicaGroup(directory, [our_controller] * 3, [])
+        self.known: dict[str, Known] = {}
+        self.acknowledged = 0
+
+    def start(self) -> None:
+        for member in self.group.controllers:
+            member.start()
+        self.wait_leader()
+
+    def wait_leader(self) -> None:
+        wait_until(lambda: self.group.leader() is not None, timeout_s=LEADER_TIMEOUT_S, what="a leader")
+
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
+        """The leader's answer; None when the outcome is open."""
+        leader = self.group.leader()
+        if leader is None:
+            return None
+        try:
+            answer = call(leader.address, code, ext, body, timeout_s=6)
+        except (OSError, ValueError):
+            return None
+        return None if answer.code in (1, 2007) else answer
+
+    def beat(self, name: str, ids: set[int]) -> None:
+        """Heartbeats to all controllers, so that whoever leads takes the replicas for alive."""
+        for member in self.group.controllers:
+            for broker_id in ids if member.process.alive else ():
+                ext = {
+                    "clusterName": CLUSTER,
+                    "brokerName": name,
+                    "brokerAddr": f"127.0.0.1:{broker_id}",
+                    "brokerId": str(broker_id),
+                    "epoch": "1",
+                    "maxOffset": "1",
+                    "heartbeatTimeoutMills": "600000",
+                }
+                try:
+                    call(member.address, HEARTBEAT, ext, timeout_s=2)
+                except (OSError, ValueError):
+                    continue
+
+    def work(self, seconds: float) -> None:
+        """Requests for a while, about one group after another."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.step()
+
+    def step(self) -> None:
+        """One request: a new group, a new id, a SyncStateSet, or an election."""
+        grow = not self.known or self.random.random() < 0.3
+        name = f"g{len(self.known)}" if grow else self.random.choice(list(self.known))
+        known = self.known.setdefault(name, Known())
+        if len(known.ids) < 3:
+            self.apply_id(name, known)
+        elif known.master_epoch == 0 or self.random.random() < 0.2:
+            self.elect(name, known)
+        else:
+            self.alter(name, known)
+
+    def apply_id(self, name: str, known: Known) -> None:
+        broker_id = len(known.ids) + 1
+        ext = {
+            "clusterName": CLUSTER,
+            "brokerName": name,
+            "appliedBrokerId": str(broker_id),
+            "registerCheckCode": f"127.0.0.1:{broker_id};{name}",
+        }
+        answer = self.ask(APPLY_BROKER_ID, ext)
+        if answer is not None and answer.code == 0:
+            known.ids.add(broker_id)
+            self.acknowledged += 1
+
+    def elect(self, name: str, known: Known) -> None:
+        self.beat(name, known.ids)
+        wanted = self.random.choice(sorted(known.members or known.ids))
+        ext = {"clusterName": CLUSTER, "brokerName": name, "brokerId": str(wanted), "designateElect": "true"}
+        answer = self.ask(ELECT_MASTER, ext)
+        known.open_set |= answer is None
+        if answer is not None and answer.code in (0, 2011):
+            known.master_epoch = int(answer.ext["masterEpoch"])
+            known.set_epoch = int(answer.ext["syncStateSetEpoch"])
+            if answer.code == 0:
+                known.members, known.open_set = [int(answer.ext["masterBrokerId"])], False
+            self.acknowledged += 1
+
+    def alter(self, name: str, known: Known) -> None:
+        found = self.overview([name]).get(name)
+        if found is None or found.get("masterBrokerId") is None:
+            return
+        self.beat(name, known.ids)
+        master = int(found["masterBrokerId"])
+        members = sorted({master, *self.random.sample(sorted(known.ids), self.random.randint(1, 3))})
+        ext = {
+            "brokerName": name,
+            "masterBrokerId": str(master),
+            "masterEpoch": str(found["masterEpoch"]),
+        }
+        body = json.dumps({"syncStateSet": members, "syncStateSetEpoch": found["syncStateSetEpoch"]})
+        answer = self.ask(ALTER_SYNC_STATE_SET, ext, body.encode())
+        known.open_set |= answer is None
+        if answer is not None and answer.code == 0:
+            known.set_epoch = int(answer.ext["newSyncStateSetEpoch"])
+            known.members, known.open_set = members, False
+            self.acknowledged += 1
+
+    def overview(self, names: list[str]) -> dict[str, Any]:
+        answer = self.ask(GET_SYNC_STATE_DATA, {}, json.dumps(names).encode())
+        if answer is None or answer.code != 0:
+            return {}
+        table: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"]
+        return table
+
+    def check(self) -> None:
+        """Everything acknowledged is there."""
+        self.wait_leader()
+        names = [name for name, known in self.known.items() if known.ids]
+        table: dict[str, Any] = {}
+
+        def answered() -> bool:
+            table.update(self.overview(names))
+            return bool(table) or not names
+
+        wait_until(answered, timeout_s=LEADER_TIMEOUT_S, what="the leader's overview")
+        for name in names:
+            known, found = self.known[name], table[name]
+            replicas = [*found["inSyncReplicas"], *found["notInSyncReplicas"]]
+            assert known.ids <= {one["brokerId"] for one in replicas}, (name, known, found)
+            assert found["masterEpoch"] >= known.master_epoch, (name, known, found)
+            assert found["syncStateSetEpoch"] >= known.set_epoch, (name, known, found)
+            if found["syncStateSetEpoch"] == known.set_epoch and known.members and not known.open_set:
+                now = sorted(one["brokerId"] for one in found["inSyncReplicas"])
+                assert now == known.members, (name, known, found)
+
+    def round(self, number: int) -> None:
+        """Work, a kill at a random moment, work with what is left, the dead one back, and the check."""
+        self.work(self.random.uniform(0.05, 0.6))
+        leader = self.group.leader()
+        followers = [m for m in self.group.controllers if m is not leader]
+        victim = leader if leader is not None and number % 2 == 0 else self.random.choice(followers)
+        victim.process.kill()
+        self.work(self.random.uniform(0.05, 1.0))
+        if number % 5 == 0:
+            for member in self.group.controllers:
+                member.process.kill()
+            for member in self.group.controllers:
+                member.start()
+        else:
+            victim.start()
+        self.check()
+
+    def stop(self) -> None:
+        self.group.kill()

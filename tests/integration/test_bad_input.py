@@ -1,0 +1,357 @@
+"""Bad input over real sockets: neither nameserver nor broker crashes or grows, no descriptor leaks, and
+the next good client is served. A bad configuration file is refused by key, value and expectation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.bad_frames import BROKER_CODES, NAMESERVER_CODES, BadFrame, BadFrames, Fate, bomb
+from tests.support.cluster import Cluster, OurCluster, Value
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.records import parse_records
+from tests.support.remoting import call, frame, split_address
+
+OCTET = 57
+SEED = int(os.environ.get("EPOCHMQ_SEED", "20260812"))
+CONNECTIONS = 24
+BATCH_MAX = 20
+ANSWER_TIMEOUT_S = 20
+GROWTH_MAX_KB = 24 * 1024
+NO_SUCH_REQUEST = 99_999
+MARKER = 0x7EADBEEF
+
+SETTINGS: dict[str, Value] = {
+    "mappedFileSizeCommitLog": 8 * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 1000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with OurCluster(tmp_path_factory.mktemp("bad"), broker=SETTINGS, octet=OCTET) as running:
+        yield running
+
+
+# ---- looking at a process
+
+
+def anonymous_kb(process: ManagedProcess) -> int:
+    """Resident memory without pages of mapped files."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1])
+    raise AssertionError("no RssAnon")
+
+
+def sockets(process: ManagedProcess) -> int:
+    """How many sockets the process holds."""
+    count = 0
+    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            count += str(entry.readlink()).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+def good_client_of_broker(cluster: Cluster) -> None:
+    """A client that sends a message and reads it back."""
+    topic, body = f"good-{time.monotonic_ns()}", b"hello"
+    header = {
+        "a": "good",
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": "0",
+        "g": "1700000000000",
+        "h": "0",
+    }
+    sent = call(cluster.broker_address, 310, header, body)
+    assert sent.code == 0, sent
+    header = {
+        "consumerGroup": "good-group",
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": sent.ext["queueOffset"],
+        "maxMsgNums": "1",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    pulled = call(cluster.broker_address, 11, header)
+    assert pulled.code == 0, pulled
+    (record,) = parse_records(pulled.body)
+    assert (record.topic, record.body) == (topic, body)
+
+
+def good_client_of_nameserver(cluster: Cluster) -> None:
+    """A client that asks where a topic is and gets the broker."""
+    answer = call(cluster.nameserver_address, 105, {"topic": cluster.broker_name})
+    assert answer.code == 0, answer
+    assert cluster.broker_address.encode() in answer.body
+
+
+# ---- the storm
+
+
+class Storm:
+    """Sends frames over many connections and holds the peer to each frame's fate."""
+
+    def __init__(self, address: str, frames: Iterator[BadFrame]) -> None:
+        self.address = address
+        self.frames = frames
+        self.answers = 0
+
+    def _batch(self) -> list[BadFrame]:
+        """Frames for one write; one after which the connection may be gone comes last, so that the peer must
+        look at all of them."""
+        batch: list[BadFrame] = []
+        for item in itertools.islice(self.frames, BATCH_MAX):
+            batch.append(item)
+            if item.fate is not Fate.SERVED:
+                break
+        return batch
+
+    async def _until_marker(self, reader: asyncio.StreamReader) -> bool:
+        """Reads answers until the marker's; False when the peer closes before."""
+        try:
+            while True:
+                (length,) = struct.unpack(">I", await reader.readexactly(4))
+                data = await reader.readexactly(length)
+                self.answers += 1
+                header_length = int.from_bytes(data[:4]) & 0xFFFFFF
+                header = json.loads(data[4 : 4 + header_length])
+                if header["flag"] & 1 and header["opaque"] == MARKER:
+                    return True
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return False
+
+    async def _send(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, batch: list[BadFrame]
+    ) -> bool:
+        """Sends a batch and waits for its fate; returns whether the connection is still good."""
+        last = batch[-1].fate
+        writer.write(b"".join(item.data for item in batch))
+        if last is Fate.WAITED_FOR:
+            return False
+        writer.write(frame(NO_SUCH_REQUEST, opaque=MARKER))
+        alive = await self._until_marker(reader)
+        if last is Fate.SERVED:
+            assert alive, "the peer closed a connection it had no reason to close"
+        assert last is not Fate.CLOSED or not alive, "the peer went on after a frame that has no sense"
+        return alive
+
+    async def _worker(self) -> None:
+        while batch := self._batch():
+            reader, writer = await asyncio.open_connection(*split_address(self.address))
+            try:
+                while batch:
+                    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                        if not await self._send(reader, writer, batch):
+                            break
+                    batch = self._batch()
+            except (AssertionError, TimeoutError) as error:
+                kinds = ", ".join(f"{item.kind} ({item.fate.name})" for item in batch)
+                raise AssertionError(f"{error or 'no answer in time'} after: {kinds}") from error
+            finally:
+                writer.close()
+                with contextlib.suppress(ConnectionError):  # the peer was first, as it should
+                    await writer.wait_closed()
+
+    async def run(self) -> None:
+        """Until there are no frames left."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONNECTIONS):
+                tasks.create_task(self._worker())
+
+
+def _is_fault(line: str) -> bool:
+    """Whether a log line tells of an exception nobody expected."""
+    return '"level": "error"' in line or "Traceback" in line or " ERROR " in line
+
+
+def weather(process: ManagedProcess, address: str, frames: BadFrames, count: int) -> None:
+    """Sends so many frames; memory is measured after the first fifth and must not have grown much at the end,
+    and no socket may be left."""
+    source = iter(frames)
+    before = sockets(process)
+    asyncio.run(Storm(address, itertools.islice(source, count // 5)).run())
+    warm = anonymous_kb(process)
+    asyncio.run(Storm(address, itertools.islice(source, count - count // 5)).run())
+    assert process.alive, f"{process.name} ended with {process.status}:\n{process.output()}"
+    wait_until(lambda: sockets(process) <= before, what=f"sockets of {process.name} closed (had {before})")
+    faults = [line for line in process.output_path.read_text().splitlines() if _is_fault(line)]
+    assert not faults, (
+        f"{process.name} met what it had not thought of, {len(faults)} times: {faults[0][:2000]}"
+    )
+    growth = anonymous_kb(process) - warm
+    assert growth < GROWTH_MAX_KB, f"{process.name} grew by {growth} kB over {count} bad frames"
+
+
+@pytest.mark.timeout(280)
+def test_a_broker_weathers_60000_bad_frames(cluster: Cluster) -> None:
+    weather(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 60_000)
+    good_client_of_broker(cluster)
+
+
+@pytest.mark.timeout(280)
+def test_a_nameserver_weathers_40000_bad_frames(cluster: Cluster) -> None:
+    weather(cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 40_000)
+    good_client_of_nameserver(cluster)
+
+
+@pytest.mark.soak
+def test_both_weather_half_a_million_bad_frames_each(cluster: Cluster) -> None:
+    seed = SEED if "EPOCHMQ_SEED" in os.environ else int(time.time())
+    print(f"EPOCHMQ_SEED={seed}")
+    weather(cluster.broker_process, cluster.broker_address, BadFrames(seed, BROKER_CODES), 500_000)
+    weather(
+        cluster.nameserver_process, cluster.nameserver_address, BadFrames(seed, NAMESERVER_CODES), 500_000
+    )
+    good_client_of_broker(cluster)
+    good_client_of_nameserver(cluster)
+
+
+def _both(cluster: Cluster) -> list[tuple[ManagedProcess, str]]:
+    return [
+        (cluster.broker_process, cluster.broker_address),
+        (cluster.nameserver_process, cluster.nameserver_address),
+    ]
+
+
+def test_frames_that_never_end_cost_nothing_and_hinder_nobody(cluster: Cluster) -> None:
+    """Two hundred connections each announce the largest frame there may be and send a little of it, byte by
+    byte."""
+    for process, address in _both(cluster):
+        before, count = anonymous_kb(process), sockets(process)
+        slow = [socket.create_connection(split_address(address)) for _ in range(200)]
+        try:
+            for step in range(20):
+                for connection in slow:
+                    connection.sendall(struct.pack(">II", 16_777_212, 16_000_000)[step : step + 1] or b"{")
+            good_client_of_broker(cluster)
+            good_client_of_nameserver(cluster)
+            growth = anonymous_kb(process) - before
+            assert growth < GROWTH_MAX_KB, f"{process.name} grew by {growth} kB for 200 half-sent headers"
+        finally:
+            for connection in slow:
+                connection.close()
+        wait_until(lambda p=process, n=count: sockets(p) <= n, what="the sockets are gone")  # type: ignore[misc]
+
+
+def test_a_client_that_never_reads_its_answers_does_not_fill_the_peers_memory(cluster: Cluster) -> None:
+    asks = {"broker": (28, cluster.broker_address), "nameserver": (206, cluster.nameserver_address)}
+    for process, _ in _both(cluster):
+        code, address = asks[process.name.split()[-1]]
+        before = anonymous_kb(process)
+        with socket.create_connection(split_address(address)) as greedy:
+            greedy.settimeout(2)
+            request = b"".join(frame(code, opaque=n) for n in range(1000))
+            try:
+                for _ in range(200):
+                    greedy.sendall(request)
+            except TimeoutError:
+                pass  # the peer stopped reading, which is one right thing to do
+            good_client_of_broker(cluster)
+            good_client_of_nameserver(cluster)
+            growth = anonymous_kb(process) - before
+            assert growth < 3 * GROWTH_MAX_KB, (
+                f"{process.name} grew by {growth} kB for a client that does not read"
+            )
+
+
+def test_a_compressed_registration_cannot_unfold_without_bound(cluster: Cluster) -> None:
+    process = cluster.nameserver_process
+    before = anonymous_kb(process)
+    for _ in range(5):
+        with socket.create_connection(split_address(cluster.nameserver_address), timeout=10) as connection:
+            connection.sendall(bomb())
+            connection.recv(4096)
+    good_client_of_nameserver(cluster)
+    growth = anonymous_kb(process) - before
+    assert growth < 2 * GROWTH_MAX_KB, f"the nameserver grew by {growth} kB for five bombs"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("deleteWhen", "25"),
+        ("fileReservedTime", "soon"),
+        ("brokerPermission", "all"),
+        ("defaultTopicQueueNums", "-3"),
+    ],
+)
+def test_a_bad_configuration_update_is_refused_whole(cluster: Cluster, key: str, value: str) -> None:
+    before = call(cluster.broker_address, 26).body
+    answer = call(cluster.broker_address, 25, body=f"maxMessageSize=1000000\n{key}={value}\n".encode())
+    assert answer.code != 0
+    assert key in (answer.remark or ""), answer
+    assert value in (answer.remark or ""), answer
+    assert call(cluster.broker_address, 26).body == before, "a refused update changed something"
+
+
+# ---- configuration files
+
+
+def refuse(role: str, path: Path) -> str:
+    """Starts a role that must refuse its configuration at once, without a traceback; returns what it says."""
+    command = [sys.executable, "-m", "epochmq", role, "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode not in (0, None), f"it started: {said}"
+    assert done.returncode > 0, f"a signal ended it: {said}"
+    assert "Traceback" not in said, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "value", "expected"),
+    [
+        ("broker", "listenPort", "many", "whole number"),
+        ("broker", "listenPort", "70000", "65535"),
+        ("broker", "flushDiskType", "MAYBE_FLUSH", "SYNC_FLUSH"),
+        ("broker", "brokerRole", "KING", "MASTER"),
+        ("broker", "mappedFileSizeCommitLog", "12", "4096"),
+        ("broker", "deleteWhen", "25", "00 to 23"),
+        ("broker", "namesrvAddr", "nowhere", "host:port"),
+        ("broker", "autoCreateTopicEnable", "perhaps", "true"),
+        ("nameserver", "listenPort", "-1", "1"),
+        ("nameserver", "scanNotActiveBrokerInterval", "often", "whole number"),
+        ("nameserver", "orderMessageEnable", "2", "true"),
+    ],
+)
+def test_a_bad_value_names_key_value_and_expectation(
+    tmp_path: Path, role: str, key: str, value: str, expected: str
+) -> None:
+    path = tmp_path / f"{role}.conf"
+    path.write_text(f"storePathRootDir={tmp_path / 'store'}\n{key}={value}\n")
+    said = refuse(role, path)
+    for part in (key, value, expected):
+        assert part in said, f"{part!r} is not in: {said}"
+    assert not (tmp_path / "store").exists(), "a broker that refused its settings left files"
+
+
+@pytest.mark.parametrize("role", ["broker", "nameserver"])
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, role: str) -> None:
+    assert "nothing.conf" in refuse(role, tmp_path / "nothing.conf")
+    (tmp_path / "noise.conf").write_bytes(b"\xff\xfe\x00listenPort=1\n")
+    assert "noise.conf" in refuse(role, tmp_path / "noise.conf")

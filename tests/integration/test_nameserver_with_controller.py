@@ -1,0 +1,219 @@
+"""`enableControllerInNamesrv=true`: one process serves routes on the nameserver's port and keeps replica
+groups on the controller's, from one file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Settings, our_process, properties
+from tests.support.net import free_port, loopback
+from tests.support.process import wait_until
+from tests.support.remoting import Answer, call, frame, read_frame, split_address
+
+OCTET = 60
+CLUSTER_INFO, REGISTER_BROKER_AT_NAMESERVER, UPDATE_NAMESRV_CONFIG, GET_NAMESRV_CONFIG = 106, 103, 318, 319
+HEARTBEAT, ELECT_MASTER, REPLICA_INFO, METADATA, SYNC_STATE = 904, 1002, 1004, 1005, 1006
+UPDATE_CONTROLLER_CONFIG, GET_CONTROLLER_CONFIG, APPLY_BROKER_ID = 1009, 1010, 1013
+NOT_SUPPORTED = 3
+WHO = {"clusterName": "c", "brokerName": "b"}
+
+
+class Pair:
+    """A nameserver with its controller: one process, two addresses."""
+
+    def __init__(
+        self, directory: Path, name: str, peers: dict[str, str], more: Settings | None = None
+    ) -> None:
+        host = loopback(OCTET)
+        self.controller = peers[name]
+        self.nameserver = f"{host}:{free_port(host, beside=())}"
+        self.config = directory / name / "namesrv.conf"
+        self.config.parent.mkdir()
+        self.config.write_text(
+            properties(
+                {
+                    "bindAddress": host,
+                    "listenPort": split_address(self.nameserver)[1],
+                    "kvConfigPath": str(directory / name / "kvConfig.json"),
+                    "enableControllerInNamesrv": True,
+                    "controllerDLegerGroup": "g",
+                    "controllerDLegerPeers": ";".join(f"{one}-{at}" for one, at in peers.items()),
+                    "controllerDLegerSelfId": name,
+                    "controllerStorePath": str(directory / name / "store"),
+                    "mappedFileSize": 1 << 20,
+                    **(more or {}),
+                }
+            )
+        )
+        self.process = our_process("nameserver", self.config)
+
+    def start(self) -> None:
+        """Starts it and waits until both ports answer."""
+        self.process.start()
+        self.process.wait_until(lambda: self.is_up, timeout_s=30, what="answering on both ports")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether both ports answer."""
+        try:
+            answers = [call(self.nameserver, CLUSTER_INFO), call(self.controller, METADATA)]
+        except OSError:
+            return False
+        return [answer.code for answer in answers] == [0, 0]
+
+    @property
+    def leads(self) -> bool:
+        """Whether its controller says that it leads."""
+        try:
+            return call(self.controller, METADATA).ext["isLeader"] == "true"
+        except OSError:
+            return False
+
+
+def peers(count: int) -> dict[str, str]:
+    """So many controllers' addresses."""
+    hosts = [loopback(OCTET) for _ in range(count)]
+    return {f"n{i}": f"{host}:{free_port(host, beside=())}" for i, host in enumerate(hosts)}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[Pair]]:
+    """Three nameservers whose controllers are one quorum."""
+    places = peers(3)
+    pairs = [Pair(tmp_path, name, places) for name in places]
+    with ExitStack() as stack:
+        for pair in pairs:
+            stack.callback(pair.process.kill)
+            pair.process.start()
+        for pair in pairs:
+            pair.process.wait_until(lambda pair=pair: pair.is_up, what="answering")  # type: ignore[misc]
+        wait_until(lambda: any(pair.leads for pair in pairs), what="a controller leads")
+        yield pairs
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Pair]:
+    """A quorum of one."""
+    pair = Pair(tmp_path, "n0", peers(1), {"scanNotActiveBrokerInterval": 700})
+    pair.start()
+    wait_until(lambda: pair.leads, what="it leads")
+    yield pair
+    pair.process.kill()
+
+
+def ask_leader(pairs: list[Pair], code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
+    """The leader's answer."""
+    wait_until(lambda: any(pair.leads for pair in pairs if pair.process.alive), what="a controller leads")
+    return call(next(pair for pair in pairs if pair.process.alive and pair.leads).controller, code, ext, body)
+
+
+def beat(pair: Pair, broker_id: int) -> socket.socket:
+    """A connection over which this replica has said that it lives."""
+    connection = socket.create_connection(split_address(pair.controller), timeout=5)
+    ext = {
+        **WHO,
+        "brokerId": str(broker_id),
+        "brokerAddr": f"127.0.0.1:{broker_id}",
+        "heartbeatTimeoutMills": "60000",
+        "epoch": "1",
+        "maxOffset": "1",
+    }
+    connection.sendall(frame(HEARTBEAT, ext))
+    assert read_frame(connection)[0]["code"] == 0
+    return connection
+
+
+def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(three: list[Pair]) -> None:
+    """Ids, an election and its outcome at the controllers; a broker's registration at the nameservers; the
+    leader's end loses nothing of the first and leaves the other nameservers' routes alone."""
+    with ExitStack() as stack:
+        for broker_id in (1, 2):
+            for pair in three:
+                stack.enter_context(beat(pair, broker_id))
+            applied = {"appliedBrokerId": str(broker_id), "registerCheckCode": f"127.0.0.1:{broker_id};t"}
+            assert ask_leader(three, APPLY_BROKER_ID, {**WHO, **applied}).code == 0
+        elected = ask_leader(three, ELECT_MASTER, {**WHO, "brokerId": "1", "designateElect": "false"})
+        assert (elected.code, elected.ext["masterAddress"]) == (0, "127.0.0.1:1")
+
+        registered = {**WHO, "brokerId": "0", "brokerAddr": "127.0.0.1:1", "haServerAddr": "127.0.0.1:2"}
+        routes = []
+        for pair in three:
+            routes.append(stack.enter_context(socket.create_connection(split_address(pair.nameserver), 5)))
+            routes[-1].sendall(frame(REGISTER_BROKER_AT_NAMESERVER, registered))
+            assert read_frame(routes[-1])[0]["code"] == 0
+
+        leader = next(pair for pair in three if pair.leads)
+        leader.process.kill()
+        rest = [pair for pair in three if pair is not leader]
+        info = ask_leader(rest, REPLICA_INFO, WHO)
+        assert (info.code, info.ext["masterBrokerId"], info.ext["masterEpoch"]) == (0, "1", "1")
+        for pair in rest:
+            assert b"127.0.0.1:1" in call(pair.nameserver, CLUSTER_INFO).body
+        leader.start()
+        wait_until(lambda: ask_leader(three, SYNC_STATE, {}, b'["b"]').code == 0, what="groups are shown")
+        shown = json.loads(ask_leader(three, SYNC_STATE, {}, b'["b"]').body)["replicasInfoTable"]["b"]
+        assert [replica["brokerId"] for replica in shown["inSyncReplicas"]] == [1]
+
+
+def test_each_port_answers_only_what_is_its_own(alone: Pair) -> None:
+    for address, code in ((alone.nameserver, METADATA), (alone.controller, CLUSTER_INFO)):
+        answer = call(address, code)
+        assert (answer.code, answer.remark) == (NOT_SUPPORTED, f" request type {code} not supported")
+
+
+def settings_of(address: str, code: int) -> dict[str, str]:
+    """What GET_…_CONFIG shows."""
+    return dict(line.split("=", 1) for line in call(address, code).body.decode().splitlines())
+
+
+def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(alone: Pair) -> None:
+    """A key that both know is for both; one changed at the controller does not undo what was changed at the
+    nameserver, nor the other way round."""
+    for address, code in ((alone.nameserver, GET_NAMESRV_CONFIG), (alone.controller, GET_CONTROLLER_CONFIG)):
+        shown = settings_of(address, code)
+        assert shown["scanNotActiveBrokerInterval"] == "700"
+        assert shown["controllerDLegerSelfId"] == "n0"
+    assert "unknown key" not in alone.process.output()
+    written = alone.config.read_text()
+    changes = b"enableElectUncleanMaster=true\n"
+    assert call(alone.controller, UPDATE_CONTROLLER_CONFIG, body=changes).code == 0
+    assert call(alone.nameserver, UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\n").code == 0
+    assert alone.config.read_text() == written + "enableElectUncleanMaster=true\norderMessageEnable=true\n"
+    alone.process.kill()
+    alone.start()
+    assert settings_of(alone.controller, GET_CONTROLLER_CONFIG)["enableElectUncleanMaster"] == "true"
+    assert settings_of(alone.nameserver, GET_NAMESRV_CONFIG)["orderMessageEnable"] == "true"
+
+
+def test_it_stops_in_order_when_asked_to(alone: Pair) -> None:
+    with beat(alone, 1):
+        alone.process.signal(signal.SIGTERM)
+        assert alone.process.wait(10) == 0
+    assert "event=stopped" in alone.process.output()
+
+
+def test_a_setting_of_the_controllers_that_cannot_be_ends_it(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "n0", peers(1), {"controllerDLegerSelfId": "n7"})
+    pair.process.start()
+    assert pair.process.wait(30) == 2
+    said = (
+        "epochmq nameserver: controllerDLegerSelfId=n7: expected one of the ids in controllerDLegerPeers: n0"
+    )
+    assert said in pair.process.output()
+    assert "Traceback" not in pair.process.output()
+
+
+def test_a_controllers_address_that_is_taken_ends_it(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "n0", peers(1))
+    with socket.create_server(split_address(pair.controller)):
+        pair.process.start()
+        assert pair.process.wait(30) == 1
+    assert pair.controller.split(":")[1] in pair.process.output()
+    assert "Traceback" not in pair.process.output()

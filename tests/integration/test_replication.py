@@ -1,0 +1,62 @@
+"""A master and its replicas as processes of ours, without a controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.pair import Pair
+from tests.support.process import wait_until
+from tests.support.replica_group import our_broker
+
+pytestmark = pytest.mark.timeout(240)
+
+FLUSH_SLAVE_TIMEOUT = 12
+
+
+def test_replicas_follow_through_kills_of_either_side(tmp_path: Path) -> None:
+    with Pair(tmp_path, [our_broker] * 3, broker={"inSyncReplicas": 1}) as pair:
+        for number in range(300):
+            assert pair.send(body=os.urandom(6000), queue_id=number % 4).code == 0
+        pair.wait_followed(2)
+        pair.brokers[1].process.kill()
+        for _ in range(50):
+            assert pair.send(body=os.urandom(6000)).code == 0
+        pair.brokers[1].start()
+        pair.wait_followed(2)
+        pair.master.process.kill()
+        pair.master.start()
+        wait_until(lambda: pair.answers(pair.master), timeout_s=60, what="the master is back")
+        for _ in range(50):
+            assert pair.send(body=os.urandom(6000)).code == 0
+        end = pair.wait_followed(2)
+        expected = pair.log_bytes(0, end)
+        assert len(expected) == end
+        assert pair.log_bytes(1, end) == pair.log_bytes(2, end) == expected
+        assert pair.ha(1)["master"] is False
+        # A replica takes no messages.
+        pair.brokers[0], pair.brokers[1] = pair.brokers[1], pair.brokers[0]
+        assert pair.send().code == 14
+
+
+def test_a_send_waits_for_the_replica_and_says_so_when_it_is_silent(tmp_path: Path) -> None:
+    settings = {"inSyncReplicas": 2, "slaveTimeout": 700}
+    with Pair(tmp_path, [our_broker] * 2, broker=settings) as pair:
+        pair.wait_followed()
+        began = time.monotonic()
+        for _ in range(20):
+            assert pair.send().code == 0
+        took = time.monotonic() - began
+        assert took < 14  # each would have waited 0.7 s for nobody
+        pair.brokers[1].process.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert pair.send().code == FLUSH_SLAVE_TIMEOUT
+        assert time.monotonic() - began >= 0.7
+        pair.brokers[1].process.signal(signal.SIGCONT)
+        end = pair.wait_followed()
+        assert pair.send().code == 0
+        assert pair.log_bytes(1, end) == pair.log_bytes(0, end)

@@ -1,0 +1,228 @@
+"""A nameserver and a broker as processes: messages go in, come out, wait, come late, survive a restart, and
+the nameserver knows where it all is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import ConnectFailed
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetRouteInfoRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from epochmq_protocol.transport.client import RemotingClient
+from tests.support.cluster import OurCluster
+from tests.support.process import ManagedProcess
+
+OCTET = 53
+IDLE_RSS_MAX_KIB = 64 * 1024
+DELIVERY_MAX_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurCluster]:
+    with OurCluster(tmp_path_factory.mktemp("cluster"), octet=OCTET) as started:
+        yield started
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient()
+    yield made
+    await made.close()
+
+
+def send_command(topic: str, body: bytes, **properties: str) -> Command:
+    """A send to queue 0."""
+    header = SendMessageRequestHeaderV2(
+        producer_group="producers",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=int(time.time() * 1000),
+        flag=0,
+        properties=records.format_properties({"UNIQ_KEY": f"{time.time_ns():032X}"} | properties).decode(),
+    )
+    return request(RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def pull_command(topic: str, offset: int = 0, *, wait_ms: int = 0) -> Command:
+    """A pull from queue 0 by group `group`."""
+    header = PullMessageRequestHeader(
+        consumer_group="group",
+        topic=topic,
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=4 | (2 if wait_ms else 0),
+        commit_offset=0,
+        suspend_timeout_millis=wait_ms,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+    return request(RequestCode.PULL_MESSAGE, header)
+
+
+def bodies(answer: Command) -> list[bytes]:
+    """The bodies a pull brought."""
+    return [record.body for record in records.decode_records(answer.body)]
+
+
+async def route(client: RemotingClient, cluster: OurCluster, topic: str) -> dict[str, Any] | None:
+    """The topic's route at the nameserver, None when it knows none."""
+    header = GetRouteInfoRequestHeader(topic=topic)
+    answer = await client.call(
+        cluster.nameserver_address, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+    )
+    return json.loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+async def test_what_is_sent_comes_out(cluster: OurCluster, client: RemotingClient) -> None:
+    for number in range(100):
+        answer = await client.call(cluster.broker_address, send_command("Plain", b"%d" % number))
+        assert answer.code == ResponseCode.SUCCESS
+    offset, found = 0, []
+    while offset < 100:
+        answer = await client.call(cluster.broker_address, pull_command("Plain", offset))
+        found += bodies(answer)
+        offset = int((answer.ext or {})["nextBeginOffset"])
+    assert found == [b"%d" % number for number in range(100)]
+
+
+async def test_a_new_topic_is_known_to_the_nameserver_at_once(
+    cluster: OurCluster, client: RemotingClient
+) -> None:
+    assert await route(client, cluster, "Fresh") is None
+    await client.call(cluster.broker_address, send_command("Fresh", b"x"))
+    deadline = time.monotonic() + 10
+    while (found := await route(client, cluster, "Fresh")) is None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": cluster.broker_address}
+    assert found["queueDatas"][0]["writeQueueNums"] == 4
+
+
+async def test_a_waiting_pull_gets_a_message_well_within_the_promise(
+    cluster: OurCluster, client: RemotingClient
+) -> None:
+    producer = RemotingClient()
+    await client.call(cluster.broker_address, send_command("Wait", b"first"))
+    took = []
+    for number in range(1, 21):
+        waiting = asyncio.create_task(
+            client.call(cluster.broker_address, pull_command("Wait", number, wait_ms=15_000), 20_000)
+        )
+        await asyncio.sleep(0.005)
+        sent = time.perf_counter()
+        await producer.call(cluster.broker_address, send_command("Wait", b"%d" % number))
+        answer = await waiting
+        took.append(time.perf_counter() - sent)
+        assert bodies(answer) == [b"%d" % number]
+    await producer.close()
+    assert sorted(took)[len(took) // 2] < DELIVERY_MAX_S
+
+
+async def test_a_delayed_message_comes_after_its_delay(cluster: OurCluster, client: RemotingClient) -> None:
+    sent = time.time()
+    await client.call(cluster.broker_address, send_command("Late", b"later", DELAY="1"))
+    answer = await client.call(cluster.broker_address, pull_command("Late", wait_ms=15_000), 20_000)
+    assert bodies(answer) == [b"later"]
+    assert 0.9 < time.time() - sent < 5
+
+
+async def test_the_vip_port_takes_sends_but_no_pulls(cluster: OurCluster, client: RemotingClient) -> None:
+    host, _, port = cluster.broker_address.rpartition(":")
+    vip = f"{host}:{int(port) - 2}"
+    assert (await client.call(vip, send_command("Vip", b"x"))).code == ResponseCode.SUCCESS
+    assert (await client.call(vip, pull_command("Vip"))).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def resident_kib(process: ManagedProcess) -> int:
+    """Resident memory of a process that is not a mapped file's, in KiB."""
+    assert process.pid is not None
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return sum(
+        int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon:", "RssFile:"))
+    )
+
+
+def test_an_idle_broker_is_small(tmp_path: Path) -> None:
+    with OurCluster(tmp_path, octet=OCTET) as cluster:
+        assert resident_kib(cluster.broker_process) < IDLE_RSS_MAX_KIB
+
+
+async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everything(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    cluster = OurCluster(tmp_path, octet=OCTET)
+    cluster.start()
+    try:
+        address = cluster.broker_address
+        await client.call(address, send_command("Kept", b"before"))
+        waiting = asyncio.create_task(client.call(address, pull_command("Kept", 1, wait_ms=15_000), 20_000))
+        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(cluster.stop_broker) == 0
+        assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
+        assert not (cluster.store / "abort").exists()
+        assert not cluster.broker_registered()
+        await asyncio.to_thread(cluster.start_broker)
+        answer = await client.call(address, pull_command("Kept"))
+        assert bodies(answer) == [b"before"]
+        header = GetMaxOffsetRequestHeader(topic="Kept", queue_id=0)
+        end = await client.call(address, request(RequestCode.GET_MAX_OFFSET, header))
+        assert end.ext == {"offset": "1"}
+        assert (await client.call(address, send_command("Kept", b"after"))).code == ResponseCode.SUCCESS
+        assert bodies(await client.call(address, pull_command("Kept", 1))) == [b"after"]
+    finally:
+        await asyncio.to_thread(cluster.stop)
+
+
+async def test_a_nameserver_that_comes_back_is_told_everything_soon(
+    tmp_path: Path, client: RemotingClient
+) -> None:
+    cluster = OurCluster(tmp_path, octet=OCTET)
+    cluster.start()
+    try:
+        await client.call(cluster.broker_address, send_command("Remembered", b"x"))
+        await asyncio.to_thread(cluster.nameserver_process.kill)
+        await asyncio.to_thread(cluster.start_nameserver)
+        deadline = time.monotonic() + 20  # a full registration comes every 30 s otherwise
+        while True:
+            try:
+                found = await route(client, cluster, "Remembered")
+            except ConnectFailed:
+                found = None
+            if found is not None:
+                break
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+    finally:
+        await asyncio.to_thread(cluster.stop)
+
+
+def test_a_bad_configuration_is_named_and_refused(tmp_path: Path) -> None:
+    cluster = OurCluster(tmp_path, octet=OCTET, broker={"flushDiskType": "SOMETIMES"})
+    cluster.start_nameserver()
+    try:
+        cluster.broker_process.start()
+        assert cluster.broker_process.wait(timeout_s=20) != 0
+        told = cluster.broker_process.output(3000)
+        for word in ("flushDiskType", "SOMETIMES", "SYNC_FLUSH"):
+            assert word in told
+    finally:
+        cluster.stop()

@@ -1,0 +1,564 @@
+"""`epochmq up` and its neighbours as people type them: real nameservers and brokers, started, looked at,
+killed, changed, sent to, read from, and stopped, by the command alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.process import wait_until
+
+COMMAND = [sys.executable, "-m", "epochmq"]
+GROUP = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata:
+  name: {name}
+spec:
+  replicas: 1
+  brokerName: {name}-a
+  config:
+    mappedFileSizeCommitLog: 33554432
+{config}
+"""
+TIMEOUT_S = 120
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+class Run:
+    """A state directory and a resource file of a test."""
+
+    def __init__(self, directory: Path, name: str = "orders") -> None:
+        self.directory = directory
+        self.state = directory / "state"
+        self.file = directory / f"{name}.yaml"
+        self.name = name
+        self.write()
+
+    def write(self, **config: object) -> None:
+        lines = "\n".join(f"    {key}: {json.dumps(value)}" for key, value in config.items())
+        self.file.write_text(GROUP.format(name=self.name, config=lines))
+
+    def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return self.call(verb, *arguments, "--state", str(self.state), stdin=stdin)
+
+    def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
+        done = self.here(verb, *arguments, stdin=stdin)
+        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def up(self) -> str:
+        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(TIMEOUT_S))
+
+    def status(self) -> Any:
+        return json.loads(self.ok("status", "-o", "json"))
+
+    def pids(self) -> tuple[int, int]:
+        """Of the nameserver and the broker."""
+        found = self.status()
+        return found["nameserverPods"][0]["pid"], found["brokerGroups"][0]["replicas"][0]["pid"]
+
+    def consume(self, *arguments: str) -> list[str]:
+        return self.ok("consume", "orders", "--timeout", "60", *arguments).splitlines()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.here("down")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """One that is up for several tests."""
+    made = Run(tmp_path_factory.mktemp("up"))
+    made.up()
+    yield made
+    made.ok("down")
+
+
+# a run, from up to down
+
+
+def test_a_group_comes_up_serves_survives_kill_and_change_and_goes_down(run: Run) -> None:
+    said = run.up()
+    assert "orders-nameserver-0: Ready" in said
+    assert "orders-broker-0: Ready" in said
+    assert f"produce orders 'hello' --state {run.state}" in said
+
+    assert run.ok("produce", "orders", "first").startswith("SEND_OK orders-a queue ")
+    assert run.consume("--count", "1") == ["first"]
+
+    # A second up of the same file is a no-op.
+    before = run.pids()
+    assert "nothing changed" in run.up()
+    assert run.pids() == before
+
+    # A broker that is killed comes back, with what it had.
+    os.kill(before[1], signal.SIGKILL)
+    wait_healed(run, before[1])
+    assert run.pids()[0] == before[0]
+    run.ok("produce", "orders", "second")
+    assert sorted(run.consume("--count", "2", "--group", "g2")) == ["first", "second"]
+
+    # A changed file says what differs, and restarts only what it is about.
+    before = run.pids()
+    run.write(maxMessageSize=1000)
+    assert "orders: spec.config.maxMessageSize: 1000 (was not set)" in run.up()
+    after = run.pids()
+    assert (after[0], after[1] != before[1]) == (before[0], True)
+    refused = run.here("produce", "orders", "x" * 2000)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "MESSAGE_ILLEGAL" in refused.stderr
+
+    # Down ends everything, in order, and keeps the data.
+    said = run.ok("down")
+    assert said.index("orders-broker-0: Stopped (exit status 0)") < said.index("orders-nameserver-0: Stopped")
+    assert not any(alive(pid) for pid in after)
+    assert run.here("status").returncode == 3
+    assert "nothing runs" in run.ok("down")
+    run.up()
+    assert sorted(run.consume("--count", "2", "--group", "g3")) == ["first", "second"]
+
+
+def wait_healed(run: Run, killed: int) -> None:
+    """Waits until another process than the killed one is the broker, and ready."""
+
+    def healed() -> bool:
+        (replica,) = run.status()["brokerGroups"][0]["replicas"]
+        return bool(replica["ready"] and replica["pid"] != killed and replica["restarts"])
+
+    try:
+        wait_until(healed, timeout_s=90, what="the broker started again and ready")
+    except AssertionError as error:
+        for path in (run.state / "supervisor.log", run.state / "logs" / "orders-broker-0.log"):
+            if path.exists():
+                error.add_note(f"{path.name}:\n{path.read_text()[-4000:]}")
+        raise
+
+
+def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: Run) -> None:
+    found = shared.status()
+    (nameserver,) = found["nameservers"]
+    assert re.fullmatch(r"127\.\d+\.\d+\.1:9876", nameserver)
+    assert found["controllers"] == []
+    (group,) = found["brokerGroups"]
+    (replica,) = group.pop("replicas")
+    wanted: dict[str, object] = {
+        "name": "orders",
+        "brokerName": "orders-a",
+        "cluster": "DefaultCluster",
+        "phase": "Ready",
+        "masterEpoch": None,
+        "syncStateSet": [],
+    }
+    assert {key: group[key] for key in wanted} == wanted
+    assert alive(replica["pid"])
+    assert Path(replica["dataDir"]).joinpath("commitlog").is_dir()
+    host = replica["address"].removesuffix(":10911")
+    wanted = {
+        "pod": "orders-broker-0",
+        "brokerId": 0,
+        "role": "master",
+        "haAddress": f"{host}:10912",
+        "adminAddress": None,
+        "ready": True,
+    }
+    assert {key: replica[key] for key in wanted} == wanted
+    assert host != nameserver.removesuffix(":9876")
+
+
+def test_status_as_a_table_names_every_pod(shared: Run) -> None:
+    lines = shared.ok("status").splitlines()
+    assert lines[0].split()[:5] == ["POD", "ROLE", "ADDRESS", "PID", "STATE"]
+    assert [line.split()[0] for line in lines[1:]] == ["orders-nameserver-0", "orders-broker-0"]
+    assert lines[2].split()[1] == "master"
+    assert all("Ready" in line for line in lines[1:])
+
+
+# produce and consume
+
+
+def test_lines_of_a_pipe_are_messages_and_come_back_in_any_format(shared: Run) -> None:
+    lines = [f"line {number}" for number in range(300)]
+    sent = shared.ok("produce", "piped", "--tags", "t1", "--keys", "k", "-o", "json", stdin="\n".join(lines))
+    results = [json.loads(line) for line in sent.splitlines()]
+    assert [result["status"] for result in results] == ["SEND_OK"] * 300
+    assert {result["queueId"] for result in results} == {0, 1, 2, 3}
+
+    read = shared.ok("consume", "piped", "--count", "300", "-o", "json", "--timeout", "60")
+    messages = [json.loads(line) for line in read.splitlines()]
+    assert sorted(message["body"] for message in messages) == sorted(lines)
+    place = ("msgId", "brokerName", "queueId", "queueOffset", "offsetMsgId")
+    sent_to, read_from = ({tuple(m[key] for key in place) for m in some} for some in (results, messages))
+    assert sent_to == read_from
+    assert {(message["tags"], message["keys"]) for message in messages} == {("t1", "k")}
+
+    plain = shared.ok("consume", "piped", "--count", "300", "--group", "plain", "--timeout", "60")
+    assert sorted(plain.splitlines()) == sorted(lines)
+
+
+def test_bodies_keep_their_bytes(shared: Run) -> None:
+    shared.ok("produce", "bytes", "grüße \u0001 \U0001f680")
+    assert shared.ok("consume", "bytes", "--count", "1", "--timeout", "60") == "grüße \u0001 \U0001f680\n"
+
+
+def test_a_group_goes_on_where_it_left_off(shared: Run) -> None:
+    shared.ok("produce", "steps", stdin="".join(f"{n}\n" for n in range(10)))
+    first = shared.ok("consume", "steps", "--count", "4", "--timeout", "60").split()
+    rest = shared.ok("consume", "steps", "--count", "6", "--timeout", "60").split()
+    assert sorted(first + rest, key=int) == [str(n) for n in range(10)]
+    none = shared.here("consume", "steps", "--timeout", "1")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert "no message for 1 s; 0 were printed" in none.stderr
+
+
+def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: Run, tmp_path: Path) -> None:
+    shared.ok("produce", "shared", stdin="warm\n" * 4)
+    paths = [tmp_path / name for name in ("one", "other")]
+    readers = []
+    for path in paths:
+        command = [*COMMAND, "consume", "shared", "--state", str(shared.state), "--group", "both"]
+        with path.open("wb") as output:
+            readers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output))
+
+    def read() -> list[list[str]]:
+        return [path.read_text().split() for path in paths]
+
+    try:
+        # Lines are sent until both have had some: then the queues are shared.
+        sent = ["warm"] * 4
+        deadline = time.monotonic() + 60
+        while not all("m" in "".join(line[0] for line in lines if line != "warm") for lines in read()):
+            assert time.monotonic() < deadline, f"both had a share: {read()}"
+            batch = [f"m{len(sent) + n}" for n in range(8)]
+            shared.ok("produce", "shared", stdin="".join(f"{line}\n" for line in batch))
+            sent += batch
+        wait_until(lambda: sum(map(len, read())) >= len(sent), what="all were read")
+        assert sorted(line for lines in read() for line in lines) == sorted(sent)
+
+        readers[0].send_signal(signal.SIGINT)
+        assert readers[0].wait(30) == 130
+        batch = [f"t{n}" for n in range(8)]
+        shared.ok("produce", "shared", stdin="".join(f"{line}\n" for line in batch))
+        wait_until(lambda: set(batch) <= set(read()[1]), what="the other one took over")
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(shared: Run) -> None:
+    shared.ok("produce", "cut", stdin="x\n" * 50)
+    command = [*COMMAND, "consume", "cut", "--state", str(shared.state)]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        assert reader.stdout.readline() == b"x\n"
+        reader.stdout.close()
+        shared.ok("produce", "cut", stdin="y\n" * 50)
+        assert reader.wait(60) == 141
+        assert b"Traceback" not in reader.stderr.read()
+
+
+def test_what_cannot_be_sent_is_said_and_not_sent(shared: Run) -> None:
+    for arguments, problem in [
+        (["a b", "x"], "illegal characters"),
+        (["t", ""], "the message is empty"),
+    ]:
+        done = shared.here("produce", *arguments)
+        assert done.returncode != 0
+        assert problem in done.stderr
+        assert done.stdout == ""
+
+
+def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
+    done = Run(tmp_path).call("produce", "t", "x", "--nameserver", "127.55.0.1:9")
+    assert done.returncode == 1
+    assert "no nameserver answers: no connection to 127.55.0.1:9" in done.stderr
+
+
+def test_no_run_in_the_state_directory_is_said_with_what_to_do(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for verb in ("produce", "consume"):
+        done = run.here(verb, "t", *(["x"] if verb == "produce" else []))
+        assert done.returncode == 2
+        assert f"nothing runs in {run.state}; start something with `epochmq up -f FILE`" in done.stderr
+
+
+# what can go wrong
+
+
+def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) -> None:
+    text = GROUP.format(name="orders", config="    brokerId: 7\n")
+    run.file.write_text(text.replace("replicas: 1", "replicas: x"))
+    done = run.here("up", "-f", str(run.file), "--detach")
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    subject = "document 1 (BrokerGroup orders)"
+    assert f'{run.file}:6: {subject}: spec.replicas: "x", expected a whole number of at least 1' in lines
+    assert (
+        f"{run.file}:10: {subject}: spec.config.brokerId: 7, expected no such key: the operator sets it, "
+        "from the replica's identity"
+    ) in lines
+    assert not run.state.exists()
+
+
+def test_a_setting_that_no_broker_takes_is_refused_before_anything_is_restarted(run: Run) -> None:
+    run.up()
+    before = run.pids()
+    run.write(flushDiskType="NEVER", maxMessageSize="big", flushDiskTyp="x")
+    done = run.here("up", "-f", str(run.file), "--detach")
+    assert done.returncode == 2
+    where = "BrokerGroup orders: spec.config"
+    assert f'{where}.flushDiskType: "NEVER", expected one of ASYNC_FLUSH, SYNC_FLUSH' in done.stderr
+    assert f'{where}.maxMessageSize: "big", expected a whole number of at least 1' in done.stderr
+    assert run.pids() == before
+    run.write(flushDiskTyp="x")
+    done = run.here("up", "-f", str(run.file), "--detach")
+    assert done.returncode == 0
+    assert "flushDiskTyp: unknown key, ignored (did you mean flushDiskType?)" in done.stderr
+
+
+def test_a_start_that_fails_says_why_in_the_pods_own_words_and_leaves_nothing(run: Run) -> None:
+    spoil(run)
+    done = run.here("up", "-f", str(run.file), "--detach")
+    assert done.returncode == 1
+    assert "orders-broker-0" in done.stderr
+    assert "does not come up: BackOff: exit status 1" in done.stderr
+    assert f"the end of {run.state / 'logs' / 'orders-broker-0.log'}" in done.stderr
+    assert "commitlog" in done.stderr
+    assert run.here("status").returncode == 3
+
+
+def spoil(run: Run) -> None:
+    """Nothing can be written where the broker's store should be."""
+    store = run.state / "volumes" / "orders-broker-0"
+    run.state.mkdir()
+    (run.state / "lock").touch()
+    store.mkdir(parents=True)
+    (store / "store").mkdir()
+    (store / "store" / "commitlog").write_text("a file in the place of a directory")
+
+
+def test_a_port_in_use_fails_the_start_with_who_has_it(run: Run) -> None:
+    run.up()
+    (nameserver,) = run.status()["nameservers"]
+    host, _, port = nameserver.partition(":")
+    run.ok("down")
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind((host, int(port)))
+        squatter.listen(1)
+        done = run.here("up", "-f", str(run.file), "--detach")
+    assert done.returncode == 1
+    assert f"{nameserver} (remoting) is in use by pid {os.getpid()}" in done.stderr
+    assert run.here("status").returncode == 3
+
+
+def test_two_state_directories_run_the_same_file_side_by_side(tmp_path: Path) -> None:
+    runs = [Run(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
+    try:
+        for number, run in enumerate(runs):
+            run.up()
+            run.ok("produce", "orders", f"of {number}")
+        for number, run in enumerate(runs):
+            assert run.consume("--count", "1") == [f"of {number}"]
+    finally:
+        for run in runs:
+            run.here("down")
+
+
+def test_groups_are_added_to_a_run_and_told_apart(run: Run) -> None:
+    run.up()
+    before = run.pids()
+    other = Run(run.directory, name="invoices")
+    other.up()
+    names = [group["name"] for group in run.status()["brokerGroups"]]
+    assert names == ["orders", "invoices"]
+    assert run.pids() == before
+    unclear = run.here("produce", "t", "x")
+    assert unclear.returncode == 2
+    assert "--broker-group is missing" in unclear.stderr
+    assert "invoices, orders" in unclear.stderr
+    assert "SEND_OK invoices-a" in run.ok("produce", "t", "x", "--broker-group", "invoices")
+
+
+def test_a_killed_supervisor_leaves_pods_that_status_shows_and_down_ends(run: Run) -> None:
+    run.up()
+    found = run.status()
+    os.kill(found["supervisorPid"], signal.SIGKILL)
+    wait_until(lambda: not alive(found["supervisorPid"]), what="the supervisor is gone")
+    pids = run.pids()
+    after = run.status()
+    assert after["supervisorPid"] is None
+    assert after["brokerGroups"][0]["phase"] == "Ready"
+    assert "the supervisor is gone" in run.here("status").stderr
+    assert "SEND_OK" in run.ok("produce", "orders", "still served")
+    said = run.ok("down")
+    assert "stopped orders-broker-0, which an earlier supervisor had left" in said
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_up_after_a_killed_supervisor_starts_over_with_the_data(run: Run) -> None:
+    run.up()
+    run.ok("produce", "orders", "kept")
+    os.kill(run.status()["supervisorPid"], signal.SIGKILL)
+    pids = run.pids()
+    run.up()
+    assert not any(alive(pid) for pid in pids)
+    assert set(run.pids()).isdisjoint(pids)
+    assert run.consume("--count", "1") == ["kept"]
+
+
+# in the foreground
+
+
+@contextlib.contextmanager
+def foreground(run: Run, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([*COMMAND, "up", "-f", str(run.file), "--state", str(run.state)], **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: Run) -> None:
+    path = run.directory / "output"
+    with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output) as process:
+        wait_until(lambda: "Now type" in path.read_text(), timeout_s=60, what="what to type next")
+        assert process.poll() is None
+        pids = run.pids()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert not any(alive(pid) for pid in pids)
+    lines = path.read_text().splitlines()
+
+    def line(start: str) -> int:
+        return next(number for number, text in enumerate(lines) if text.startswith(start))
+
+    assert line("orders-nameserver-0: Ready") < line("orders-broker-0: Starting")
+    assert line("orders-broker-0: Stopped (exit status 0)") < line("orders-nameserver-0: Stopping")
+    assert lines[-1] == f"stopped; the data stays under {run.state / 'volumes'}"
+
+
+class Terminal:
+    """The other end of a pseudo terminal, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.end, self.inner = pty.openpty()
+        self.written = ""
+
+    def read_until(self, condition: Callable[[str], bool], what: str, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition(self.written):
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{self.written[-2000:]}"
+            if select.select([self.end], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    self.written += os.read(self.end, 65536).decode(errors="replace")
+
+    def type(self, text: bytes) -> None:
+        os.write(self.end, text)
+
+    def close(self) -> None:
+        os.close(self.end)
+        os.close(self.inner)
+
+
+def test_a_terminal_shows_a_live_table_and_ctrl_c_is_typed_into_it(run: Run) -> None:
+    terminal = Terminal()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    try:
+        inner = terminal.inner
+        with foreground(
+            run,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(inner, termios.TIOCSCTTY, 0),
+        ) as process:
+            terminal.read_until(lambda text: "Now type in a second terminal:" in text, "what to type next")
+            pids = run.pids()
+            for pid in pids:
+                assert str(pid) in terminal.written
+            os.kill(pids[1], signal.SIGKILL)
+            terminal.read_until(lambda text: "BackOff" in text, "the death in the table")
+            wait_healed(run, pids[1])
+            terminal.type(b"\x03")
+            terminal.read_until(lambda text: "stopped; the data stays" in text, "the end")
+            assert process.wait(60) == 0
+    finally:
+        terminal.close()
+
+
+def test_a_second_up_of_a_run_in_the_foreground_is_a_no_op_too(run: Run) -> None:
+    path = run.directory / "output"
+    with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output):
+        wait_until(lambda: "Now type" in path.read_text(), timeout_s=60, what="what to type next")
+        before = run.pids()
+        assert "nothing changed" in run.up()
+        assert run.pids() == before
+
+
+def test_a_start_that_fails_in_the_foreground_ends_with_the_reason(run: Run) -> None:
+    spoil(run)
+    done = run.here("up", "-f", str(run.file))
+    assert done.returncode == 1
+    assert "orders-broker-0" in done.stderr
+    assert "does not come up" in done.stderr
+    assert run.here("status").returncode == 3
+
+
+def test_several_ups_at_once_make_one_run(run: Run) -> None:
+    command = [*COMMAND, "up", "-f", str(run.file), "--state", str(run.state), "--detach", "--timeout", "120"]
+    at_once = [
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=TIMEOUT_S)[0] for process in at_once]
+    assert [process.returncode for process in at_once] == [0, 0, 0]
+    assert sorted("nothing changed" in text for text in said) == [False, True, True]
+    places = {line for text in said for line in text.splitlines() if ", pid " in line}
+    assert len(places) == 2

@@ -1,0 +1,174 @@
+"""`epochmq up` of controllers as people type it: a real quorum that elects, loses its leader, and comes back
+with what it knew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.process import wait_until
+from tests.support.remoting import Answer, call
+
+COMMAND = [sys.executable, "-m", "epochmq"]
+TIMEOUT_S = 120
+CLUSTER_INFO, APPLY_BROKER_ID = 106, 1013
+WHO = {"clusterName": "c", "brokerName": "b"}
+GROUP = """\
+apiVersion: epochmq.io/v1alpha1
+kind: ControllerGroup
+metadata: {name: quorum}
+spec:
+"""
+
+
+class Run:
+    """A state directory and a resource file of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.file = directory / "quorum.yaml"
+
+    def write(self, *spec: str) -> None:
+        """The group with these fields."""
+        self.file.write_text(GROUP + "".join(f"  {line}\n" for line in spec))
+
+    def here(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The verb, to its end."""
+        return subprocess.run(
+            [*COMMAND, verb, *arguments, "--state", str(self.state)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def ok(self, verb: str, *arguments: str) -> str:
+        """What the verb said, which succeeded."""
+        done = self.here(verb, *arguments)
+        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def up(self) -> subprocess.CompletedProcess[str]:
+        """Detached."""
+        return self.here("up", "-f", str(self.file), "--detach", "--timeout", str(TIMEOUT_S))
+
+    def status(self) -> Any:
+        """As programs read it."""
+        return json.loads(self.ok("status", "-o", "json"))
+
+    def leader(self) -> Any:
+        """The one controller that leads, of those that status shows; None when there is not exactly one."""
+        leaders = [one for one in self.status()["controllers"] if one["role"] == "leader"]
+        return leaders[0] if len(leaders) == 1 else None
+
+    def ask(self, code: int, more: dict[str, str]) -> Answer:
+        """The leader's answer about the one broker that there seems to be."""
+        return call(self.leader()["address"], code, WHO | more, timeout_s=10)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """Whatever it runs is ended."""
+    made = Run(tmp_path)
+    yield made
+    made.here("down")
+
+
+def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they_knew(run: Run) -> None:
+    run.write("replicas: 3")
+    done = run.up()
+    assert done.returncode == 0, done.stderr
+    assert [f"quorum-controller-{n}: Ready" in done.stdout for n in range(3)] == [True] * 3
+
+    found = run.status()
+    controllers = found["controllers"]
+    assert [one["pod"] for one in controllers] == [f"quorum-controller-{n}" for n in range(3)]
+    assert sorted(one["role"] for one in controllers) == ["follower", "follower", "leader"]
+    assert all(Path(one["dataDir"], "controller").is_dir() for one in controllers)
+    assert found["nameservers"] == [one["nameserver"] for one in controllers]
+    assert [call(address, CLUSTER_INFO).code for address in found["nameservers"]] == [0, 0, 0]
+    (quorum,) = found["controllerGroups"]
+    first = run.leader()
+    assert quorum["leader"] == first["pod"]
+    assert (quorum["phase"], quorum["term"], quorum["replicaGroups"]) == ("Ready", first["term"], [])
+
+    # What they are told is shown.
+    applied = {"appliedBrokerId": "1", "registerCheckCode": "127.0.0.1:1;t"}
+    assert run.ask(APPLY_BROKER_ID, applied).code == 0
+    shown = run.status()["controllerGroups"][0]
+    assert shown["committedIndex"] == quorum["committedIndex"] + 1
+    (group,) = shown["replicaGroups"]
+    assert {key: group[key] for key in ("brokerName", "masterId", "masterEpoch", "syncStateSet")} == {
+        "brokerName": "b",
+        "masterId": None,
+        "masterEpoch": 0,
+        "syncStateSet": [],
+    }
+    assert [(one["brokerId"], one["alive"], one["inSync"]) for one in group["replicas"]] == [
+        (1, False, False)
+    ]
+
+    # The leader is killed: another leads under a later term, and the killed one comes back.
+    os.kill(first["pid"], signal.SIGKILL)
+
+    def healed() -> bool:
+        leader, now = run.leader(), run.status()
+        return bool(
+            leader
+            and leader["pid"] != first["pid"]
+            and leader["term"] > first["term"]
+            and now["controllerGroups"][0]["phase"] == "Ready"
+            and any(one["pod"] == first["pod"] and one["restarts"] for one in now["controllers"])
+        )
+
+    wait_until(healed, timeout_s=90, what="another leader, and all ready")
+    said = run.ok("status")
+    assert f"quorum       {run.leader()['pod']}" in said
+    assert [group["brokerName"] for group in run.status()["controllerGroups"][0]["replicaGroups"]] == ["b"]
+
+    # Another number of controllers is refused, while they run and after; the same number has the data.
+    for verb in ("up", "down"):
+        run.write("replicas: 5")
+        done = run.up()
+        assert done.returncode == 1
+        assert "ControllerGroup quorum: spec.replicas: 5, expected 3: the data under" in done.stderr
+        if verb == "up":
+            assert "quorum-controller-0: Stopped (exit status 0)" in run.ok("down")
+    assert run.here("status").returncode == 3
+    run.write("replicas: 3")
+    assert run.up().returncode == 0
+    assert [group["brokerName"] for group in run.status()["controllerGroups"][0]["replicaGroups"]] == ["b"]
+
+
+def test_one_controller_with_its_nameserver_apart_runs_and_bad_settings_leave_it_alone(run: Run) -> None:
+    run.write("replicas: 1", "nameserver: {embedded: false}")
+    done = run.up()
+    assert done.returncode == 0, done.stderr
+    found = run.status()
+    (controller,) = found["controllers"]
+    assert (controller["role"], controller["nameserver"]) == ("leader", None)
+    assert found["nameservers"] == [pod["address"] for pod in found["nameserverPods"]]
+    assert [pod["pod"] for pod in found["nameserverPods"]] == ["quorum-nameserver-0"]
+    assert call(found["nameservers"][0], CLUSTER_INFO).code == 0
+
+    run.write("replicas: 1", "nameserver: {embedded: false}", "config: {writeLeaseMs: soon, writeLeasMs: 1}")
+    done = run.up()
+    assert done.returncode == 2
+    assert 'ControllerGroup quorum: spec.config.writeLeaseMs: "soon", expected a whole number' in done.stderr
+    run.write("replicas: 2")
+    done = run.up()
+    assert done.returncode == 2
+    assert "spec.replicas: 2, expected 1, 3 or 5: an even number" in done.stderr
+    assert run.status()["controllers"] == [controller]
+    done = run.here("produce", "t", "x")
+    assert done.returncode == 2
+    assert f"no broker group runs in {run.state}" in done.stderr

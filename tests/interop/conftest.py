@@ -1,0 +1,120 @@
+"""Fixtures of the interoperability tests. Each test runs against our cluster (`ours`); in the soak run,
+and with EPOCHMQ_INTEROP_ORACLE=1, also against RocketMQ itself (`java`), which proves the test, and
+against our broker under RocketMQ's nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also
+list kinds to run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameserverCluster
+from tests.interop.java_env import JavaMissingError, java_library
+from tests.interop.scenarios import DriverRun, Facts, run_scenarios
+from tests.support.cluster import Cluster, OurCluster
+from tests.support.tls import tls_settings
+
+CLUSTERS: dict[str, type[Cluster]] = {
+    "ours": OurCluster,
+    "java": JavaCluster,
+    "our-broker": OurBrokerCluster,
+    "our-nameserver": OurNameserverCluster,
+}
+ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
+KINDS = [
+    pytest.param(kind, marks=() if ORACLE or kind == "ours" else pytest.mark.soak)
+    for kind in CLUSTERS
+    if ORACLE in ("", "1") or kind in ORACLE.split(",")
+]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the mark that ties a test to what the Java driver runs."""
+    config.addinivalue_line("markers", "scenario(name): the Java client scenario whose facts the test judges")
+    config.addinivalue_line("markers", "binary_scenario(name): the same, by a client with binary headers")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs Java on a machine without it, and names what is missing."""
+    needs_java = item.get_closest_marker("java") is not None
+    callspec = getattr(item, "callspec", None)
+    if needs_java or (callspec is not None and callspec.params.get("cluster") not in (None, "ours")):
+        try:
+            java_library()
+        except JavaMissingError as missing:
+            pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running nameserver and broker, shared; each test keeps to topics and groups of its own."""
+    directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
+    tls = tls_settings(directory / "tls")
+    made = CLUSTERS[request.param](directory, broker=tls, nameserver=tls)
+    made.start()
+    yield made
+    # Nobody looks at the store again, and RocketMQ takes twenty seconds to say goodbye.
+    made.abandon()
+
+
+@pytest.fixture(scope="session")
+def driver_run(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> DriverRun:
+    """Every Java client scenario the selected tests ask for, run once in one JVM against `cluster`."""
+    return run_scenarios(
+        cluster.nameserver_address, _asked_for(request, "scenario"), tmp_path_factory.mktemp("driver")
+    )
+
+
+def _asked_for(request: pytest.FixtureRequest, mark: str) -> list[str]:
+    """What the selected tests name in this mark."""
+    return sorted({found.args[0] for item in request.session.items for found in item.iter_markers(mark)})
+
+
+@pytest.fixture
+def facts(request: pytest.FixtureRequest, cluster: Cluster, driver_run: DriverRun) -> Facts:
+    """What the scenario named by the test's `scenario` mark reported."""
+    mark = request.node.get_closest_marker("scenario")
+    assert mark is not None, "a test that wants facts names its scenario"
+    return driver_run.of(mark.args[0])
+
+
+# The client writes RocketMQ's binary headers instead of JSON, and compresses by LZ4 instead of zlib.
+BINARY_JVM = (
+    "-Drocketmq.serialize.type=ROCKETMQ",
+    "-Drocketmq.message.compressType=LZ4",
+    "-Depochmq.interop.prefix=binary_",
+)
+
+
+@pytest.fixture(scope="session")
+def binary_run(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> DriverRun:
+    """The scenarios named in `binary_scenario` marks, by a client with binary headers."""
+    names = _asked_for(request, "binary_scenario")
+    home = tmp_path_factory.mktemp("binary-driver")
+    return run_scenarios(cluster.nameserver_address, names, home, jvm=BINARY_JVM)
+
+
+@pytest.fixture
+def binary_facts(request: pytest.FixtureRequest, cluster: Cluster, binary_run: DriverRun) -> Facts:
+    """What the scenario named by the test's `binary_scenario` mark reported."""
+    mark = request.node.get_closest_marker("binary_scenario")
+    assert mark is not None, "a test that wants facts names its scenario"
+    return binary_run.of(mark.args[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows the end of the cluster's logs with a failure."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(cluster, Cluster):
+        report.sections.append(("cluster logs", cluster.logs()))
+    return report

@@ -1,0 +1,108 @@
+"""Runs `tests/interop/cpp_client.py` in processes of its own and reads what it tells."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.process import wait_until
+
+PROGRAM = Path(__file__).with_name("cpp_client.py")
+RUN_TIMEOUT_S = 60
+Line = dict[str, Any]
+
+
+def missing_cpp_client() -> str | None:
+    """Names the binding when it is not installed (it exists for Linux only)."""
+    if importlib.util.find_spec("rocketmq") is None:
+        return "missing: the `rocketmq` package, the C++ client's binding"
+    return None
+
+
+class CppPeer:
+    """One C++ client carrying out one plan; a context manager that leaves no process behind."""
+
+    def __init__(self, nameserver: str, plan: Line, home: Path) -> None:
+        self._command = [sys.executable, str(PROGRAM), nameserver, json.dumps(plan)]
+        self._home = home
+        self._lines: list[Line] = []
+
+    def __enter__(self) -> Self:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._errors = (self._home / "stderr").open("ab")
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            # The client writes its logs under HOME.
+            env={**os.environ, "HOME": str(self._home)},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._errors.close()
+        if error is not None:
+            error.add_note((self._home / "stderr").read_text(errors="replace")[-2000:])
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                self._lines.append(json.loads(line))
+
+    @property
+    def messages(self) -> list[Line]:
+        """What it told so far, without its own announcements."""
+        return [line for line in list(self._lines) if "done" not in line]
+
+    @property
+    def bodies(self) -> list[str]:
+        """Bodies in the order they came."""
+        return [line["body"] for line in self.messages]
+
+    def wait_bodies(self, expected: set[str], *, timeout_s: float = 60) -> None:
+        """Waits until all these bodies came."""
+        wait_until(
+            lambda: expected <= set(self.bodies),
+            timeout_s=timeout_s,
+            what=f"the C++ consumer gets {len(expected)} messages",
+        )
+
+    def finish(self) -> list[Line]:
+        """Waits for the plan's end and returns what it told."""
+        self._process.wait(RUN_TIMEOUT_S)
+        self._reader.join(10)
+        assert any("done" in line for line in self._lines), f"ended early: {self._process.returncode}"
+        return self.messages
+
+    def kill(self) -> None:
+        """kill -9, as nothing else is safe with this client."""
+        self._process.kill()
+        self._process.wait(10)
+        self._reader.join(10)
+
+
+def run_plan(nameserver: str, plan: Line, home: Path) -> list[Line]:
+    """Carries a plan out to its end and returns what it told."""
+    with CppPeer(nameserver, plan, home) as peer:
+        return peer.finish()

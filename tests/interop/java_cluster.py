@@ -1,0 +1,73 @@
+"""RocketMQ's own nameserver and broker as processes, behind the interface of `tests.support.cluster`; and
+each of them together with ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.interop.java_env import JavaProcess
+from tests.support.cluster import Cluster, our_process
+from tests.support.process import ManagedProcess
+
+
+def java_nameserver(config: Path) -> ManagedProcess:
+    """RocketMQ's nameserver, living in the folder of its configuration."""
+    return JavaProcess(
+        "org.apache.rocketmq.namesrv.NamesrvStartup",
+        ["-c", str(config)],
+        home=config.parent,
+        name="java nameserver",
+        heap_mb=128,
+    )
+
+
+def java_broker(config: Path) -> ManagedProcess:
+    """RocketMQ's broker, living in the folder of its configuration."""
+    return JavaProcess(
+        "org.apache.rocketmq.broker.BrokerStartup",
+        ["-c", str(config)],
+        home=config.parent,
+        name="java broker",
+        heap_mb=512,
+        jvm=["-XX:MaxDirectMemorySize=512m"],
+    )
+
+
+class _LoggedCluster(Cluster):
+    def _extra_log(self, process: ManagedProcess, characters: int) -> str:
+        logs = process.directory / "logs" / "rocketmqlogs"
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-characters:]}"
+            for path in sorted(logs.glob("*.log"))
+            if path.name in ("namesrv.log", "broker.log")
+        )
+
+
+class JavaCluster(_LoggedCluster):
+    """The release the tests are measured against."""
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        return java_nameserver(config)
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        return java_broker(config)
+
+
+class OurBrokerCluster(_LoggedCluster):
+    """Our broker, registered at RocketMQ's nameserver."""
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        return java_nameserver(config)
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        return our_process("broker", config)
+
+
+class OurNameserverCluster(_LoggedCluster):
+    """RocketMQ's broker, registered at our nameserver."""
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        return our_process("nameserver", config)
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        return java_broker(config)

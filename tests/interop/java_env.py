@@ -1,0 +1,269 @@
+"""The Java side of the interoperability tests: finds Java, a compiler and Maven, fetches the RocketMQ
+release named in `tests/interop/java/pom.xml` once, compiles small programs against it, and runs them as
+processes that are always ended.
+
+Everything is kept under `.cache/java`, keyed by content, written beside its final place and renamed, and
+guarded by a file lock, so several test runs may share it. What is missing raises `JavaMissingError` with
+its name; the `java` marker turns that into a skip.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.process import ManagedProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = Path(__file__).resolve().parent / "java"
+CACHE = ROOT / ".cache" / "java"
+POM = SOURCES / "pom.xml"
+
+JAVA_VERSION_MIN = 17
+FETCH_TIMEOUT_S = 600
+COMPILE_TIMEOUT_S = 180
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
+
+# RocketMQ unmaps buffers and reads direct memory counters through the JDK's internals.
+OPEN_INTERNALS = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+
+
+class JavaMissingError(Exception):
+    """Something the Java side needs is not on this machine; the message names it."""
+
+
+class JavaFailedError(Exception):
+    """A Java program or a compilation ended badly; the message carries the end of its output."""
+
+
+def _version_of(tool: str) -> int:
+    """Major version a JDK tool reports (`java -version` writes to stderr, `javac -version` to stdout)."""
+    done = subprocess.run([tool, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"(\d+)(?:\.\d+)*", done.stdout + done.stderr)
+    return int(found.group(1)) if found else 0
+
+
+@functools.cache
+def _missing_tools() -> str | None:
+    missing = []
+    for tool in ("java", "javac"):
+        if shutil.which(tool) is None:
+            missing.append(f"`{tool}` {JAVA_VERSION_MIN} or newer")
+        elif (version := _version_of(tool)) < JAVA_VERSION_MIN:
+            missing.append(f"`{tool}` {JAVA_VERSION_MIN} or newer (this is {version})")
+    if shutil.which("mvn") is None and not _library().is_dir():
+        missing.append("`mvn` (Maven, to fetch RocketMQ)")
+    return ", ".join(missing) or None
+
+
+def rocketmq_version() -> str:
+    """The release under test, from the one place that names it."""
+    found = re.search(r"<rocketmq\.version>([^<]+)<", POM.read_text())
+    assert found, f"{POM} names no rocketmq.version"
+    return found.group(1)
+
+
+def _library() -> Path:
+    """Folder of the jars; its name changes with the release and with the list of artifacts."""
+    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
+    return CACHE / "lib" / f"{rocketmq_version()}-{digest}"
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """One process at a time; the others wait and then find the work done."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def java_library() -> Path:
+    """Folder with all jars of the release, fetched by Maven on first use; JavaMissingError if that fails."""
+    found = _library_or_reason()
+    if isinstance(found, JavaMissingError):
+        raise found
+    return found
+
+
+@functools.cache
+def _library_or_reason() -> Path | JavaMissingError:
+    """Tried once in a process: a machine without Maven's repository must not be asked for every test."""
+    if (missing := _missing_tools()) is not None:
+        return JavaMissingError(f"missing: {missing}")
+    library = _library()
+    if library.is_dir():
+        return library
+    with _lock("lib"):
+        if library.is_dir():
+            return library
+        library.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=library.parent, prefix="fetching-"))
+        try:
+            return _fetch(scratch, library)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _fetch(scratch: Path, library: Path) -> Path | JavaMissingError:
+    """Lets Maven copy the jars into `scratch` and gives the folder its final name."""
+    command = ["mvn", "-q", "-B", "-f", str(POM), f"{DEPENDENCY_PLUGIN}:copy-dependencies"]
+    try:
+        done = subprocess.run(
+            [*command, f"-DoutputDirectory={scratch}"],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return JavaMissingError(f"missing: RocketMQ's jars; Maven took more than {FETCH_TIMEOUT_S} s")
+    if done.returncode != 0 or not any(scratch.glob("rocketmq-broker-*.jar")):
+        return JavaMissingError(f"missing: RocketMQ's jars; Maven said: {_tail(done.stdout, 600)}")
+    scratch.rename(library)
+    return library
+
+
+def java_classpath() -> str:
+    """Class path with every jar of the release (`java` expands the `/*`)."""
+    return f"{java_library()}/*"
+
+
+def compile_java(*sources: Path | str) -> Path:
+    """Compiles these files of `tests/interop/java` (names or paths; none given: all) together, once for each
+    content, and returns the folder of classes."""
+    paths = [SOURCES / s if isinstance(s, str) else s for s in sources] or sorted(SOURCES.glob("*.java"))
+    digest = hashlib.sha256(java_library().name.encode())
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    classes = CACHE / "classes" / digest.hexdigest()[:16]
+    if classes.is_dir():
+        return classes
+    with _lock("classes"):
+        if classes.is_dir():
+            return classes
+        classes.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=classes.parent, prefix="compiling-"))
+        try:
+            options = ["-encoding", "UTF-8", "-proc:none", "-nowarn", "-Xlint:none", "-d", str(scratch)]
+            done = subprocess.run(
+                ["javac", *options, "-cp", java_classpath(), *map(str, paths)],
+                capture_output=True,
+                text=True,
+                timeout=COMPILE_TIMEOUT_S,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise JavaFailedError(f"javac failed:\n{done.stderr[-4000:]}")
+            scratch.rename(classes)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return classes
+
+
+def _tail(text: str, characters: int) -> str:
+    return text.strip()[-characters:]
+
+
+def java_command(
+    main: str,
+    args: Sequence[str] = (),
+    *,
+    home: Path,
+    classes: Path | None = None,
+    heap_mb: int = 256,
+    jvm: Sequence[str] = (),
+) -> list[str]:
+    """The command line of a JVM. RocketMQ writes its logs under `home`/logs (it goes by `user.home`)."""
+    return [
+        "java",
+        f"-Xms{min(heap_mb, 64)}m",
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseSerialGC",
+        "-XX:-UsePerfData",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Dfile.encoding=UTF-8",
+        f"-Duser.home={home}",
+        f"-Drocketmq.client.logRoot={home}/logs/rocketmqlogs",
+        *OPEN_INTERNALS,
+        *jvm,
+        "-cp",
+        java_classpath() if classes is None else f"{classes}:{java_classpath()}",
+        main,
+        *args,
+    ]
+
+
+def run_java(
+    main: str,
+    args: Sequence[str] = (),
+    *,
+    home: Path,
+    classes: Path | None = None,
+    heap_mb: int = 256,
+    jvm: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+    stdin: str | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Runs a Java program to its end; `check` raises `JavaFailedError` on a bad exit status."""
+    home.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(
+        java_command(main, args, home=home, classes=classes, heap_mb=heap_mb, jvm=jvm),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        input=stdin,
+        env={**os.environ, "ROCKETMQ_HOME": str(home), **(env or {})},
+        check=False,
+    )
+    if check and done.returncode != 0:
+        said = f"{_tail(done.stdout, 3000)}\n{_tail(done.stderr, 3000)}"
+        raise JavaFailedError(f"{main} {' '.join(args)} ended with {done.returncode}:\n{said}")
+    return done
+
+
+class JavaProcess(ManagedProcess):
+    """A JVM that stays: started, waited for by a condition, and stopped by its own process id only."""
+
+    def __init__(
+        self,
+        main: str,
+        args: Sequence[str] = (),
+        *,
+        home: Path,
+        name: str | None = None,
+        classes: Path | None = None,
+        heap_mb: int = 512,
+        jvm: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            java_command(main, args, home=home, classes=classes, heap_mb=heap_mb, jvm=jvm),
+            name=name or main.rsplit(".", 1)[-1],
+            directory=home,
+            env={"ROCKETMQ_HOME": str(home), **(env or {})},
+        )
+        self.home = home
+
+    def output(self, characters: int = 4000) -> str:
+        """The end of what it wrote, without the logging library's account of its own setting up."""
+        lines = super().output(200_000).splitlines()
+        return "\n".join(line for line in lines if "|-INFO in" not in line)[-characters:]

@@ -1,0 +1,106 @@
+"""Runs the Java client's scenarios (`tests/interop/java/Driver.java`) against a cluster, all that a test run
+asks for in one JVM, and hands each test the facts of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.interop.java_env import compile_java, java_command
+
+SOURCES = (
+    "Driver.java",
+    "Clients.java",
+    "Kit.java",
+    "SendScenarios.java",
+    "ConsumeScenarios.java",
+    "RetryScenarios.java",
+    "GroupScenarios.java",
+    "LookupScenarios.java",
+    "ChannelScenarios.java",
+    "ControlScenarios.java",
+)
+# Scenarios that measure time run by themselves, after the others.
+ALONE = frozenset({"long_poll"})
+# Those that mostly wait start first.
+PATIENT = frozenset(
+    {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
+)
+RUN_TIMEOUT_S = 240
+READY = b'{"ready"'
+
+Facts = dict[str, Any]
+
+
+@dataclass
+class DriverRun:
+    """What one JVM reported: facts and errors by scenario, and the end of its error output."""
+
+    facts: dict[str, Facts] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    complaints: str = ""
+
+    def of(self, scenario: str) -> Facts:
+        """Facts of a scenario; an assertion error when it failed or never reported."""
+        assert scenario not in self.errors, f"{scenario}: {self.errors[scenario]}"
+        assert scenario in self.facts, f"{scenario} never reported; the JVM said:\n{self.complaints}"
+        return self.facts[scenario]
+
+
+def run_scenarios(
+    nameserver: str,
+    names: Sequence[str],
+    home: Path,
+    *,
+    jvm: Sequence[str] = (),
+    on_ready: Callable[[], None] | None = None,
+) -> DriverRun:
+    """Runs the scenarios and collects what they print; of a JVM that hangs, what it told so far counts.
+
+    A scenario that announces itself ready waits for `on_ready` to have been called."""
+    together = sorted((n for n in names if n not in ALONE), key=lambda n: (n not in PATIENT, n))
+    alone = sorted(n for n in names if n in ALONE)
+    args = [nameserver, *together, "--", *alone]
+    home.mkdir(parents=True, exist_ok=True)
+    command = java_command(
+        "epochmq.interop.Driver", args, home=home, classes=compile_java(*SOURCES), heap_mb=768, jvm=jvm
+    )
+    run = DriverRun()
+    with (
+        (home / "stderr").open("wb") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        deadline = threading.Timer(RUN_TIMEOUT_S, process.kill)
+        deadline.start()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for line in process.stdout:
+                _take(run, line)
+                if line.startswith(READY) and on_ready is not None:
+                    on_ready()
+                    process.stdin.write(b"\n")
+                    process.stdin.flush()
+        finally:
+            deadline.cancel()
+            process.kill()
+    run.complaints = (home / "stderr").read_text(errors="replace")[-4000:]
+    return run
+
+
+def _take(run: DriverRun, line: bytes) -> None:
+    """One line of the driver; others (a library's greeting) are not ours to judge."""
+    if not line.startswith(b'{"scenario"'):
+        return
+    told = json.loads(line)
+    name = told["scenario"]
+    run.facts[name] = told["facts"]
+    run.seconds[name] = told["seconds"]
+    if "error" in told:
+        run.errors[name] = told["error"] + "\nfacts so far: " + json.dumps(told["facts"])[:2000]

@@ -1,0 +1,110 @@
+"""Java brokers in controller mode, under controllers of ours, of Java's, and of both in one quorum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from epochmq_protocol import fastjson
+from tests.interop.java_cluster import java_broker
+from tests.interop.java_env import JavaProcess
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.replica_group import CONTROLLER_ELECT_MASTER, Factory, ReplicaGroup, our_controller
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+
+def java_controller(config: Path) -> ManagedProcess:
+    """RocketMQ's controller, living in the folder of its configuration."""
+    return JavaProcess(
+        "org.apache.rocketmq.controller.ControllerStartup",
+        ["-c", str(config)],
+        home=config.parent,
+        name="java controller",
+        heap_mb=128,
+    )
+
+
+OURS: Sequence[Factory] = [our_controller] * 3
+QUORUMS = [
+    pytest.param(OURS, id="ours"),
+    pytest.param([our_controller, our_controller, java_controller], id="two-of-ours", marks=pytest.mark.soak),
+    pytest.param(
+        [our_controller, java_controller, java_controller], id="one-of-ours", marks=pytest.mark.soak
+    ),
+    pytest.param([java_controller] * 3, id="java", marks=pytest.mark.soak),
+]
+
+
+PATIENT = {"controllerHeartBeatTimeoutMills": 15_000}
+"""A killed broker is noticed by its connection; one that a busy machine delays is not to be replaced."""
+
+
+@pytest.fixture(params=QUORUMS)
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGroup]:
+    """Three controllers and three Java brokers, all in sync."""
+    found = ReplicaGroup(tmp_path, request.param, [java_broker] * 3, broker=PATIENT)
+    found.start()
+    yield found
+    found.kill()
+
+
+def test_brokers_register_elect_fail_over_and_come_back(group: ReplicaGroup) -> None:
+    """kill -9 of the master elects another from the SyncStateSet; the dead one comes back as its replica;
+    killing the leading controller changes nothing for clients, and elections go on under its successor."""
+    first = group.wait_master()
+    epoch = group.epoch()
+    first.process.kill()
+    second = group.wait_master(other_than=first)
+    assert group.epoch() > epoch
+    first.start()
+    group.wait_in_sync(3)
+
+    leader = group.leader()
+    assert leader is not None
+    before = group.epoch()
+    leader.process.kill()
+    assert group.routed_master() == second.address
+    wait_until(
+        # Java's says that it leads a moment before it decides.
+        lambda: group.leader() not in (None, leader) and group.epoch() >= 0,
+        timeout_s=60,
+        what="another controller leads",
+    )
+    assert group.epoch() == before
+    second.process.kill()
+    third = group.wait_master(other_than=second)
+    assert group.epoch() > before
+    leader.start()
+    second.start()
+    group.wait_in_sync(3)
+    assert group.master() is third
+
+
+def test_a_designated_replica_becomes_master_on_request(group: ReplicaGroup) -> None:
+    """ELECT_MASTER with designateElect moves the master to a living member of the SyncStateSet, and nowhere
+    else."""
+    master = group.wait_master()
+    found = group.replicas()
+    assert found is not None
+    other = next(r for r in found["inSyncReplicas"] if r["brokerAddress"] != master.address)
+    wanted = {
+        "clusterName": group.CLUSTER,
+        "brokerName": group.NAME,
+        "brokerId": str(other["brokerId"]),
+        "designateElect": "true",
+        "invokeTime": "0",
+    }
+    answer = group.ask(CONTROLLER_ELECT_MASTER, wanted)
+    assert answer is not None
+    assert (answer.code, answer.ext["masterBrokerId"]) == (0, str(other["brokerId"]))
+    assert fastjson.loads(answer.body)["syncStateSet"] == [other["brokerId"]]
+    assert group.wait_master(other_than=master).address == other["brokerAddress"]
+    again = group.ask(CONTROLLER_ELECT_MASTER, wanted)
+    assert again is not None
+    assert again.code == 2011
+    unknown = group.ask(CONTROLLER_ELECT_MASTER, {**wanted, "brokerId": "99"})
+    assert unknown is not None
+    assert unknown.code == 2012

@@ -1,0 +1,343 @@
+"""RocketMQ's `mqadmin` shows of our controllers what it shows of RocketMQ's own. Its commands run against
+three of ours with brokers that are stood for, and print what is recorded here; the soak run proves the record
+on RocketMQ's controllers, and compares both with RocketMQ's brokers under them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.interop.controller_stage import Stage
+from tests.interop.java_cluster import java_broker
+from tests.interop.mqadmin import Step
+from tests.interop.test_controller import java_controller
+from tests.support.process import wait_until
+from tests.support.replica_group import Factory, our_controller
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
+WHO = "-c {cluster} -bn {name}"
+FAQ = "For more information, please visit the url, https://rocketmq.apache.org/docs/bestPractice/06FAQ"
+
+
+@dataclass(frozen=True)
+class Act:
+    """A command and what RocketMQ's controllers make it print; `ours` where ours differ on purpose."""
+
+    command: str
+    shown: str
+    ours: str | None = None
+
+
+DIES = 3
+"""Between two batches this broker's connections close."""
+
+METADATA = """
+    #ControllerGroup controllers
+    #ControllerLeaderId LEADER
+    #ControllerLeaderAddress LEADER
+    #Peer: FOLLOWER1:FOLLOWER1
+    #Peer: FOLLOWER2:FOLLOWER2
+    #Peer: LEADER:LEADER
+"""
+AT_FIRST = """
+    #brokerName group-a
+    #MasterBrokerId ID0
+    #MasterAddr BROKER0
+    #MasterEpoch 1
+    #SyncStateSetEpoch 2
+    #SyncStateSetNums 2
+    InSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID0, brokerAddress='BROKER0', alive=true}
+    InSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID1, brokerAddress='BROKER1', alive=true}
+    NotInSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID2, brokerAddress='BROKER2', alive=true}
+"""
+AFTER_THE_ELECTION = """
+    #brokerName group-a
+    #MasterBrokerId ID1
+    #MasterAddr BROKER1
+    #MasterEpoch 2
+    #SyncStateSetEpoch 3
+    #SyncStateSetNums 1
+    InSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID1, brokerAddress='BROKER1', alive=true}
+    NotInSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID0, brokerAddress='BROKER0', alive=true}
+"""
+DEAD = """
+NotInSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID2, brokerAddress='BROKER2', alive=false}
+"""
+
+
+def refused(code: int, remark: str, kind: str = "MQBrokerException") -> str:
+    """What mqadmin prints of a refusal."""
+    return f"{kind}: CODE: {code} DESC: {remark}\n{FAQ}"
+
+
+STILL_ALIVE = "The old master ID0 is still alive, not need to elect new master for broker group-a"
+NO_IDS = "Please set the option <brokerControllerIdsToClean> according to the format, exception: "
+SCENARIO: list[list[Act] | int] = [
+    [
+        Act("getControllerMetaData -a {leader}", METADATA),
+        Act("getControllerMetaData -a {follower}", METADATA),
+        Act("getSyncStateSet -a {follower} -b {name}", AT_FIRST),
+        Act("getSyncStateSet -a {leader} -c {cluster}", AT_FIRST),
+        Act("getSyncStateSet -a {leader} -b nobody", ""),
+        Act(
+            "electMaster -a {follower} " + WHO + " -b {id0}",
+            refused(2011, STILL_ALIVE),
+        ),
+        Act("electMaster -a {follower} " + WHO + " -b {id2}", refused(2012, "Failed to elect a new master")),
+        Act("electMaster -a {leader} " + WHO + " -b 99", refused(2012, "Failed to elect a new master")),
+        Act(
+            "electMaster -a {leader} -c {cluster} -bn nobody -b 1",
+            refused(2010, "Broker hasn't been registered"),
+        ),
+    ],
+    [
+        Act(
+            "electMaster -a {follower} " + WHO + " -b {id1}",
+            """
+            #ClusterName TestCluster
+            #BrokerName group-a
+            #BrokerMasterAddr BROKER1
+            #MasterEpoch 2
+            #SyncStateSetEpoch 3
+            """,
+        )
+    ],
+    DIES,
+    [
+        Act(
+            "getSyncStateSet -a {follower} -b {name}",
+            AFTER_THE_ELECTION + DEAD,
+        ),
+        Act(
+            "cleanBrokerMetadata -a {leader} " + WHO + " -b {id0}",
+            refused(2009, "Broker [group-a, ID0] is still alive, clean up failure"),
+        ),
+        Act(
+            "cleanBrokerMetadata -a {leader} " + WHO,
+            refused(2009, "Broker group-a is still alive, clean up failure"),
+        ),
+        Act(
+            "cleanBrokerMetadata -a {leader} " + WHO + " -b x",
+            refused(2009, NO_IDS + 'java.lang.NumberFormatException: For input string: "x"'),
+            refused(2009, NO_IDS + "'x' is no id"),
+        ),
+        Act(
+            "cleanBrokerMetadata -a {leader} -c {cluster} -bn nobody -b 1",
+            refused(2009, "Broker nobody is not existed,clean broker data failure."),
+        ),
+    ],
+    [
+        Act(
+            "cleanBrokerMetadata -a {follower} " + WHO + " -b {id2}",
+            "clear broker group-a metadata from controller success!",
+        )
+    ],
+    [Act("getSyncStateSet -a {leader} -b {name}", AFTER_THE_ELECTION)],
+    [
+        Act(
+            "cleanBrokerMetadata -a {follower} -bn {name} -l",
+            "clear broker group-a metadata from controller success!",
+        ),
+    ],
+    [
+        Act("getSyncStateSet -a {follower} -b {name} -c {cluster}", ""),
+        Act(
+            "updateControllerConfig -a {all} -k enableElectUncleanMaster -v true",
+            "update controller config success![ALL]\nenableElectUncleanMaster : true",
+        ),
+        Act(
+            "updateControllerConfig -a {leader} -k configStorePath -v /x",
+            refused(16, "Can not update config in black list.", "MQClientException"),
+        ),
+        Act(
+            "updateControllerConfig -a {leader} -k nothing -v 1",
+            "update controller config success![LEADER]\nnothing : 1",
+        ),
+        Act(
+            "updateControllerConfig -a {leader} -k scanInactiveMasterInterval -v soon",
+            "update controller config success![LEADER]\nscanInactiveMasterInterval : soon",
+            refused(
+                1,
+                "scanInactiveMasterInterval=soon: expected a whole number of at least 1",
+                "MQClientException",
+            ),
+        ),
+    ],
+]
+LABELS = [f"{at}: {act.command}" for at, batch in enumerate(SCENARIO) if batch != DIES for act in batch]  # type: ignore[union-attr]
+
+
+def lines(text: str) -> list[str]:
+    """The record's lines, comparable to what was printed."""
+    return sorted(line for line in (re.sub(r"\s+", " ", line).strip() for line in text.splitlines()) if line)
+
+
+ALL = re.compile(r"\[(LEADER|FOLLOWER\d)(, (LEADER|FOLLOWER\d)){2}\]")
+
+
+class Story:
+    """What the scenario made mqadmin print, sorted: lists come in the order of a hash table or of the
+    controllers' ids."""
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        self.kind = kind
+        self.stage = Stage(directory, KINDS[kind])
+        self.printed: dict[str, list[str]] = {}
+        self.configuration: dict[str, str] = {}
+
+    def play(self) -> None:
+        """Plays it to the end."""
+        for at, batch in enumerate(SCENARIO):
+            if isinstance(batch, int):
+                self.stage.end(batch)
+                continue
+            for act, found in zip(batch, self.stage.run([Step(act.command) for act in batch]), strict=True):
+                self.printed[f"{at}: {act.command}"] = lines(ALL.sub("[ALL]", "\n".join(found)))
+        (found,) = self.stage.run([Step("getControllerConfig -a {leader}")])
+        self.configuration = settings_of(found)
+
+
+def settings_of(printed: list[str]) -> dict[str, str]:
+    """What getControllerConfig printed."""
+    return dict(line.split(" =", 1) for line in printed if " =" in line)
+
+
+@pytest.fixture(scope="module", params=["ours", pytest.param("java", marks=pytest.mark.soak)])
+def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """The scenario, played to three controllers."""
+    found = Story(request.param, tmp_path_factory.mktemp(f"admin-{request.param}"))
+    found.stage.start()
+    try:
+        found.play()
+        yield found
+    finally:
+        found.stage.close()
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_command_prints_what_it_prints_of_rocketmqs_controllers(story: Story, label: str) -> None:
+    at, _, command = label.partition(": ")
+    batch = SCENARIO[int(at)]
+    assert isinstance(batch, list)
+    act = next(act for act in batch if act.command == command)
+    wanted = act.shown if story.kind == "java" or act.ours is None else act.ours
+    assert story.printed[label] == lines(wanted)
+
+
+OF_JAVA_ALONE = {"jraftConfig"}
+OF_OURS_ALONE = {"heartBeatTimeIntervalMs", "writeLeaseMs"}
+OF_PLACE = {"bindAddress", "configStorePath", "rocketmqHome", "controllerStorePath", "listenPort"}
+SHORTER_WITH_US = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "1000"}
+CONFIGURATION = {
+    "configBlackList": "configBlackList;configStorePath",
+    "controllerDLegerGroup": "controllers",
+    "controllerRequestThreadPoolQueueCapacity": "50000",
+    "controllerThreadPoolNums": "16",
+    "controllerType": "DLedger",
+    "electMasterMaxRetryCount": "3",
+    "enableElectUncleanMaster": "true",
+    "enableShutdownGracefully": "false",
+    "isProcessReadEvent": "false",
+    "mappedFileSize": "16777216",
+    "metricGrpcExporterIntervalInMills": "60000",
+    "metricGrpcExporterTimeOutInMills": "3000",
+    "metricLoggingExporterIntervalInMills": "10000",
+    "metricsExporterType": "DISABLE",
+    "metricsGrpcExporterHeader": "",
+    "metricsGrpcExporterTarget": "",
+    "metricsInDelta": "false",
+    "metricsLabel": "",
+    "metricsPromExporterHost": "",
+    "metricsPromExporterPort": "5557",
+    "notifyBrokerRoleChanged": "true",
+    "scanInactiveMasterInterval": "5000",
+    "scanNotActiveBrokerInterval": "5000",
+    "serverAsyncSemaphoreValue": "64",
+    "serverCallbackExecutorThreads": "0",
+    "serverChannelMaxIdleTimeSeconds": "120",
+    "serverNettyWorkerGroupEnable": "true",
+    "serverOnewaySemaphoreValue": "256",
+    "serverPooledByteBufAllocatorEnable": "true",
+    "serverSelectorThreads": "3",
+    "serverSocketBacklog": "1024",
+    "serverSocketRcvBufSize": "0",
+    "serverSocketSndBufSize": "0",
+    "serverWorkerThreads": "8",
+    "shutdownWaitTimeSeconds": "30",
+    "useEpollNativeSelector": "false",
+    "writeBufferHighWaterMark": "0",
+    "writeBufferLowWaterMark": "0",
+}
+
+
+def test_the_configuration_has_rocketmqs_keys_and_values(story: Story) -> None:
+    """And the changes made above. Other than its values are only those that docs/controller.md gives."""
+    differ = OF_PLACE | {"controllerDLegerPeers", "controllerDLegerSelfId"}
+    alone = OF_JAVA_ALONE if story.kind == "java" else OF_OURS_ALONE
+    shown = {key: value.strip() for key, value in story.configuration.items()}
+    assert {key: value for key, value in shown.items() if key not in differ | alone} == (
+        CONFIGURATION if story.kind == "java" else CONFIGURATION | SHORTER_WITH_US
+    )
+    assert alone <= shown.keys()
+    assert differ - {"rocketmqHome"} <= shown.keys()
+
+
+# With RocketMQ's brokers ------------------------------------------------------------------------------------
+
+EPOCHS = (r"(?<=#SyncStateSetEpoch )\d+",)
+"""How many steps brokers take into the SyncStateSet is theirs."""
+OFFSETS = (r"(?<=Offset=)\d+",)
+
+
+def with_brokers(kind: str, directory: Path) -> dict[str, list[str]]:
+    """What is printed of two of RocketMQ's brokers: at first, after an election, and after the end of the
+    former master."""
+    stage = Stage(directory, KINDS[kind], [java_broker] * 2)
+    printed: dict[str, list[str]] = {}
+
+    def run(chapter: str, *commands: str) -> None:
+        steps = [Step(command, hidden=(*EPOCHS, *OFFSETS)) for command in commands]
+        for command, found in zip(commands, stage.run(steps), strict=True):
+            printed[f"{chapter}: {command}"] = lines("\n".join(found))
+
+    stage.start()
+    try:
+        group = stage.group
+        looks = (
+            "getSyncStateSet -a {follower} -b {name}",
+            "getSyncStateSet -a {leader} -c {cluster}",
+            "getBrokerEpoch -b {name}",
+            "getBrokerEpoch -c {cluster}",
+        )
+        clean = "cleanBrokerMetadata -a {leader} " + WHO
+        run("at first", "getControllerMetaData -a {follower}", *looks, clean)
+        former = group.wait_master()
+        run("electing", "electMaster -a {follower} " + WHO + " -b {id1}")
+        group.wait_master(other_than=former)
+        group.wait_in_sync(2)
+        run("after the election", *looks, clean + " -b {id0}")
+        former.process.kill()
+        wait_until(lambda: len(stage.living()) == 1, timeout_s=60, what="the former master's end is noticed")
+        wait_until(lambda: len(group.in_sync()) == 1, timeout_s=60, what="it is no longer in sync")
+        run("after its end", clean + " -b {id0}")
+        run("after it was cleaned", "getSyncStateSet -a {leader} -b {name}")
+    finally:
+        stage.close()
+    return printed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_with_rocketmqs_brokers_every_command_prints_the_same_of_both(tmp_path: Path) -> None:
+    (tmp_path / "java").mkdir()
+    (tmp_path / "ours").mkdir()
+    java = with_brokers("java", tmp_path / "java")
+    ours = with_brokers("ours", tmp_path / "ours")
+    for label, printed in java.items():
+        assert ours[label] == printed, label

@@ -1,0 +1,94 @@
+"""A request to a controller that is malformed, for an unknown group, from a stale master, by somebody who is
+no member, or to the wrong controller gets RocketMQ's own code, and a remark that says what was wrong. In the
+soak run RocketMQ's controllers prove the table."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interop.controller_requests import (
+    AT_A_FOLLOWER,
+    AT_THE_LEADER,
+    BEAT,
+    HEARTBEAT,
+    MEMBERS,
+    OK,
+    Case,
+)
+from tests.interop.controller_stage import agreed
+from tests.interop.test_controller import java_controller
+from tests.support.process import wait_until
+from tests.support.remoting import Answer, call, frame, read_frame, split_address
+from tests.support.replica_group import Factory, ReplicaGroup, our_controller
+
+pytestmark = pytest.mark.timeout(180)
+
+KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
+OCTET = 60
+
+
+class Told:
+    """Two controllers that were told the whole story, and what they answered."""
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        self.kind = kind
+        self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], octet=OCTET)
+        self.answers: dict[tuple[str, str], Answer] = {}
+
+    def tell(self, stack: ExitStack) -> None:
+        """Starts the controllers, has the members' heartbeats come, and sends every case once, in order."""
+        stack.callback(self.group.kill)
+        for member in self.group.controllers:
+            member.start()
+        wait_until(lambda: agreed(self.group), timeout_s=90, what="one leads, and the other follows")
+        leader = self.group.leader()
+        assert leader is not None
+        for broker_id in MEMBERS:
+            beating = stack.enter_context(socket.create_connection(split_address(leader.address), timeout=5))
+            beating.sendall(frame(HEARTBEAT, {**BEAT, "brokerId": str(broker_id)}))
+            assert read_frame(beating)[0]["code"] == OK
+        follower = next(member for member in self.group.controllers if member is not leader)
+        for member, chapters in ((leader, AT_THE_LEADER), (follower, AT_A_FOLLOWER)):
+            for title, cases in chapters.items():
+                for case in cases:
+                    answer = call(member.address, case.request, case.ext, case.body, timeout_s=10)
+                    self.answers[title, case.label] = answer
+
+
+@pytest.fixture(
+    scope="module",
+    params=["ours", pytest.param("java", marks=[pytest.mark.soak, pytest.mark.java])],
+)
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """The story, told to two controllers of ours or of RocketMQ's."""
+    found = Told(request.param, tmp_path_factory.mktemp(f"controllers-{request.param}"))
+    with ExitStack() as stack:
+        found.tell(stack)
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("title", "case"),
+    [
+        pytest.param(title, case, id=f"{title}: {case.label}")
+        for chapters in (AT_THE_LEADER, AT_A_FOLLOWER)
+        for title, cases in chapters.items()
+        for case in cases
+    ],
+)
+def test_a_request_gets_rocketmqs_code_and_a_remark_that_says_what_was_wrong(
+    told: Told, title: str, case: Case
+) -> None:
+    answer = told.answers[title, case.label]
+    if told.kind == "java":
+        assert answer.code == case.code, answer.remark
+        return
+    assert answer.code == (case.code if case.ours is None else case.ours), answer.remark
+    assert re.search(".*".join(map(re.escape, case.said.split("…"))), answer.remark or ""), answer.remark
+    assert "Traceback" not in (answer.remark or "")

@@ -1,0 +1,179 @@
+"""Replication between RocketMQ's brokers and ours: a Java slave follows our master, our replica a Java
+master, with epochs and without, and the logs are the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import PutStatus
+from tests.interop.java_cluster import java_broker
+from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.net import free_port, loopback
+from tests.support.pair import Pair
+from tests.support.process import wait_until
+from tests.support.replica_group import Factory, our_broker
+from tests.unit.ha.kit import Node, until
+from tests.unit.store.support import Message, put
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+
+@pytest.mark.parametrize(
+    ("master", "replica"),
+    [pytest.param(our_broker, java_broker, id="java-follows-ours"),
+     pytest.param(java_broker, our_broker, id="ours-follows-java")],
+)  # fmt: skip
+def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory) -> None:
+    settings = {"inSyncReplicas": 2, "slaveTimeout": 1500}
+    with Pair(tmp_path, [master, replica], broker=settings, octet=62) as pair:
+        wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), timeout_s=90, what="a replica is connected")
+        wait_until(lambda: pair.send().code == 0, timeout_s=60, what="a send is acknowledged by both")
+        for number in range(250):
+            assert pair.send(body=os.urandom(20_000), queue_id=number % 4).code == 0
+        end = pair.wait_followed()
+        assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
+        # The replica dies and comes back behind.
+        pair.brokers[1].process.kill()
+        codes = {pair.send(body=os.urandom(20_000)).code for _ in range(3)}
+        assert codes == {12}
+        pair.brokers[1].start()
+        end = pair.wait_followed(timeout_s=120)
+        assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
+        assert pair.send().code == 0
+        # The master stops for a while.
+        pair.master.process.signal(signal.SIGSTOP)
+        pair.master.process.signal(signal.SIGCONT)
+        assert pair.send().code == 0
+        end = pair.wait_followed()
+        assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
+
+
+# With epochs: RocketMQ's AutoSwitchHAService, told its roles by the test as a controller would.
+
+LOG_FILE = 1 << 20
+
+
+class HAPeer:
+    """A Java replica or master (`HAPeer.java`)."""
+
+    def __init__(self, directory: Path, broker_id: int) -> None:
+        host = loopback(63)
+        ha, self.port = free_port(host), free_port(host)
+        self.host, self.address = host, f"{host}:{ha}"
+        self.store = directory / "store"
+        self.process = JavaProcess(
+            "HAPeer",
+            [str(self.store), str(LOG_FILE), str(broker_id), host, str(ha), host, str(self.port)],
+            home=directory,
+            classes=compile_java("HAPeer.java"),
+            heap_mb=256,
+        )
+
+    async def tell(self, line: str) -> str:
+        """One command, one answer."""
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        writer.write(line.encode() + b"\n")
+        answer = await reader.readline()
+        writer.close()
+        return answer.decode().strip()
+
+    async def start(self) -> None:
+        self.process.start()
+        async with asyncio.timeout(120):
+            while True:
+                assert self.process.alive, self.process.output()
+                try:
+                    await self.tell("state")
+                    return
+                except OSError:
+                    await asyncio.sleep(0.1)
+
+    async def state(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """End of the log, confirmed, end of the queue, epochs."""
+        end, confirmed, queue, _, *epochs = (await self.tell("state")).split(" ")
+        pairs = [tuple(map(int, one.split("-"))) for one in "".join(epochs).split(",") if one]
+        return int(end), int(confirmed), int(queue), [(epoch, start) for epoch, start in pairs]
+
+    def log_bytes(self, end: int) -> bytes:
+        """The log up to `end`."""
+        files = sorted((self.store / "commitlog").iterdir())
+        return b"".join(path.read_bytes() for path in files)[:end]
+
+
+async def agree(ours: Node, java: HAPeer) -> None:
+    """Waits until both have the same, and compares every byte. Before it cuts its log, a Java replica may
+    wait a minute and a half for its own dispatcher to end."""
+    async with asyncio.timeout(150):
+        while True:
+            end, confirmed, queue, epochs = await java.state()
+            if (
+                end == ours.end
+                and confirmed == ours.ha.confirm_offset == end
+                and queue == ours.store.queue("orders", 0).max_offset
+                and epochs == ours.epochs
+            ):
+                break
+            await asyncio.sleep(0.05)
+    assert java.log_bytes(ours.end) == ours.log_bytes()
+    ours_file = (ours.directory / "epochFileCheckpoint").read_bytes()
+    assert (java.store / "epochFileCheckpoint").read_bytes() == ours_file
+
+
+def fill(ours: Node, count: int) -> None:
+    """Messages into the queue that the Java side looks at."""
+    for _ in range(count):
+        assert put(ours.store, Message(body=os.urandom(900)))[0] is PutStatus.PUT_OK
+    if ours.puts.appended is not None:
+        ours.puts.appended()
+
+
+async def test_masters_take_turns_and_what_they_wrote_alone_is_cut(tmp_path: Path) -> None:
+    java = HAPeer(tmp_path / "java", 2)
+    settings = {
+        "mappedFileSizeCommitLog": str(LOG_FILE),
+        "allAckInSyncStateSet": "true",
+        "haSendHeartbeatInterval": "500",
+    }
+    ours = await Node(tmp_path / "ours", 1, settings).open()
+    try:
+        await java.start()
+        # Ours leads, Java follows, over several files.
+        await ours.lead(1)
+        fill(ours, 2500)
+        assert await java.tell(f"slave {ours.address} 1") == "true"
+        await agree(ours, java)
+        fill(ours, 100)
+        await agree(ours, java)
+        # Ours goes on alone, Java is elected.
+        assert await java.tell("slave 127.0.0.1:9 1") == "true"
+        await until(lambda: not ours.ha.runtime_info().ha_connection_info)
+        fill(ours, 70)
+        assert await java.tell("master 2") == "true"
+        assert await java.tell("write 300 700") == "ok"
+        await ours.follow(java.address, 2)
+        await agree(ours, java)
+        assert [epoch for epoch, _ in ours.epochs] == [1, 2]
+        # Java goes on alone, ours is elected.
+        await ours.follow(None, 2)
+        assert await java.tell("write 90 800") == "ok"
+        await ours.lead(3)
+        fill(ours, 200)
+        assert await java.tell(f"slave {ours.address} 3") == "true"
+        await agree(ours, java)
+        assert [epoch for epoch, _ in ours.epochs] == [1, 2, 3]
+        # The same master under another epoch.
+        await ours.lead(4)
+        fill(ours, 50)
+        await agree(ours, java)
+        assert [epoch for epoch, _ in ours.epochs] == [1, 2, 3, 4]
+    except BaseException as error:
+        error.add_note(java.process.output(6000))
+        raise
+    finally:
+        java.process.kill()
+        await ours.close()

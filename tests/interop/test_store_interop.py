@@ -1,0 +1,458 @@
+"""One store directory, two programs: what RocketMQ's own message store writes, ours reads, and the other
+way round; each goes on where the other stopped. The Java side is `StoreTool`, RocketMQ's
+DefaultMessageStore without a broker around it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import Element, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
+from epochmq_broker.store.lock_file import LockFile, StoreLockedError
+from epochmq_protocol import message as records
+from tests.interop.java_env import JavaProcess, compile_java, run_java
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+
+COUNT = 100_000
+MORE = 2000
+LOG_FILE = 16 << 20
+QUEUE_FILE = 20 * 2000
+SLOTS, ENTRIES = 5000, 60_000
+DELAYS_MS = tuple(
+    seconds * 1000
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+TOPICS = ("orders", "payments", "%RETRY%group", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 130)
+V4 = records.encode_host("127.0.0.2", 40000)
+V6 = records.encode_host("2001:db8::1", 40000)
+STORE_HOST = records.encode_host("127.0.0.1", 10911)
+
+Line = tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Runs StoreTool on a directory."""
+    classes = compile_java("StoreTool.java")
+    home = tmp_path_factory.mktemp("store-tool")
+
+    def run(root: Path, *steps: str) -> None:
+        sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, SLOTS, ENTRIES)]
+        run_java("StoreTool", [str(root), *sizes, *steps], home=home, classes=classes, heap_mb=384)
+
+    return run
+
+
+def config(root: Path) -> StoreConfig:
+    """The sizes StoreTool is given."""
+    return StoreConfig(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=LOG_FILE,
+        mapped_file_size_consume_queue=QUEUE_FILE,
+        max_hash_slot_num=SLOTS,
+        max_index_num=ENTRIES,
+        delays_ms=DELAYS_MS,
+        disk_space_warning_level_ratio=90,
+    )
+
+
+def opened(root: Path) -> MessageStore:
+    store = MessageStore(config(root), STORE_HOST)
+    store.load()
+    return store
+
+
+# The messages, by number; StoreTool makes the same ones.
+
+
+def body(number: int) -> bytes:
+    if number % 1000 == 7:
+        size = 65536
+    elif number % 50 == 3:
+        size = 4000
+    else:
+        size = 0 if number % 11 == 0 else number * 7 % 450
+    pattern = bytes((number * 31 + at * 7) & 0xFF for at in range(min(size, 256)))
+    return (pattern * (size // 256 + 1))[:size]
+
+
+def properties(number: int) -> dict[str, str]:
+    made = {"UNIQ_KEY": f"{number:032X}"}
+    if number % 3:
+        made["KEYS"] = f"key{number % 100} k{number}"
+    if number % 4:
+        made["TAGS"] = f"Tag{number % 7}"
+    if number % len(TOPICS) == 3:
+        made["DELAY"] = str(number % 20 + 1)
+    made["größe"] = f"wert {number}"
+    return made
+
+
+def sys_flag(number: int) -> int:
+    return {5: 4, 6: 8, 7: 12}.get(number % 97, 0)
+
+
+def write(store: MessageStore, first: int, count: int) -> None:
+    """Appends messages by number, some in batches."""
+    number = first
+    while number < first + count:
+        if number % 500 == 100:
+            elements = []
+            for at in range(number, number + 10):
+                own = {name: value for name, value in properties(at).items() if name != "DELAY"}
+                rendered = records.format_properties(own | {"CLUSTER": "interop"})
+                elements.append(
+                    Element(body(at), rendered, at % 9 - 4, tags_code_of(rendered), *keys_of(rendered))
+                )
+            status, *_ = store.append_batch(
+                store.queue("batches", 1), elements, born_timestamp=1_700_000_000_000 + number, born_host=V4
+            )
+            number += 10
+        else:
+            rendered = records.format_properties(properties(number))
+            uniq_key, keys = keys_of(rendered)
+            status, *_ = store.append(
+                store.queue(TOPICS[number % len(TOPICS)], number // 5 % 4),
+                body=body(number),
+                properties=rendered,
+                born_timestamp=1_700_000_000_000 + number,
+                born_host=V6 if number % 13 == 0 else V4,
+                flag=number % 9 - 4,
+                sys_flag=sys_flag(number),
+                reconsume_times=number % 3,
+                prepared_offset=12345 if number % 97 == 6 else 0,
+                tags_code=tags_code_of(rendered),
+                uniq_key=uniq_key,
+                keys=keys,
+            )
+            number += 1
+        assert status is PutStatus.PUT_OK
+
+
+def expected(first: int, count: int) -> Iterator[Line]:
+    """What a record of each message must hold, but for where and when it was stored."""
+    for number in range(first, first + count):
+        batched = 100 <= number % 500 < 110
+        own = properties(number)
+        if batched:
+            own.pop("DELAY", None)
+            own["CLUSTER"] = "interop"
+        flags = 0 if batched else sys_flag(number) | (0x10 if number % 13 == 0 else 0)
+        content = body(number)
+        yield (
+            "batches" if batched else TOPICS[number % len(TOPICS)],
+            str(1 if batched else number // 5 % 4),
+            str(flags),
+            str(number % 9 - 4),
+            str(1_700_000_000_000 + (number - number % 10 if batched else number)),
+            (V6 if flags & 0x10 else V4).hex(),
+            STORE_HOST.hex(),
+            str(0 if batched else number % 3),
+            str(12345 if number % 97 == 6 and not batched else 0),
+            str(len(content)),
+            f"{zlib.crc32(content):x}",
+            java_map(own),
+        )
+
+
+def java_map(own: dict[str, str]) -> str:
+    """A sorted map as Java prints it."""
+    return "{" + ", ".join(f"{name}={own[name]}" for name in sorted(own)) + "}"
+
+
+def content_of(line: Line) -> Line:
+    """The columns that do not depend on where and when a message was stored."""
+    return line[2:4] + line[6:10] + line[11:]
+
+
+# What each side reads
+
+
+def our_log(store: MessageStore, start: int = 0) -> Iterator[Line]:
+    """Every record from a physical offset on, as StoreTool's `log` writes it."""
+    at = start
+    while at < store.max_phy_offset:
+        record = store.read(at)
+        if record is None:
+            at += LOG_FILE - at % LOG_FILE
+            continue
+        found = records.decode_record(record)
+        yield (
+            str(at),
+            str(found.store_size),
+            found.topic,
+            str(found.queue_id),
+            str(found.queue_offset),
+            str(found.physical_offset),
+            str(found.sys_flag),
+            str(found.flag),
+            str(found.born_timestamp),
+            found.born_host.hex(),
+            str(found.store_timestamp),
+            found.store_host.hex(),
+            str(found.reconsume_times),
+            str(found.prepared_transaction_offset),
+            str(len(found.body)),
+            f"{zlib.crc32(found.body):x}",
+            java_map(records.parse_properties(found.properties)),
+        )
+        at += found.store_size
+
+
+def raw_log(store: MessageStore, end: int) -> int:
+    """A checksum of the log's bytes up to a physical offset."""
+    crc = 0
+    for file in store.log.files.files:
+        crc = zlib.crc32(file.map[: min(file.size, max(end - file.start, 0))], crc)
+    return crc
+
+
+def our_queues(store: MessageStore) -> Iterator[Line]:
+    """Every unit, as StoreTool's `queues` writes it."""
+    for (topic, queue_id), queue in sorted(store.queues.items()):
+        for offset in range(queue.min_offset, queue.max_offset):
+            unit = queue.unit(offset)
+            assert unit is not None
+            yield (topic, str(queue_id), str(offset), *map(str, unit))
+
+
+def lines(path: Path) -> list[Line]:
+    return [tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def sample(root: Path, work: Path, log: list[Line]) -> tuple[Path, Path]:
+    """Keys and times to ask both sides for."""
+    keys, times = work / "keys", work / "times"
+    asked = [f"{line[2]}\t{int(line[8]) - 1_700_000_000_000:032X}" for line in log[:: len(log) // 150]]
+    asked += [f"{topic}\tkey{number}" for topic in (*TOPICS, "batches") for number in range(0, 100, 9)]
+    asked += ["orders\tnobody", "nobody\tkey1"]
+    keys.write_text("\n".join(asked) + "\n", encoding="utf-8")
+    stored = [int(line[10]) for line in log]
+    moments = sorted({stored[0] - 1, stored[0], stored[-1], stored[-1] + 1, *stored[:: len(stored) // 40]})
+    times.write_text(
+        "".join(
+            f"{topic}\t{queue}\t{time}\n"
+            for topic in ("orders", TOPICS[4])
+            for queue in (0, 3)
+            for time in moments
+        ),
+        encoding="utf-8",
+    )
+    return keys, times
+
+
+def check_answers(store: MessageStore, keys: Path, times: Path, work: Path) -> None:
+    """Java's answers to the sampled questions are ours."""
+    for topic, key, offsets in lines(work / "keys.out"):
+        found = store.query(topic, key, 64, 0, (1 << 63) - 1)
+        ours = [str(one.physical_offset) for one in records.decode_records(found.body)]
+        assert ",".join(ours) == offsets, (topic, key)
+    for topic, queue_id, time, lower, upper in lines(work / "times.out"):
+        ours = [
+            str(store.offset_by_time(topic, int(queue_id), int(time), upper=bound)) for bound in (False, True)
+        ]
+        assert ours == [lower, upper], (topic, queue_id, time)
+
+
+def test_java_reads_what_we_wrote_and_we_read_what_java_added(
+    tool: Callable[..., None], tmp_path: Path
+) -> None:
+    root, work = tmp_path / "store", tmp_path / "work"
+    work.mkdir()
+    store = opened(root)
+    write(store, 0, COUNT)
+    ours, units = list(our_log(store)), list(our_queues(store))
+    keys, times = sample(root, work, ours)
+    end = store.max_phy_offset
+    before = raw_log(store, end)
+    store.stop()
+    assert [content_of(line) for line in ours] == list(expected(0, COUNT))
+    tool(
+        root,
+        f"log:{work / 'log'}", f"queues:{work / 'queues'}",
+        f"query:{keys}:{work / 'keys.out'}", f"times:{times}:{work / 'times.out'}",
+        f"write:{COUNT}:{MORE}",
+    )  # fmt: skip
+    assert lines(work / "log") == ours
+    assert lines(work / "queues") == units
+    store = opened(root)
+    check_answers_of_the_first(store, work, ours)
+    added = list(our_log(store, end))
+    assert [content_of(line) for line in added] == list(expected(COUNT, MORE))
+    check_queues(store, ours + added)
+    assert raw_log(store, end) == before
+    store.stop()
+
+
+def check_answers_of_the_first(store: MessageStore, work: Path, log: list[Line]) -> None:
+    """Java was asked before it wrote: of our answers the later messages are left out."""
+    end = int(log[-1][0]) + int(log[-1][1])
+    for topic, key, offsets in lines(work / "keys.out"):
+        found = store.query(topic, key, 64, 0, int(log[-1][10]))
+        ours = [one.physical_offset for one in records.decode_records(found.body)]
+        wanted = [int(offset) for offset in offsets.split(",") if offset]
+        if len(ours) < 64:
+            assert [offset for offset in ours if offset < end] == wanted, (topic, key)
+    last = int(log[-1][10])
+    for topic, queue_id, time, lower, upper in lines(work / "times.out"):
+        if int(time) < last:
+            ours = [
+                store.offset_by_time(topic, int(queue_id), int(time), upper=bound) for bound in (False, True)
+            ]
+            assert [str(one) for one in ours] == [lower, upper], (topic, queue_id, time)
+
+
+def check_queues(store: MessageStore, log: list[Line]) -> None:
+    """Every record that belongs into a queue is at its offset there, and nothing else is."""
+    units = {line[:3]: (line[3], line[4]) for line in our_queues(store)}
+    wanted = {(line[2], line[3], line[4]): (line[0], line[1]) for line in log if not int(line[6]) & 4}
+    assert units == wanted
+
+
+def test_we_read_what_java_wrote_and_java_reads_what_we_added(
+    tool: Callable[..., None], tmp_path: Path
+) -> None:
+    root, work = tmp_path / "store", tmp_path / "work"
+    work.mkdir()
+    tool(root, f"write:0:{COUNT}", "wait:500", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
+    assert not (root / "abort").exists()
+    store = opened(root)
+    ours, units = list(our_log(store)), list(our_queues(store))
+    assert [content_of(line) for line in ours] == list(expected(0, COUNT))
+    assert lines(work / "log") == ours
+    assert lines(work / "queues") == units
+    check_queues(store, ours)
+    end = store.max_phy_offset
+    write(store, COUNT, MORE)
+    ours += our_log(store, end)
+    units = list(our_queues(store))
+    store.stop()
+    keys, times = sample(root, work, ours)
+    tool(
+        root,
+        f"log:{work / 'log'}", f"queues:{work / 'queues'}",
+        f"query:{keys}:{work / 'keys.out'}", f"times:{times}:{work / 'times.out'}",
+    )  # fmt: skip
+    assert lines(work / "log") == ours
+    assert lines(work / "queues") == units
+    store = opened(root)
+    check_answers(store, keys, times, work)
+    store.stop()
+
+
+def test_java_builds_the_same_queues_and_index_from_our_log(
+    tool: Callable[..., None], tmp_path: Path
+) -> None:
+    """Byte for byte: Java is given nothing but the log, as after a kill."""
+    root, java = tmp_path / "ours", tmp_path / "java"
+    store = opened(root)
+    write(store, 0, 20_000)
+    store.stop()
+    java.mkdir()
+    shutil.copytree(root / "commitlog", java / "commitlog")
+    (java / "abort").write_text("1")
+    tool(java)
+    assert tree(java / "consumequeue") == tree(root / "consumequeue")
+    assert list(tree(java / "index").values()) == list(tree(root / "index").values())
+    assert tree(java / "commitlog") == tree(root / "commitlog")
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """Path → content of all files that hold anything."""
+    return {
+        str(path.relative_to(directory)): data
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and (data := path.read_bytes()).strip(b"\0")
+    }
+
+
+def test_what_a_killed_java_broker_left_is_recovered(tool: Callable[..., None], tmp_path: Path) -> None:
+    root, work = tmp_path / "store", tmp_path / "work"
+    work.mkdir()
+    tool(root, "write:0:5000", f"log:{work / 'log'}", "halt")
+    assert (root / "abort").exists()
+    store = opened(root)
+    ours = list(our_log(store))
+    assert ours == lines(work / "log")
+    check_queues(store, ours)
+    assert store.query("orders", "key5", 64, 0, 1 << 62).count == sum(
+        line[2] == "orders" and "KEYS=key5 " in line[-1] and int(line[6]) & 12 != 12 for line in ours
+    )
+    store.stop()
+
+
+def test_what_a_kill_of_ours_leaves_java_recovers(tool: Callable[..., None], tmp_path: Path) -> None:
+    root, work = tmp_path / "store", tmp_path / "work"
+    work.mkdir()
+    store = opened(root)
+    write(store, 0, 5000)
+    ours, units = list(our_log(store)), list(our_queues(store))
+    left = tmp_path / "left"
+    shutil.copytree(root, left)
+    store.stop()
+    tool(left, f"log:{work / 'log'}", f"queues:{work / 'queues'}")
+    assert lines(work / "log") == ours
+    assert lines(work / "queues") == units
+
+
+def test_a_java_broker_and_ours_exclude_each_other(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, SLOTS, ENTRIES)]
+    java = JavaProcess(
+        "StoreTool",
+        [str(root), *sizes, "wait:60000"],
+        home=tmp_path / "home",
+        classes=compile_java("StoreTool.java"),
+        heap_mb=128,
+    )
+    java.start()
+    try:
+        java.wait_until(lambda: _locked(root / "lock"), timeout_s=60)
+        with pytest.raises(StoreLockedError):
+            opened(root)
+    finally:
+        java.kill()
+    store = opened(root)
+    other = JavaProcess(
+        "StoreTool",
+        [str(root), *sizes],
+        home=tmp_path / "home2",
+        classes=compile_java("StoreTool.java"),
+        heap_mb=128,
+    )
+    other.start()
+    try:
+        assert other.wait(timeout_s=60) != 0
+        assert "Lock failed" in other.output()
+    finally:
+        other.kill()
+    store.stop()
+
+
+def _locked(path: Path) -> bool:
+    """Whether another process has the first byte."""
+    if not path.exists():
+        return False
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def test_the_lock_is_given_back(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "lock")
+    lock.release()
+    lock.release()
+    LockFile(tmp_path / "lock").release()

@@ -1,0 +1,36 @@
+"""Runs seeds by hand.
+
+python -m tests.simulation raft 17            one seed: its story, or the promise it breaks
+python -m tests.simulation controllers 0 500  seeds 0 to 499
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.simulation.campaign import KINDS, report, sweep
+from tests.simulation.clockwork import ViolationError
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 1 when a promise was broken, 2 when the arguments cannot be understood."""
+    if len(arguments) not in (2, 3) or arguments[0] not in KINDS:
+        print(__doc__)
+        return 2
+    kind, first = arguments[0], int(arguments[1])
+    if len(arguments) == 3:
+        tally = sweep(kind, range(first, int(arguments[2])))
+        print(f"{tally.seeds} seeds, {tally.steps} steps, {tally.counts}, {tally.seconds:.0f} s")
+        print(f"failed: {sorted(tally.failed)}" if tally.failed else "no promise broken")
+        return 1 if tally.failed else 0
+    try:
+        world = KINDS[kind].live(KINDS[kind].plan(first))
+    except ViolationError:
+        print(report(kind, first))
+        return 1
+    print("\n".join(world.story))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

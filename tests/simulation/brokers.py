@@ -1,0 +1,404 @@
+"""Brokers in a simulated world, as far as their controllers are concerned: they take an id, register, send
+heartbeats, ask for leases, write while they may, replicate, report who is in sync, and follow whoever is
+master.
+
+What a broker must keep to (the controllers' promises rest on it):
+
+- It counts a lease on its own clock from the moment it sent the heartbeat, and forgets it when it dies or its
+  epoch changes.
+- It never goes back to an older epoch, also not after a restart.
+- It acknowledges a write once all have it that are in the SyncStateSet, or may be: changes that it has asked
+  for and whose outcome it does not know count, until the set's epoch has moved on.
+- Once it has said that it is fenced it writes no more under that epoch.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from epochmq_controller.replicas.requests import (
+    AlterSet,
+    ApplyId,
+    Elect,
+    NextId,
+    Register,
+    ReplicaInfo,
+    Request,
+)
+from epochmq_controller.replicas.rules import MasterView, Verdict
+from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_protocol.codes import ResponseCode
+from tests.simulation.clockwork import Call, Host
+from tests.simulation.controllers import ControllerHost
+
+if TYPE_CHECKING:
+    from tests.simulation.controller_world import ControllerWorld
+
+CLUSTER = "c"
+COPY_MAX = 64
+BEHIND_MAX = 2
+"""A replica that is at most this many writes behind is taken into the SyncStateSet."""
+
+
+class Channel:
+    """A connection from a broker to a controller."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+
+class Stage(Enum):
+    """How far a broker has come since it started."""
+
+    NEEDS_ID = "needs an id"
+    HAS_ID = "has an id"
+    REGISTERED = "registered"
+
+
+class Role(Enum):
+    """What a broker is."""
+
+    NONE = "none"
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+class Broker(Host):
+    """One broker's machine."""
+
+    world: ControllerWorld
+
+    def __init__(self, world: ControllerWorld, group: str, number: int) -> None:
+        super().__init__(world, f"{group}{number}")
+        self.group = group
+        # On disk.
+        self.broker_id: int | None = None
+        self.epoch = 0
+        self.log: list[int] = []
+        self.address = self.name
+        # In memory.
+        self.stage = Stage.NEEDS_ID
+        self.wanted_id: int | None = None
+        self.role = Role.NONE
+        self.master: str | None = None
+        self.members: frozenset[int] = frozenset()
+        self.set_epoch = 0
+        self.maybe: frozenset[int] = frozenset()
+        """Who may be in the SyncStateSet by changes whose outcome is not known."""
+        self.altering = False
+        self.asking = False
+        self.acks: dict[int, tuple[int, int]] = {}
+        self.lease_until = 0.0
+        self.fenced_epoch: int | None = None
+        self.believed = 0
+        self.pulls = 0
+        self.channels: dict[str, Channel] = {}
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        super().start()
+        self.stage = Stage.NEEDS_ID if self.broker_id is None else Stage.HAS_ID
+        self.role, self.master = Role.NONE, None
+        self.members, self.set_epoch, self.maybe = frozenset(), 0, frozenset()
+        self.altering = self.asking = False
+        self.acks.clear()
+        self.lease_until = 0.0
+        self.fenced_epoch = None
+        self.channels = {name: Channel() for name in self.world.controllers}
+        self.world.note(f"{self.name} starts, epoch {self.epoch}, {len(self.log)} writes")
+        luck, world = self.world.random.random, self.world
+        self.later(luck() * world.beat_ms, self.beat)
+        self.later(luck() * world.sync_ms, self.sync)
+        self.later(luck() * world.write_ms, self.write)
+        self.later(luck() * world.pull_ms, self.pull)
+
+    def die(self) -> None:
+        super().die()
+        self.world.note(f"{self.name} dies")
+        for name, channel in self.channels.items():
+            self.world.close(self, self.world.controllers[name], channel)
+
+    def disconnect(self, controller: ControllerHost) -> None:
+        """Its connection to a controller breaks; the next heartbeat makes a new one."""
+        self.world.close(self, controller, self.channels[controller.name])
+        self.channels[controller.name] = Channel()
+
+    # Heartbeats and the lease -------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes writes now."""
+        return self.up and self.role is Role.MASTER and self.clock() < self.lease_until
+
+    def beat(self) -> None:
+        """Heartbeats to every controller; a master asks for its lease with them."""
+        self.later(self.world.beat_ms, self.beat)
+        if self.broker_id is not None and self.stage is not Stage.NEEDS_ID:
+            self.send_beats()
+
+    def send_beats(self) -> None:
+        assert self.broker_id is not None
+        world = self.world
+        replica = (CLUSTER, self.group, self.broker_id)
+        beat = {
+            "timeout_ms": world.beat_timeout_ms,
+            "address": self.address,
+            "epoch": self.epoch,
+            "max_offset": len(self.log),
+            "election_priority": None,
+        }
+        wants_lease = self.role is Role.MASTER and self.fenced_epoch != self.epoch
+        for controller in world.controllers.values():
+            channel = self.channels[controller.name]
+            if wants_lease:
+                self.ask_lease(controller, channel, replica, beat)
+            else:
+                world.send(self, controller, controller.heard, channel, replica, beat, self.fenced_epoch)
+
+    def ask_lease(
+        self, controller: ControllerHost, channel: Channel, replica: Any, beat: dict[str, Any]
+    ) -> None:
+        epoch, sent_ms = self.epoch, self.clock()
+
+        def back(lease_ms: int | None) -> None:
+            if lease_ms and self.role is Role.MASTER and self.epoch == epoch and self.fenced_epoch != epoch:
+                self.take_lease(sent_ms, lease_ms)
+
+        self.world.call(
+            self, controller, controller.heard_asking, back, channel, replica, beat, self.fenced_epoch, epoch
+        )
+
+    def take_lease(self, sent_ms: int, lease_ms: int) -> None:
+        """A lease is granted. It counts from the moment it was asked for."""
+        until_ms = sent_ms + lease_ms
+        if until_ms > self.lease_until:
+            if self.world.verbose:
+                self.world.note(f"{self.name} may write until {until_ms} on its clock, now {self.clock()}")
+            self.lease_until = until_ms
+            self.world.check_only_writer(self)
+
+    def fence(self) -> None:
+        """Accepts no more writes under its epoch, and says so."""
+        if self.role is Role.MASTER:
+            self.world.note(f"{self.name} fences itself under epoch {self.epoch}")
+            self.fenced_epoch = self.epoch
+            self.lease_until = 0.0
+            self.send_beats()
+
+    # Asking the controllers ---------------------------------------------------------------------------------
+
+    def ask(self, request: Request, done: Any) -> None:
+        """Asks whoever it believes leads. `done(verdict, number)`; the verdict is None when the outcome is
+        open."""
+        controllers = list(self.world.controllers.values())
+        controller = controllers[self.believed % len(controllers)]
+
+        def back(answer: tuple[Answer | Reject, int] | None) -> None:
+            if answer is not None and isinstance(answer[0], Answer):
+                done(answer[0].verdict, answer[1])
+                return
+            refused = answer[0] if answer is not None else None
+            if not isinstance(refused, Reject) or refused.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                self.believed += 1
+            done(None, 0)
+
+        self.world.call(self, controller, controller.asked, back, request)
+
+    def sync(self) -> None:
+        """The next thing to ask, until it is registered; from then on, who is master."""
+        self.later(self.world.sync_ms, self.sync)
+        if not self.asking:
+            self.asking = True
+            self.next_question()
+
+    def next_question(self) -> None:
+        """Where it stands decides."""
+        name = self.group
+        if self.stage is Stage.NEEDS_ID and self.wanted_id is None:
+            self.ask(NextId(name), self._learnt_next_id)
+        elif self.stage is Stage.NEEDS_ID:
+            assert self.wanted_id is not None
+            self.ask(ApplyId(name, CLUSTER, self.wanted_id, f"{self.address};{self.name}"), self._applied)
+        elif self.stage is Stage.HAS_ID:
+            assert self.broker_id is not None
+            self.ask(Register(name, CLUSTER, self.broker_id, self.address), self._registered)
+        else:
+            self.ask(ReplicaInfo(name), self._informed)
+
+    def _learnt_next_id(self, verdict: Verdict | None, number: int) -> None:
+        self.asking = False
+        if verdict is not None:
+            self.wanted_id = number
+
+    def _applied(self, verdict: Verdict | None, _: int) -> None:
+        self.asking = False
+        if verdict is None:
+            return
+        if verdict.code == ResponseCode.SUCCESS:
+            self.broker_id, self.stage = self.wanted_id, Stage.HAS_ID
+            self.send_beats()
+        else:
+            self.wanted_id = None
+
+    def _registered(self, verdict: Verdict | None, _: int) -> None:
+        self.asking = False
+        if verdict is None:
+            return
+        if verdict.code != ResponseCode.SUCCESS or verdict.view is None:
+            self.stage, self.wanted_id = Stage.NEEDS_ID, self.broker_id
+            return
+        self.stage = Stage.REGISTERED
+        self.send_beats()
+        if verdict.view.master_id is not None:
+            self.adopt(verdict.view)
+        else:
+            self.elect_me()
+
+    def _informed(self, verdict: Verdict | None, _: int) -> None:
+        self.asking = False
+        if verdict is None or verdict.view is None:
+            return
+        if verdict.view.master_id is not None:
+            self.adopt(verdict.view)
+        elif (verdict.view.master_epoch or 0) >= self.epoch:
+            self.epoch = verdict.view.master_epoch or 0
+            self.role, self.master, self.lease_until = Role.NONE, None, 0.0
+            self.elect_me()
+
+    def elect_me(self) -> None:
+        """Asks for a master, itself if nobody is there."""
+
+        def done(verdict: Verdict | None, _: int) -> None:
+            if verdict is not None and verdict.view is not None and verdict.view.master_id is not None:
+                self.adopt(verdict.view)
+
+        if self.broker_id is not None:
+            self.ask(Elect(self.group, self.broker_id), done)
+
+    def notified(self, view: MasterView) -> None:
+        """A controller says who is master."""
+        if self.stage is Stage.REGISTERED:
+            self.adopt(view)
+
+    def adopt(self, view: MasterView) -> None:
+        """Becomes what the controllers say, unless it knows of a newer epoch."""
+        epoch, set_epoch = view.master_epoch or 0, view.sync_state_set_epoch or 0
+        if epoch < self.epoch:
+            return
+        if epoch == self.epoch and self.role is not Role.NONE:
+            if self.role is Role.MASTER and set_epoch > self.set_epoch:
+                self._take_set(view.sync_state_set, set_epoch)
+            return
+        self.epoch = epoch
+        self.lease_until = 0.0
+        self.acks.clear()
+        if view.master_id == self.broker_id:
+            self.world.note(f"{self.name} becomes master of epoch {epoch}")
+            self.role, self.master = Role.MASTER, None
+            self._take_set(view.sync_state_set, set_epoch)
+            self.send_beats()
+        else:
+            self.role, self.master = Role.REPLICA, view.master_address
+
+    def _take_set(self, members: frozenset[int], set_epoch: int) -> None:
+        """What it asked for earlier has come true, or never will: those changes named an older epoch."""
+        self.members, self.set_epoch, self.maybe = members, set_epoch, members
+        self.confirm()
+
+    # Writes and replication ---------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """A client's write, while it may."""
+        self.later(self.world.write_ms, self.write)
+        if self.writable and not self.world.frozen:
+            self.world.writes += 1
+            self.log.append(self.world.writes)
+            self.confirm()
+
+    def confirm(self) -> None:
+        """Acknowledges what all have that are, or may be, in the SyncStateSet."""
+        needed = (self.members | self.maybe) - {self.broker_id}
+        end = min((self.acks.get(one, (0, 0))[0] for one in needed), default=len(self.log))
+        self.world.acknowledge(self, min(end, len(self.log)))
+
+    def pull(self) -> None:
+        """From time to time a replica asks its master for what follows, and a master looks after its set."""
+        self.later(self.world.pull_ms, self.pull)
+        if self.role is Role.MASTER:
+            self.look_after_set()
+        elif self.role is Role.REPLICA:
+            self.ask_master()
+
+    def ask_master(self) -> None:
+        """Asks for what follows, and says by that how far this replica has come."""
+        if self.master is None:
+            return
+        self.pulls += 1
+        number, start = self.pulls, len(self.log)
+        last = self.log[-1] if self.log else None
+
+        def back(answer: tuple[int, int, list[int]] | None) -> None:
+            if answer is not None and number == self.pulls and self.role is Role.REPLICA:
+                self._copy(*answer)
+
+        master = self.world.broker_at(self.master)
+        if master is not self:
+            self.world.call(self, master, master.pulled, back, self.broker_id, self.epoch, start, last)
+
+    def _copy(self, epoch: int, start: int, writes: list[int]) -> None:
+        if epoch == self.epoch:
+            self.log[start:] = writes
+            if writes:
+                self.ask_master()
+
+    def pulled(self, call: Call, replica: int, epoch: int, end: int, last: int | None) -> None:
+        """A replica's pull has come. Writes are unique, and logs that have one in common have all before it
+        in common; so its last write tells whether the replica's log is a part of this one."""
+        if self.role is not Role.MASTER or epoch != self.epoch:
+            return
+        log = self.log
+        if end > len(log) or (end > 0 and log[end - 1] != last):
+            self.world.answer(call, (epoch, 0, log[:]))
+            return
+        known = self.acks.get(replica, (0, 0))[0]
+        self.acks[replica] = (max(known, end), self.clock())
+        self.confirm()
+        self.world.answer(call, (epoch, end, log[end : end + COPY_MAX]))
+        if replica not in self.members:
+            self.look_after_set()
+
+    def look_after_set(self) -> None:
+        """Reports replicas that have caught up, or are silent."""
+        if self.altering or self.world.frozen or self.broker_id is None:
+            return
+        now_ms = self.clock()
+        confirmed = len(self.world.acked[self.group])
+        wanted = set(self.members)
+        for one, (end, heard_ms) in self.acks.items():
+            if now_ms - heard_ms > self.world.silent_ms:
+                wanted.discard(one)
+            elif end >= max(confirmed, len(self.log) - BEHIND_MAX):
+                wanted.add(one)
+        for one in self.members - self.acks.keys() - {self.broker_id}:
+            self.acks[one] = (0, now_ms)
+        if wanted != self.members:
+            self._alter(frozenset(wanted))
+
+    def _alter(self, wanted: frozenset[int]) -> None:
+        assert self.broker_id is not None
+        request = AlterSet(self.group, self.broker_id, self.epoch, wanted, self.set_epoch)
+        self.world.asked_sets.add(request)
+        self.altering = True
+        self.maybe |= wanted
+
+        def done(verdict: Verdict | None, _: int) -> None:
+            self.altering = False
+            view = verdict.view if verdict is not None else None
+            if view is None or self.role is not Role.MASTER or self.epoch != request.master_epoch:
+                return
+            if (view.sync_state_set_epoch or 0) > self.set_epoch:
+                self._take_set(view.sync_state_set, view.sync_state_set_epoch or 0)
+
+        self.ask(request, done)

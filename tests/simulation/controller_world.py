@@ -1,0 +1,401 @@
+"""Controllers with their brokers: elections, leases, SyncStateSets, and writes that must not get lost."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from epochmq_controller.replicas import events
+from epochmq_controller.replicas.desk import Desk
+from epochmq_controller.replicas.events import AlterSyncStateSet, ElectMaster, Event
+from epochmq_controller.replicas.requests import AlterSet, Elect, Request
+from epochmq_controller.replicas.rules import Verdict
+from epochmq_controller.replicas.state import Group, ReplicaGroups
+from epochmq_controller.replicas.types import Applied, Settings
+from epochmq_dledger.core.types import Settings as RaftSettings
+from epochmq_protocol.codes import ResponseCode
+from tests.simulation import troubles
+from tests.simulation.brokers import Broker, Channel, Role
+from tests.simulation.clockwork import Host
+from tests.simulation.controllers import ControllerHost
+from tests.simulation.raft import RaftWorld, settings_for
+from tests.simulation.troubles import Make, Plan
+
+SETTLE_MS = 7_000
+"""Once the world is quiet, every group has a writing master with all its replicas in sync by then."""
+REPLACE_MS = 4_000
+"""A dead master is replaced by then."""
+
+BROKER_RATES = {
+    "kill_broker": 8.0,
+    "pause": 4.0,
+    "cut": 6.0,
+    "isolate": 5.0,
+    "leap": 2.0,
+    "disconnect": 6.0,
+    "designate": 3.0,
+    "retire": 2.0,
+    "leap_while_electing": 4.0,
+    "stale_master": 4.0,
+    "stuck_change": 2.0,
+}
+
+
+def plan(seed: int) -> Plan:
+    """A seed's world."""
+    rng = random.Random(f"controllers {seed}")
+    lease_ms = rng.choice((450, 600, 1200))
+    found = Plan(
+        seed,
+        troubles.network(rng)._replace(delay_max_ms=rng.choice((2, 10, 30))),
+        peers=5 if rng.random() < 0.1 else 3,
+        drift=0.024,
+        options={
+            "groups": 2 if rng.random() < 0.2 else 1,
+            "lease_ms": lease_ms,
+            "beat_ms": lease_ms // 3,
+            "beat_timeout_ms": rng.choice((1000, 3000)),
+            "beside_java": rng.random() < 0.33,
+        },
+        troubled_ms=45_000,
+        quiet_ms=15_000,
+    )
+    controllers = [f"n{i}" for i in range(found.peers)]
+    brokers = [f"{group}{i}" for group in "ab"[: found.options["groups"]] for i in (1, 2, 3)]
+    until_ms = found.troubled_ms
+    of_peers = troubles.peer_makers(controllers)
+    of_brokers = broker_makers(controllers, brokers)
+    mixed_peers = troubles.mixture(rng, troubles.PEER_RATES, 0.5)
+    mixed_brokers = troubles.mixture(rng, BROKER_RATES, 0.5)
+    streams = [
+        troubles.stream(rng, kind, rate, until_ms, of_peers[kind]) for kind, rate in mixed_peers.items()
+    ]
+    streams += [
+        troubles.stream(rng, kind, rate, until_ms, of_brokers[kind]) for kind, rate in mixed_brokers.items()
+    ]
+    found.events = troubles.sequence(streams)
+    return found
+
+
+def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]:
+    """How the arguments of each kind of brokers' trouble are drawn. The master is often the one."""
+    groups = sorted({name[0] for name in brokers})
+    everybody = controllers + brokers
+
+    def who(rng: random.Random) -> str:
+        return f"master {rng.choice(groups)}" if rng.random() < 0.5 else rng.choice(brokers)
+
+    return {
+        "kill_broker": lambda r: (
+            who(r),
+            round(r.choice((50, 500, 4000)) * (0.5 + r.random())),
+            r.random() < 0.2,
+        ),
+        "pause": lambda r: (who(r), round(r.choice((300, 3000)) * (0.2 + r.random()))),
+        "cut": lambda r: (who(r), r.choice(everybody), r.random() < 0.5, round(r.uniform(200, 6000))),
+        "isolate": lambda r: (who(r), r.choice(("both", "in", "out")), round(r.uniform(200, 5000))),
+        "leap": lambda r: (who(r), round(r.choice((50, 500, 5000)) * (0.5 + r.random()))),
+        "disconnect": lambda r: (who(r), r.choice(["leader", *controllers])),
+        "designate": lambda r: (r.choice(groups), r.randint(1, 3)),
+        "retire": lambda r: (r.choice(groups),),
+        "leap_while_electing": lambda r: (
+            r.choice(groups),
+            r.randint(1, 3),
+            round(r.uniform(0, 800)),
+            round(r.choice((100, 400, 1500)) * (0.5 + r.random())),
+        ),
+        "stuck_change": lambda r: (round(r.uniform(5500, 9000)), r.choice(brokers), r.choice(groups)),
+        "stale_master": lambda r: (r.choice(groups), round(r.uniform(1500, 4000)), round(r.uniform(0, 600))),
+    }
+
+
+class ControllerWorld(RaftWorld):
+    """A plan's world."""
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        options = plan.options
+        super().__init__(plan.seed, plan.network, beside_java=options["beside_java"], verbose=verbose)
+        self.wanted = plan
+        self.beat_ms: int = options["beat_ms"]
+        self.beat_timeout_ms: int = options["beat_timeout_ms"]
+        self.lease_ms: int = options["lease_ms"]
+        self.sync_ms, self.write_ms, self.pull_ms, self.silent_ms = 500, 150, 150, 1000
+        self.frozen = False
+        """Whether clients and masters change nothing any more."""
+        self.writes = 0
+        self.controllers: dict[str, ControllerHost] = {}
+        self.brokers: dict[str, Broker] = {}
+        self.acked: dict[str, list[int]] = {}
+        self.asked_sets: set[AlterSet] = set()
+        self.tables = ReplicaGroups()
+        """What the committed events have made so far."""
+        self.digests: list[tuple[object, ...]] = []
+        self.elections = 0
+        self.grants = 0
+        desk_settings = Settings(lease_ms=self.lease_ms)
+        names = tuple(f"n{i}" for i in range(plan.peers))
+        for name in names:
+            controller = ControllerHost(self, name, controller_settings(name, names), desk_settings)
+            self.controllers[name] = controller
+            self.add_peer(controller)
+        for group in "ab"[: options["groups"]]:
+            self.acked[group] = []
+            for number in (1, 2, 3):
+                broker = Broker(self, group, number)
+                self.brokers[broker.name] = self.hosts[broker.name] = broker
+        for host in self.hosts.values():
+            host.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
+            host.start()
+
+    def counts(self) -> dict[str, int]:
+        acked = sum(map(len, self.acked.values()))
+        return {"elections": self.elections, "leases": self.grants, "acknowledged": acked}
+
+    # A life -------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Troubles, then quiet: everything works again, a dead master is replaced, all tables are equal."""
+        self.plan(self.wanted.events)
+        self.run(self.wanted.troubled_ms)
+        self.calm()
+        self.run(self.now + SETTLE_MS)
+        self.check_working()
+        masters = [broker for group in self.acked if (broker := self.master_of(group)) is not None]
+        for master in masters:
+            master.die()
+        self.run(self.now + REPLACE_MS)
+        self.check_working(dead=len(masters))
+        self.frozen = True
+        self.run(self.wanted.troubled_ms + self.wanted.quiet_ms)
+        self.check_logs()
+        for group, acked in self.acked.items():
+            last = self.master_of(group)
+            if last is None or last.log[: len(acked)] != acked:
+                self.fail(f"the master of {group} lacks acknowledged writes")
+
+    def check_working(self, dead: int = 0) -> None:
+        """A controller leads; every group has a writing master, and who lives is in sync."""
+        if not any(c.desk is not None and c.desk.leads for c in self.controllers.values()):
+            self.fail("no controller leads, though the world is quiet")
+        for group in self.acked:
+            master = self.master_of(group)
+            if master is None or not master.up:
+                self.fail(
+                    f"group {group} has no living master, though the world is quiet: {self.shown(group)}"
+                )
+            elif not master.writable:
+                self.fail(f"{master.name} has no lease, though the world is quiet: {self.shown(group)}")
+            living = [b for b in self.brokers.values() if b.group == group and b.up]
+            members = self.tables.groups[group].sync_state_set
+            if not dead and len(members) != len(living):
+                self.fail(f"not all are in sync, though the world is quiet: {self.shown(group)}")
+
+    def shown(self, name: str) -> str:
+        """A group as it is in the tables."""
+        group = self.tables.get(name)
+        if group is None:
+            return f"{name} is unknown"
+        return (
+            f"{name} has master {group.master_id} epoch {group.master_epoch}, "
+            f"in sync {sorted(group.sync_state_set)} epoch {group.sync_state_set_epoch}"
+        )
+
+    def master_of(self, name: str) -> Broker | None:
+        """The broker that is master by the tables."""
+        group = self.tables.get(name)
+        if group is None or group.master_id is None:
+            return None
+        return self.broker_of(name, group.master_id)
+
+    def broker_of(self, group: str, broker_id: int) -> Broker | None:
+        """The group's broker with this id: its code is its name."""
+        known = self.tables.groups[group].replicas.get(broker_id)
+        return self.brokers[known.register_check_code.split(";")[1]] if known is not None else None
+
+    def broker_at(self, address: str) -> Broker:
+        """The broker at an address."""
+        return self.brokers[address.split("/")[0]]
+
+    def host(self, who: str) -> Host:
+        """Also `master <group>`: the present one, or the group's first broker."""
+        if who.startswith("master "):
+            group = who.split()[1]
+            return self.master_of(group) or self.brokers[f"{group}1"]
+        return super().host(who)
+
+    def close(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
+        """A connection ends, and the controller is told, unless the link is cut."""
+        self.at(self.delay(), self._closed, broker, controller, channel)
+
+    def _closed(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
+        if not self.is_cut(broker, controller):
+            controller.receive(controller.channel_closed, channel)
+
+    # Promises -----------------------------------------------------------------------------------------------
+
+    def check_applied(self, controller: ControllerHost, desk: Desk, entry: Applied) -> None:
+        """Every controller's tables are what the committed events make of them; and every event is one that
+        the rules allow there and then."""
+        event = events.decode(entry.body)
+        if entry.index == len(self.digests):
+            if event is not None:
+                self.check_event(event)
+                self.tables.apply(event)
+            self.digests.append(digest(self.tables, event))
+        if digest(desk.groups, event) != self.digests[entry.index]:
+            self.fail(
+                f"state machine safety: after entry {entry.index} {controller.name} has "
+                f"{digest(desk.groups, event)}, others {self.digests[entry.index]}"
+            )
+
+    def check_event(self, event: Event) -> None:
+        """SyncStateSet and master change only as the rules allow."""
+        group = self.tables.get(event.broker_name)
+        if isinstance(event, AlterSyncStateSet):
+            self.check_alter(group, event)
+        elif isinstance(event, ElectMaster):
+            self.elections += 1
+            self.note(f"election: {event.broker_name} gets {event.new_master_broker_id}")
+            if group is not None and event.new_master_elected and event.new_master_broker_id is not None:
+                self.check_elected(group, event.new_master_broker_id)
+
+    def check_alter(self, group: Group | None, event: AlterSyncStateSet) -> None:
+        """The set is one that the master of this epoch asked for as a change of this set, or the same as
+        before."""
+        name, new_set = event.broker_name, event.new_sync_state_set
+        if group is None or group.master_id is None or group.master_id not in new_set:
+            self.fail(f"{name}: the set becomes {sorted(new_set)} without its master, {self.shown(name)}")
+            return
+        asked = AlterSet(name, group.master_id, group.master_epoch, new_set, group.sync_state_set_epoch)
+        if new_set != group.sync_state_set and asked not in self.asked_sets:
+            self.fail(f"{name}: nobody may have asked for the set {sorted(new_set)}: {self.shown(name)}")
+        if not new_set <= group.replicas.keys():
+            self.fail(f"{name}: {sorted(new_set)} has members that nobody knows")
+
+    def check_answer(self, request: Request | None, verdict: Verdict) -> None:
+        """An answer is the answer to what was asked."""
+        if verdict.code != ResponseCode.SUCCESS:
+            return
+        view = verdict.view
+        if isinstance(request, AlterSet) and (view is None or view.sync_state_set != request.new_set):
+            self.fail(f"{request} is answered {verdict}")
+        if isinstance(request, Elect) and (view is None or view.master_id is None):
+            self.fail(f"{request} is answered {verdict}")
+
+    def check_elected(self, group: Group, broker_id: int) -> None:
+        """The new master was in sync, has all that was acknowledged, and nobody else may write."""
+        name = group.broker_name
+        if group.master_epoch > 0 and broker_id not in group.sync_state_set:
+            self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
+        broker, acked = self.broker_of(name, broker_id), self.acked[name]
+        if broker is None:
+            self.fail(f"{name}: {broker_id} is elected, but nobody has this id")
+        elif acked and (len(broker.log) < len(acked) or broker.log[len(acked) - 1] != acked[-1]):
+            self.fail(f"{broker.name} is elected without all that was acknowledged: {self.shown(name)}")
+        for other in self.brokers.values():
+            if other.group == name and other is not broker and other.writable:
+                self.fail(f"{name}: {broker_id} is elected while {other.name} may write")
+
+    def check_only_writer(self, broker: Broker) -> None:
+        """At most one master of a group may write at any instant. Right after a lease came is the moment to
+        look: two can write together only from such a moment on."""
+        self.grants += 1
+        if not broker.writable:
+            return
+        for other in self.brokers.values():
+            if other is not broker and other.group == broker.group and other.writable:
+                self.fail(
+                    f"two masters may write: {broker.name} and {other.name}, {self.shown(broker.group)}"
+                )
+
+    def acknowledge(self, broker: Broker, end: int) -> None:
+        """A master tells clients that its writes up to `end` are safe."""
+        acked, log = self.acked[broker.group], broker.log
+        known = min(end, len(acked))
+        if known and log[known - 1] != acked[known - 1]:
+            self.fail(f"{broker.name} acknowledges another write than was acknowledged before at {known - 1}")
+        acked.extend(log[len(acked) : end])
+
+    # What may befall brokers --------------------------------------------------------------------------------
+
+    def broker(self, who: str) -> Broker:
+        """The broker of this name, or a group's master."""
+        found = self.host(who)
+        assert isinstance(found, Broker)
+        return found
+
+    def do_kill_broker(self, who: str, down_ms: float, moves: bool) -> None:
+        """kill -9; it comes back after a while, perhaps at another address."""
+        broker = self.broker(who)
+        if broker.up:
+            broker.die()
+            if moves:
+                broker.address = f"{broker.name}/{self.now:.0f}"
+            self.at(down_ms, self._start, broker, broker.life)
+
+    def do_disconnect(self, who: str, controller: str) -> None:
+        """A connection breaks, for no reason."""
+        broker, target = self.broker(who), self.host(controller)
+        if broker.up and not broker.paused and isinstance(target, ControllerHost):
+            self.note(f"{broker.name} loses its connection to {target.name}")
+            broker.disconnect(target)
+
+    def do_designate(self, group: str, broker_id: int) -> None:
+        """A person wants this master."""
+        leader = self.leader()
+        broker = self.brokers[f"{group}1"]
+        if leader is not None and isinstance(leader, ControllerHost):
+            self.note(f"somebody wants {broker_id} to be the master of {group}")
+            self.call(broker, leader, leader.asked, lambda _: None, Elect(group, broker_id, designate=True))
+
+    def do_leap_while_electing(self, group: str, broker_id: int, after_ms: float, by_ms: float) -> None:
+        """A person wants a master, and while the old one's lease is waited out the leader's clock leaps."""
+        self.do_designate(group, broker_id)
+        self.at(after_ms, self.do_leap, "leader", by_ms)
+
+    def do_stuck_change(self, stuck_ms: float, who: str, group: str) -> None:
+        """A change is asked for, and more of them, while no quorum makes anything durable."""
+        self.do_stuck_disks(stuck_ms)
+        self.do_isolate(who, "both", stuck_ms)
+        self.do_designate(group, 1)
+
+    def do_stale_master(self, group: str, pause_ms: float, deaf_ms: float) -> None:
+        """The leader is stopped long enough to be replaced, and goes on without hearing of it at first; the
+        master reaches and hears nobody else."""
+        leader, master = self.leader(), self.master_of(group)
+        if leader is None or master is None or not leader.up:
+            return
+        for other in self.hosts.values():
+            if other is not leader and other is not master:
+                self._cut(other, leader, pause_ms + deaf_ms)
+                self._cut(other, master, pause_ms + deaf_ms)
+                self._cut(master, other, pause_ms + deaf_ms)
+        self.note(f"{master.name} reaches nobody but {leader.name} for {pause_ms + deaf_ms:.0f} ms")
+        self.do_pause(leader.name, pause_ms)
+
+    def do_retire(self, group: str) -> None:
+        """A master gives up its right to write."""
+        master = self.master_of(group)
+        if master is not None and master.up and not master.paused and master.role is Role.MASTER:
+            master.fence()
+
+
+def digest(groups: ReplicaGroups, event: Event | None) -> tuple[object, ...]:
+    """What the event's group looks like."""
+    group = groups.get(event.broker_name) if event is not None else None
+    if group is None:
+        return ()
+    return (
+        group.master_id,
+        group.master_epoch,
+        group.sync_state_set,
+        group.sync_state_set_epoch,
+        group.next_broker_id,
+        tuple((one, replica.address) for one, replica in group.replicas.items()),
+    )
+
+
+def controller_settings(name: str, names: tuple[str, ...]) -> RaftSettings:
+    """As the controller's own: a proposal is given up only with the leadership."""
+    return msgspec.structs.replace(settings_for(name, names), ack_wait_max_ms=86_400_000)

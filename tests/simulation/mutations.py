@@ -1,0 +1,381 @@
+"""Mistakes that somebody could make in the core, in the rules or in a broker, each as a small change of the
+source of one function. The simulator must find every one of them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from epochmq_controller.replicas import leases, rules
+from epochmq_controller.replicas.desk import Desk
+from epochmq_controller.replicas.leases import Leases
+from epochmq_dledger.core.election import Election
+from epochmq_dledger.core.follower import Follower
+from epochmq_dledger.core.leader import Leader
+from epochmq_dledger.core.member import Member
+from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.types import Settings
+from tests.simulation.brokers import Broker
+from tests.simulation.campaign import KINDS
+from tests.simulation.clockwork import ViolationError
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`before` stands once in the source of `owner.function`, and becomes `after`."""
+
+    mistake: str
+    kind: str
+    owner: Any
+    function: str
+    before: str
+    after: str
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """The mistake is there, until the block ends."""
+        original = self.owner.__dict__[self.function]
+        plain = original.fget if isinstance(original, property) else original
+        source = textwrap.dedent(inspect.getsource(plain))
+        if source.count(self.before) != 1:
+            raise ValueError(f"{self.mistake}: {self.before!r} is not once in {self.function}")
+        made: dict[str, Any] = {}
+        code = "from __future__ import annotations\n" + source.replace(self.before, self.after)
+        exec(compile(code, f"<{self.mistake}>", "exec"), sys.modules[plain.__module__].__dict__, made)
+        setattr(self.owner, self.function, made[self.function])
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.function, original)
+
+
+def find(mutation: Mutation, seeds_max: int) -> tuple[int, str] | None:
+    """(after how many seeds, by which broken promise) the mistake is found; None when it is not."""
+    kind = KINDS[mutation.kind]
+    with mutation.made():
+        for seed in range(seeds_max):
+            try:
+                kind.live(kind.plan(seed))
+            except ViolationError as violation:
+                return seed + 1, violation.text
+            except AssertionError as error:
+                return seed + 1, f"an assertion of the core: {error}"
+    return None
+
+
+RAFT = [
+    Mutation(
+        "a quorum off by one", "raft", Settings, "quorum", "len(self.peers) // 2 + 1", "len(self.peers) // 2"
+    ),
+    Mutation(
+        "a leader counts what it has not synced",
+        "raft",
+        Leader,
+        "advance_commit",
+        "[member.synced_index,",
+        "[member.log.end_index,",
+    ),
+    Mutation(
+        "a follower acknowledges what it has not synced",
+        "raft",
+        Follower,
+        "_answer_when_durable",
+        "if index <= member.synced_index:",
+        "if True:",
+    ),
+    Mutation(
+        "a leader commits entries of earlier terms by counting",
+        "raft",
+        Leader,
+        "advance_commit",
+        " and member.log.term(index) == self.term",
+        "",
+    ),
+    Mutation(
+        "a vote is not saved",
+        "raft",
+        Member,
+        "save_vote",
+        "self.emit(SaveVote(term, voted_for))",
+        "pass",
+    ),
+    Mutation(
+        "a voter forgets that it voted in this term",
+        "raft",
+        Election,
+        "_judge",
+        "request.term == member.term and member.voted_for not in (None, request.leader_id)",
+        "False",
+    ),
+    Mutation(
+        "a voter ignores the term of the candidate's last entry",
+        "raft",
+        Election,
+        "_judge_log",
+        "request.ledger_end_term < member.log.end_term",
+        "False",
+    ),
+    Mutation(
+        "a voter ignores the length of the candidate's log",
+        "raft",
+        Election,
+        "_judge_log",
+        "request.ledger_end_index < member.log.end_index",
+        "False",
+    ),
+    Mutation(
+        "a candidate counts refusals as votes",
+        "raft",
+        Election,
+        "_count",
+        "results.count(VoteResult.ACCEPT) >= member.settings.quorum",
+        "len(results) >= member.settings.quorum",
+    ),
+    Mutation(
+        "pre-votes count as votes",
+        "raft",
+        Election,
+        "_count",
+        "self.ballot is Ballot.PRE_VOTE",
+        "False",
+    ),
+    Mutation(
+        "answers of an earlier candidacy count",
+        "raft",
+        Election,
+        "on_vote_answer",
+        "asked is not self.ballot or request.term != self.ballot_term",
+        "asked is not self.ballot",
+    ),
+    Mutation(
+        "a restarted leader goes on in its term",
+        "raft",
+        Election,
+        "__init__",
+        "self.increase_term = member.voted_for == member.settings.self_id",
+        "self.increase_term = False",
+    ),
+    Mutation(
+        "a push of an older term is taken",
+        "raft",
+        Follower,
+        "_admit",
+        "if request.term < member.term:",
+        "if False:",
+    ),
+    Mutation(
+        "a follower cuts what it has acknowledged",
+        "raft",
+        Follower,
+        "_truncate",
+        "if not disjoint and (own_term or kept < max(self.matched_index, member.committed_index)):",
+        "if False:",
+    ),
+    Mutation(
+        "a follower believes the committed index beyond what was compared",
+        "raft",
+        Follower,
+        "on_push",
+        "self.member.commit(min(request.commit_index, self.matched_index))",
+        "self.member.commit(request.commit_index)",
+    ),
+    Mutation(
+        "a cut leaves the synced index where it was",
+        "raft",
+        Follower,
+        "_truncate",
+        "member.synced_index = min(member.synced_index, kept)",
+        "pass",
+    ),
+    Mutation(
+        "a late sync vouches for entries written since",
+        "raft",
+        Node,
+        "_synced",
+        " and member.log.term(index) == term",
+        "",
+    ),
+    Mutation(
+        "a read is served without a proof",
+        "raft",
+        Leader,
+        "read_index",
+        "self.reads.append((token, self.round + 1))",
+        "self.reads.append((token, 0))",
+    ),
+    Mutation(
+        "a read is proven by a round that began before it",
+        "raft",
+        Leader,
+        "read_index",
+        "self.reads.append((token, self.round + 1))",
+        "self.reads.append((token, self.round))",
+    ),
+    Mutation(
+        "a read is served before the leader's first entry is committed",
+        "raft",
+        Leader,
+        "read_index",
+        "member.log.term(member.committed_index) != self.term",
+        "False",
+    ),
+    Mutation(
+        "a leader acknowledges what is only in its log",
+        "raft",
+        Leader,
+        "advance_commit",
+        "self.pending[0].index <= member.committed_index",
+        "self.pending[0].index <= member.log.end_index",
+    ),
+    Mutation(
+        "a refused push counts as stored",
+        "raft",
+        Leader,
+        "_appended",
+        "if response.code != DLedgerResponseCode.SUCCESS:",
+        "if False:",
+    ),
+]
+
+CONTROLLERS = [
+    Mutation(
+        "a broker counts its lease from the answer",
+        "controllers",
+        Broker,
+        "take_lease",
+        "until_ms = sent_ms + lease_ms",
+        "until_ms = self.clock() + lease_ms",
+    ),
+    Mutation(
+        "a lease is granted without a proof of leadership",
+        "controllers",
+        Desk,
+        "_prove",
+        "self._effects.append(Prove(self._tokens))",
+        "self._effects.append(Prove(self._tokens)) if isinstance(what, str) "
+        "else self._proven(self._tokens, True)",
+    ),
+    Mutation(
+        "a new leader does not wait out the leases of the one before",
+        "controllers",
+        Leases,
+        "__init__",
+        "self.blind_until_ms = leads_since_ms + self.longest_ms",
+        "self.blind_until_ms = 0.0",
+    ),
+    Mutation(
+        "an election does not wait for the lease",
+        "controllers",
+        Leases,
+        "free_at_ms",
+        "max(known.promised_ms if known is not None else 0.0, self.blind_until_ms)",
+        "self.blind_until_ms",
+    ),
+    Mutation(
+        "leases are granted while an election is decided",
+        "controllers",
+        Desk,
+        "_must_wait",
+        "leases.electing.add(name)",
+        "pass",
+    ),
+    Mutation(
+        "no margin for drifting and leaping clocks",
+        "controllers",
+        Leases,
+        "__init__",
+        "duration_ms * (1 + DRIFT) + leap_ms",
+        "duration_ms",
+    ),
+    Mutation(
+        "a leap of the controller's clock counts as time",
+        "controllers",
+        leases.PatientClock,
+        "look",
+        "min(now_ms - self._seen_ms, self.stride_ms)",
+        "now_ms - self._seen_ms",
+    ),
+    Mutation(
+        "whoever asks gets the lease",
+        "controllers",
+        Desk,
+        "_is_master",
+        "(group.master_id, group.master_epoch) == (broker_id, epoch)",
+        "True",
+    ),
+    Mutation(
+        "a controller decides before it has applied what earlier leaders committed",
+        "controllers",
+        Desk,
+        "_led",
+        "self._term = term\n",
+        "self._term = term\n    if term is not None:\n        self._begin_to_lead(term)\n",
+    ),
+    Mutation(
+        "a group goes on while its proposal's fate is open",
+        "controllers",
+        Desk,
+        "_time_out",
+        "        return\n    was_first",
+        "        self._proposals = {t: n for t, n in self._proposals.items() if n != name}\n    was_first",
+    ),
+    Mutation(
+        "the next request is decided before the last one's events are applied",
+        "controllers",
+        Desk,
+        "_begin",
+        "        self._effects.append(Propose(self._tokens, bodies))\n        return False",
+        "        self._effects.append(Propose(self._tokens, bodies))\n"
+        "        self._proposals.pop(self._tokens)\n"
+        "        lane.state = READY\n"
+        "        self._answer(job, verdict)\n"
+        "        return True",
+    ),
+    Mutation(
+        "a SyncStateSet of an older epoch is taken",
+        "controllers",
+        rules,
+        "alter_sync_state_set",
+        "if group.sync_state_set_epoch != set_epoch:",
+        "if False:",
+    ),
+    Mutation(
+        "any living replica may be elected",
+        "controllers",
+        rules,
+        "elect_master",
+        "group.replicas if unclean else None",
+        "group.replicas",
+    ),
+    Mutation(
+        "a broker acknowledges by the set it wishes for",
+        "controllers",
+        Broker,
+        "confirm",
+        "needed = (self.members | self.maybe) - {self.broker_id}",
+        "needed = self.members - {self.broker_id}",
+    ),
+    Mutation(
+        "dead masters are looked for only when a connection closes",
+        "controllers",
+        rules,
+        "_lacks_master",
+        "if group.master_id is not None:",
+        "return False\n    if group.master_id is not None:",
+    ),
+    Mutation(
+        "a master of an older epoch may still fence",
+        "controllers",
+        Desk,
+        "_heard",
+        "and self._is_master(name, broker_id, event.fenced_epoch)",
+        "and leases.fenced.setdefault(name, 1 << 30)",
+    ),
+]
+
+MUTATIONS = RAFT + CONTROLLERS

@@ -1,0 +1,507 @@
+"""Consensus peers in a simulated world, and Raft's promises as checks.
+
+The peers are `Node`s, the cores that production runs; a `Peer` does to them what `DLedgerPeer` does: one
+input after another, effects in order, a vote saved before anything after it leaves, one sync at a time for
+all that was written meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from epochmq_dledger.core.log import MemoryLog
+from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.types import (
+    Alarm,
+    Answer,
+    Commit,
+    Committed,
+    Effect,
+    Input,
+    ReadReady,
+    Refused,
+    Reply,
+    Role,
+    RoleChanged,
+    SaveVote,
+    Send,
+    Settings,
+    Synced,
+    Tick,
+    Transfer,
+    Transferred,
+)
+from epochmq_dledger.core.types import Call as PeerCall
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    PushEntryRequest,
+    RequestOrResponse,
+    decode_body,
+    encode_body,
+)
+from tests.simulation.clockwork import RPC_TIMEOUT_MS, Call, Host, Network, World
+
+TICK_MS = 10
+
+
+class Disk(MemoryLog):
+    """A log whose entries up to `durable_end` survive a kill. It watches over log matching: whatever is
+    written at an index in a term is what was first written there, after the same entry."""
+
+    def __init__(self, world: RaftWorld, name: str) -> None:
+        super().__init__()
+        self.world = world
+        self.name = name
+        self.durable_end = -1
+
+    def append(self, entries: list[DLedgerEntry]) -> None:
+        before = self.end_term
+        for entry in entries:
+            first = self.world.written.setdefault((entry.index, entry.term), (entry, before))
+            if first[1] != before or (first[0] is not entry and first[0] != entry):
+                self.world.fail(
+                    f"log matching: {self.name} writes {entry} after term {before}, "
+                    f"but {first[0]} after term {first[1]} was written there"
+                )
+            before = entry.term
+        super().append(entries)
+
+    def truncate(self, end_index: int) -> None:
+        committed = self.world.committed
+        cut = end_index + 1
+        if cut <= self.end_index and cut < len(committed) and self.entries[cut] == committed[cut]:
+            self.world.fail(f"{self.name} cuts entry {cut}, which is committed")
+        super().truncate(end_index)
+        self.durable_end = min(self.durable_end, end_index)
+
+    def reset(self, entry: DLedgerEntry) -> None:
+        if self.entries and self.world.committed:
+            self.world.fail(f"{self.name} drops its log, which has committed entries")
+        super().reset(entry)
+        self.durable_end = -1
+
+    def lose(self, end_index: int) -> None:
+        """What a kill does: entries after this one are gone."""
+        super().truncate(end_index)
+        self.durable_end = min(self.durable_end, end_index)
+
+
+class Peer(Host):
+    """One peer's machine: what survives a kill, and the node while it runs."""
+
+    world: RaftWorld
+
+    def __init__(self, world: RaftWorld, name: str, settings: Settings) -> None:
+        super().__init__(world, name)
+        self.settings = settings
+        self.log = Disk(world, name)
+        self.term = 0
+        self.voted_for: str | None = None
+        self.checkpoint = -1
+        """How far the log was committed at the last checkpoint."""
+        self.committed = -1
+        self.node: Node | None = None
+        self.inbox: deque[Input] = deque()
+        self.stepping = False
+        self.effects_left: int | None = None
+        """After how many more effects this peer dies; None: it does not."""
+        self.calls: dict[int, Call] = {}
+        self.timer_at = float("inf")
+        self.syncing = False
+        self.slow_disk_until = 0.0
+        self.stuck_disk_until = 0.0
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        super().start()
+        self.log.durable_end = self.log.end_index
+        self.committed = min(self.checkpoint, self.log.end_index)
+        self.timer_at = float("inf")
+        self.syncing = False
+        self.inbox.clear()
+        self.calls.clear()
+        self.node = Node(
+            self.settings,
+            self.log,
+            self.world.random.random,
+            self.clock(),
+            term=self.term,
+            voted_for=self.voted_for,
+            committed=self.committed,
+        )
+        self.world.note(f"{self.name} starts, term {self.term}, log to {self.log.end_index}")
+        self.recovered()
+        self.arm()
+        if self.world.ticking:
+            self.later(TICK_MS, self.tick)
+
+    def recovered(self) -> None:
+        """Applies what is known to be committed."""
+
+    def die(self, kept: int | None = None) -> None:
+        """The synced part of the log survives, the rest up to `kept`, by default a random entry."""
+        super().die()
+        self.node = None
+        end, durable = self.log.end_index, self.log.durable_end
+        if kept is None:
+            kept = self.world.random.randint(durable, end) if end > durable else end
+        self.world.note(f"{self.name} dies; log to {end}, synced to {durable}, kept to {kept}")
+        self.log.lose(kept)
+        if self.world.random.random() < 0.5:
+            self.checkpoint = min(max(self.checkpoint, self.committed), kept)
+        self.checkpoint = min(self.checkpoint, kept)
+        self.effects_left = None
+
+    # The core -----------------------------------------------------------------------------------------------
+
+    def feed(self, event: Input) -> None:
+        """One input after another."""
+        self.inbox.append(event)
+        if self.stepping:
+            return
+        self.stepping = True
+        try:
+            while self.inbox and self.node is not None:
+                self.world.steps += 1
+                for effect in self.node.step(self.inbox.popleft(), self.clock()):
+                    if self.effects_left is not None:
+                        self.effects_left -= 1
+                        if self.effects_left < 0:
+                            self.world.stop_peer(self)
+                            return
+                    self.carry_out(effect)
+        finally:
+            self.stepping = False
+        if self.node is None:
+            return
+        if self.node.member.synced_index > self.log.durable_end:
+            self.world.fail(
+                f"{self.name} believes {self.node.member.synced_index} synced, "
+                f"but only {self.log.durable_end} is"
+            )
+        if self.log.end_index > self.log.durable_end and not self.syncing:
+            self.sync()
+        self.arm()
+
+    def carry_out(self, effect: Effect) -> None:
+        """One effect of the node."""
+        match effect:
+            case Send(peer=peer, context=context, request=request):
+                self.transmit(peer, context, request)
+            case Reply(call=call, response=response):
+                found = self.calls.pop(call, None)
+                if found is not None:
+                    self.world.answer(found, self.world.wired(response))
+            case Commit(index=index):
+                self.world.on_commit(self, index)
+            case SaveVote(term=term, voted_for=voted_for):
+                if term < self.term:
+                    self.world.fail(f"{self.name} goes back from term {self.term} to {term}")
+                if term == self.term and self.voted_for not in (None, voted_for):
+                    self.world.fail(f"{self.name} votes twice in term {term}")
+                self.term, self.voted_for = term, voted_for
+            case RoleChanged():
+                self.world.on_role(self, effect)
+            case Committed():
+                self.on_committed(effect)
+            case ReadReady():
+                self.on_read(effect)
+            case Refused():
+                self.on_refused(effect)
+            case Transferred():
+                self.world.note(f"{self.name} has handed over")
+            case Alarm(text=text):
+                self.world.note(f"{self.name}: {text}")
+
+    def on_committed(self, effect: Committed) -> None:
+        """A proposal is committed."""
+
+    def on_read(self, effect: ReadReady) -> None:
+        """A read is proven."""
+
+    def on_refused(self, effect: Refused) -> None:
+        """A proposal, read or transfer failed."""
+
+    # Time ---------------------------------------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Keeps a timer for the core's next deadline."""
+        assert self.node is not None
+        due = (self.node.next_deadline_ms() + 0.01 - self.leaps_ms) / self.rate
+        if due < self.timer_at:
+            self.timer_at = due
+            self.world.at(due - self.world.now, self._on_timer, self.life, due)
+
+    def _on_timer(self, life: int, due: float) -> None:
+        if self.life == life and self.timer_at == due:
+            self.timer_at = float("inf")
+            self.receive(self.on_time)
+
+    def on_time(self) -> None:
+        """Something may be due."""
+        self.feed(Tick())
+
+    def tick(self) -> None:
+        """A tick of those worlds that tick anyway. Before its deadline the core must have nothing to do."""
+        node = self.node
+        if node is None or self.stepping:
+            return
+        early = node.next_deadline_ms() > self.clock()
+        effects = node.step(Tick(), self.clock())
+        if early and effects:
+            self.world.fail(f"{self.name}: nothing was due, but a tick made {effects[0]}")
+        for effect in effects:
+            self.carry_out(effect)
+        self.arm()
+        self.later(TICK_MS, self.tick)
+
+    def clock_leapt(self) -> None:
+        if self.node is not None and not self.paused:
+            self.timer_at = float("inf")
+            self.arm()
+
+    # The disk -----------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Makes what is written durable, which takes a while."""
+        self.syncing = True
+        longest = 600 if self.slow_disk_until > self.world.now else self.world.sync_max_ms
+        took = self.world.random.random() * longest
+        self.later(took, self._synced, self.log.end_index, self.log.end_term)
+
+    def _synced(self, index: int, term: int) -> None:
+        if self.stuck_disk_until > self.world.now and not self.world.quiet:
+            self.later(50, self._synced, index, term)
+            return
+        self.syncing = False
+        if self.log.term(index) == term:
+            self.log.durable_end = max(self.log.durable_end, index)
+        self.feed(Synced(index, term))
+
+    # The network --------------------------------------------------------------------------------------------
+
+    def transmit(self, peer: str, context: int, request: RequestOrResponse) -> None:
+        """Calls a peer."""
+        world = self.world
+        if world.beside_java:
+            request.epochmq = None
+        target = world.peers[peer]
+        if world.verbose:
+            world.note(f"{self.name} -> {peer}: {describe(request)}")
+
+        def back(response: Any) -> None:
+            if world.verbose and response is not None:
+                world.note(f"{self.name} <- {peer}: {describe(response)}")
+            self.feed(Answer(peer, context, request, response))
+
+        world.call(self, target, target.called, back, world.wired(request))
+
+    def called(self, call: Call, request: RequestOrResponse) -> None:
+        """A peer's call has come."""
+        self.world.sequence += 1
+        token = self.world.sequence
+        self.calls[token] = call
+        self.feed(PeerCall(token, request))
+
+
+class RaftWorld(World):
+    """Peers, and Raft's promises."""
+
+    def __init__(
+        self,
+        seed: int,
+        network: Network,
+        *,
+        beside_java: bool = False,
+        wire: bool = False,
+        ticking: bool = False,
+        verbose: bool = False,
+    ) -> None:
+        """`beside_java` hides what peers of ours can do beyond DLedger, as a Java peer in the group would;
+        `wire` encodes every message; `ticking` ticks every few milliseconds beside the deadlines."""
+        super().__init__(seed, network, verbose=verbose)
+        self.beside_java = beside_java
+        self.wire = wire
+        self.ticking = ticking
+        self.sync_max_ms = 20.0
+        self.peers: dict[str, Peer] = {}
+        self.leaders: dict[int, str] = {}
+        self.written: dict[tuple[int, int], tuple[DLedgerEntry, int]] = {}
+        self.committed: list[DLedgerEntry] = []
+
+    def add_peer(self, peer: Peer) -> None:
+        """Adds a machine with a peer."""
+        self.peers[peer.name] = peer
+        self.hosts[peer.name] = peer
+
+    def wired(self, message: RequestOrResponse) -> RequestOrResponse:
+        """The message as it arrives: itself, or what becomes of it in bytes."""
+        return decode_body(type(message), encode_body(message)) if self.wire else message
+
+    def leader(self) -> Peer | None:
+        """The leader of the newest term among those that think they lead."""
+        leading = [p for p in self.peers.values() if p.node is not None and p.node.leader is not None]
+        return max(leading, key=lambda peer: peer.term, default=None)
+
+    def host(self, who: str) -> Host:
+        """Also `leader`: the present one, or the first peer."""
+        if who == "leader":
+            return self.leader() or next(iter(self.peers.values()))
+        return super().host(who)
+
+    # Promises -----------------------------------------------------------------------------------------------
+
+    def on_role(self, peer: Peer, change: RoleChanged) -> None:
+        """Election safety and leader completeness."""
+        self.note(f"{peer.name} is {change.role.value} of term {change.term}, leader {change.leader}")
+        if change.role is not Role.LEADER:
+            return
+        if self.leaders.setdefault(change.term, peer.name) != peer.name:
+            self.fail(
+                f"election safety: term {change.term} has two leaders, "
+                f"{self.leaders[change.term]} and {peer.name}"
+            )
+        bound = [entry for entry in self.committed if entry.term < change.term]
+        if peer.log.entries[: len(bound)] != bound:
+            self.fail(
+                f"leader completeness: {peer.name} leads term {change.term} without all that is committed"
+            )
+
+    def on_commit(self, peer: Peer, index: int) -> None:
+        """State machine safety: an index is committed with one entry only, by everybody; and when it is first
+        committed, a quorum has it durably."""
+        for at in range(peer.committed + 1, index + 1):
+            entry = peer.log.entry(at)
+            if entry is None:
+                self.fail(f"{peer.name} commits {at}, which it does not have")
+                return
+            if at < len(self.committed):
+                known = self.committed[at]
+                if known is not entry and known != entry:
+                    self.fail(f"{peer.name} commits {entry} at {at}, but {known} is committed there")
+                continue
+            self.committed.append(entry)
+            holders = [p for p in self.peers.values() if p.log.durable_end >= at and p.log.entry(at) == entry]
+            if len(holders) <= len(self.peers) // 2:
+                self.fail(
+                    f"{peer.name} commits {at} of term {entry.term}, "
+                    f"which only {[p.name for p in holders]} have durably"
+                )
+        peer.committed = index
+
+    def check_logs(self) -> None:
+        """Once the world is quiet: equal logs, all committed."""
+        logs = [peer.log.entries for peer in self.peers.values()]
+        if any(log != logs[0] for log in logs[1:]):
+            self.fail(f"the logs still differ: {[len(log) for log in logs]}")
+        ends = {p.name: p.node.member.committed_index for p in self.peers.values() if p.node is not None}
+        if any(end != len(logs[0]) - 1 for end in ends.values()):
+            self.fail(f"not everything is committed: {ends}, the log ends at {len(logs[0]) - 1}")
+
+    # What may befall peers ----------------------------------------------------------------------------------
+
+    def peer(self, who: str) -> Peer:
+        """The peer of this name, or the leader."""
+        found = self.host(who)
+        assert isinstance(found, Peer)
+        return found
+
+    def do_kill(self, who: str, down_ms: float, effects: int | None) -> None:
+        """kill -9 or power failure, now or in the middle of a coming step, after so many effects."""
+        peer = self.peer(who)
+        if not peer.up:
+            return
+        if effects is not None and not peer.paused:
+            peer.effects_left = effects
+            return
+        self.stop_peer(peer, down_ms)
+
+    def stop_peer(self, peer: Peer, down_ms: float = 300.0, kept: int | None = None) -> None:
+        """Kills a peer, and starts it after a while."""
+        peer.die(kept)
+        self.at(down_ms, self._start, peer, peer.life)
+
+    def _start(self, peer: Host, life: int) -> None:
+        if peer.life == life and not peer.up:
+            peer.start()
+
+    def do_blackout(self, down_ms: float) -> None:
+        """The power fails everywhere."""
+        for peer in self.peers.values():
+            if peer.up:
+                self.stop_peer(peer, down_ms * (0.5 + self.random.random()))
+
+    def do_fail_sync(self, who: str, down_ms: float) -> None:
+        """A sync fails: the pages are gone, and the peer takes no more part until somebody starts it."""
+        peer = self.peer(who)
+        if peer.up:
+            self.note(f"a sync of {peer.name} fails")
+            self.stop_peer(peer, down_ms, min(peer.log.durable_end, peer.log.end_index))
+
+    def do_slow_disk(self, who: str, duration_ms: float) -> None:
+        """Syncs take long."""
+        peer = self.peer(who)
+        peer.slow_disk_until = self.now + duration_ms
+        self.note(f"the disk of {peer.name} is slow for {duration_ms:.0f} ms")
+
+    def do_stuck_disks(self, duration_ms: float) -> None:
+        """The disks of all but the leader make nothing durable."""
+        leader = self.leader()
+        for peer in self.peers.values():
+            if peer is not leader:
+                peer.stuck_disk_until = self.now + duration_ms
+        self.note(f"all disks but the leader's are stuck for {duration_ms:.0f} ms")
+
+    def do_stale(self, pause_ms: float, deaf_ms: float) -> None:
+        """The leader is stopped long enough to be replaced, and goes on without hearing of it at first."""
+        leader = self.host("leader")
+        if leader.up:
+            for other in self.peers.values():
+                if other is not leader:
+                    self._cut(other, leader, pause_ms + deaf_ms)
+            self.do_pause(leader.name, pause_ms)
+
+    def do_transfer(self, who: str, to: str) -> None:
+        """Somebody orders a peer to hand leadership over."""
+        peer = self.peer(who)
+        if peer.up and not peer.paused:
+            peer.feed(Transfer(to, 0))
+
+
+def describe(message: RequestOrResponse) -> str:
+    """A message in a few words."""
+    kind = type(message).__name__.replace("Request", "").replace("Response", " answer")
+    words = [kind, f"term {message.term}"]
+    for name in ("vote_result", "ledger_end_index", "ledger_end_term", "pre_vote"):
+        if getattr(message, name, None) is not None:
+            words.append(f"{name} {getattr(message, name)}")
+    if isinstance(message, PushEntryRequest):
+        entries = message.entries
+        words.append(f"{message.type.value} commit {message.commit_index}")
+        if entries:
+            words.append(f"entries {entries[0].index}..{entries[-1].index} of term {entries[-1].term}")
+    elif hasattr(message, "end_index"):
+        words.append(f"end {message.end_index}")
+    if message.code != 200:
+        words.append(f"code {int(message.code)}")
+    return ", ".join(words)
+
+
+def settings_for(name: str, names: tuple[str, ...]) -> Settings:
+    """Settings of a simulated peer: Java's proportions at a faster pace, small files so that they roll."""
+    return Settings(
+        group="g",
+        self_id=name,
+        peers=names,
+        file_size=4096,
+        heartbeat_interval_ms=200,
+        vote_interval_min_ms=100,
+        vote_interval_max_ms=400,
+        rpc_timeout_ms=RPC_TIMEOUT_MS,
+        push_timeout_ms=400,
+        push_pause_ms=100,
+        push_batch_max=8,
+        push_in_flight_max=32,
+    )

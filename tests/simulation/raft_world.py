@@ -1,0 +1,150 @@
+"""Peers alone, with clients that propose and read."""
+
+from __future__ import annotations
+
+import random
+
+from epochmq_dledger.core.types import Committed, Propose, ReadIndex, ReadReady
+from tests.simulation import troubles
+from tests.simulation.raft import Peer, RaftWorld, settings_for
+from tests.simulation.troubles import Plan
+
+
+class Server(Peer):
+    """A peer whose clients are simulated, too."""
+
+    world: PeersWorld
+
+    def on_committed(self, effect: Committed) -> None:
+        self.world.acknowledged[effect.token] = (effect.index, effect.term)
+
+    def on_read(self, effect: ReadReady) -> None:
+        world = self.world
+        world.reads_served += 1
+        if effect.index < world.reads[effect.token]:
+            world.fail(
+                f"{self.name} serves a read at {effect.index}, "
+                f"but {world.reads[effect.token]} was committed when it was asked"
+            )
+
+
+def duel(rng: random.Random) -> tuple[float, str, float, float]:
+    """How the arguments of `do_duel` are drawn."""
+    return (
+        rng.random(),
+        rng.choice(("n0", "n1", "n2")),
+        round(rng.uniform(0, 300)),
+        round(rng.uniform(700, 2000)),
+    )
+
+
+def plan(seed: int) -> Plan:
+    """A seed's world."""
+    rng = random.Random(f"raft {seed}")
+    found = Plan(
+        seed,
+        troubles.network(rng),
+        peers=5 if rng.random() < 0.2 else 3,
+        options={
+            "beside_java": rng.random() < 0.33,
+            "wire": rng.random() < 0.1,
+            "ticking": rng.random() < 0.05,
+        },
+    )
+    names = [f"n{i}" for i in range(found.peers)]
+    rates = troubles.mixture(rng, troubles.PEER_RATES)
+    makers = troubles.peer_makers(names)
+    until_ms = found.troubled_ms
+    streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+    per_minute = 60 * rng.choice((1, 4, 10))
+    streams.append(troubles.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random())))
+    streams.append(troubles.stream(rng, "burst", 3, until_ms, lambda r: (r.randint(5, 60),)))
+    streams.append(troubles.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
+    streams.append(troubles.stream(rng, "duel", rng.choice((0, 0, 6)), until_ms, duel))
+    streams.append(troubles.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
+    found.events = troubles.sequence(streams)
+    return found
+
+
+class PeersWorld(RaftWorld):
+    """A plan's world."""
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        super().__init__(plan.seed, plan.network, verbose=verbose, **plan.options)
+        self.wanted = plan
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.reads: dict[int, int] = {}
+        self.reads_served = 0
+        names = tuple(f"n{i}" for i in range(plan.peers))
+        for name in names:
+            peer = Server(self, name, settings_for(name, names))
+            peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
+            self.add_peer(peer)
+        for started in self.peers.values():
+            started.start()
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "acknowledged": len(self.acknowledged),
+            "reads": self.reads_served,
+            "leaderships": len(self.leaders),
+        }
+
+    def live(self) -> None:
+        """A whole life: troubles, then quiet, then the final checks."""
+        plan = self.wanted
+        self.plan(plan.events)
+        self.run(plan.troubled_ms)
+        self.calm()
+        self.run(plan.troubled_ms + plan.quiet_ms)
+        self.check_logs()
+        entries = next(iter(self.peers.values())).log.entries
+        for token, (index, term) in self.acknowledged.items():
+            entry = entries[index]
+            if entry.body != self.bodies[token] or entry.term != term:
+                self.fail(f"proposal {token} was acknowledged at {index}, term {term}, but {entry} is there")
+        known = {b"", *self.bodies.values()}
+        for entry in entries:
+            if entry.body not in known:
+                self.fail(f"nobody proposed {entry}")
+
+    def someone(self, luck: float) -> Peer:
+        """Mostly one that thinks it leads."""
+        peers = list(self.peers.values())
+        leading = [peer for peer in peers if peer.node is not None and peer.node.leader is not None]
+        if leading and luck < 0.9:
+            return leading[int(luck / 0.9 * len(leading))]
+        return peers[int(luck * len(peers))]
+
+    def do_propose(self, luck: float, size: float) -> None:
+        """A client proposes to whoever it thinks leads."""
+        peer = self.someone(luck)
+        if peer.up:
+            token = len(self.bodies) + 1
+            self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
+            peer.receive(peer.feed, Propose(token, (self.bodies[token],)))
+
+    def do_burst(self, count: int) -> None:
+        """A client proposes many at once."""
+        for number in range(count):
+            self.do_propose(0.0, number / count)
+
+    def do_storm(self, luck: float) -> None:
+        """Clients propose and read in quick succession for a while."""
+        for number in range(25):
+            self.at(number * 15, self.do_propose, luck, 0.0)
+            self.at(number * 15 + 5, self.do_read, luck)
+
+    def do_duel(self, luck: float, who: str, after_ms: float, by_ms: float) -> None:
+        """In the midst of proposals the clock of one peer leaps, and it stands against a living leader."""
+        self.do_storm(luck)
+        self.at(after_ms, self.do_leap, who, by_ms)
+
+    def do_read(self, luck: float) -> None:
+        """A client asks a leader whether it still leads."""
+        peer = self.someone(luck)
+        if peer.up:
+            token = -1 - len(self.reads)
+            self.reads[token] = len(self.committed) - 1
+            peer.receive(peer.feed, ReadIndex(token))

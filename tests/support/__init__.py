@@ -1,0 +1,1 @@
+"""What the tests share: loopback addresses, child processes, clusters, a bare remoting call."""

@@ -1,0 +1,208 @@
+"""A nameserver and a broker as real processes, configured by RocketMQ's own keys. `OurCluster` runs EpochMQ;
+`tests.interop.java_cluster.JavaCluster` runs RocketMQ behind the same interface."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.net import free_port, loopback
+from tests.support.process import ManagedProcess, ProcessFailedError
+from tests.support.remoting import call
+
+GET_BROKER_CLUSTER_INFO = 106
+START_TIMEOUT_S = 120  # a JVM on a busy machine; ours takes a second
+
+Value = str | int | bool
+Settings = Mapping[str, Value]
+
+
+def properties(settings: Settings) -> str:
+    """Settings as the text of a `.conf` file."""
+    lines = (
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()
+    )
+    return "\n".join(lines) + "\n"
+
+
+class Cluster:
+    """A nameserver and one broker under `directory`; `broker` and `nameserver` add to the settings or win.
+
+    `start` returns once the nameserver lists the broker, which is when clients can use it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        broker: Settings | None = None,
+        nameserver: Settings | None = None,
+        octet: int = 56,
+    ) -> None:
+        self.directory = directory
+        nameserver_host, broker_host = loopback(octet), loopback(octet)
+        nameserver_port, broker_port = free_port(nameserver_host), free_port(broker_host)
+        self.nameserver_settings: dict[str, Value] = {
+            "listenPort": nameserver_port,
+            "bindAddress": nameserver_host,
+            "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
+            "configStorePath": str(directory / "nameserver" / "namesrv.properties"),
+            **(nameserver or {}),
+        }
+        self.nameserver_address = f"{nameserver_host}:{nameserver_port}"
+        self.broker_address = f"{broker_host}:{broker_port}"
+        self.store = directory / "broker" / "store"
+        self.broker_settings: dict[str, Value] = {
+            "brokerClusterName": "TestCluster",
+            "brokerName": "broker-a",
+            "brokerId": 0,
+            "brokerRole": "ASYNC_MASTER",
+            "brokerIP1": broker_host,
+            "brokerIP2": broker_host,
+            "bindAddress": broker_host,
+            "listenPort": broker_port,
+            "haListenPort": broker_port + 1,
+            "namesrvAddr": self.nameserver_address,
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            "mappedFileSizeCommitLog": 128 * 1024 * 1024,
+            "maxHashSlotNum": 500_000,
+            "maxIndexNum": 2_000_000,
+            "flushDiskType": "ASYNC_FLUSH",
+            "autoCreateTopicEnable": True,
+            "traceTopicEnable": True,
+            # A busy machine must not look like a busy broker.
+            "waitTimeMillsInSendQueue": 3000,
+            "osPageCacheBusyTimeOutMills": 5000,
+            **(broker or {}),
+        }
+        self.nameserver_process = self._nameserver(self._write("nameserver", self.nameserver_settings))
+        self.broker_process = self._broker(self._write("broker", self.broker_settings))
+
+    @property
+    def cluster_name(self) -> str:
+        """Name the broker registers its cluster under."""
+        return str(self.broker_settings["brokerClusterName"])
+
+    @property
+    def broker_name(self) -> str:
+        """Name of the broker group."""
+        return str(self.broker_settings["brokerName"])
+
+    def _write(self, name: str, settings: Settings) -> Path:
+        path = self.directory / name / f"{name}.conf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(properties(settings))
+        return path
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        raise NotImplementedError
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Starts both; on failure both are ended and their last output is in the error."""
+        try:
+            self.start_nameserver()
+            self.start_broker()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_nameserver(self) -> None:
+        """Starts the nameserver and waits until it answers."""
+        self.nameserver_process.start()
+        self.nameserver_process.wait_until(
+            lambda: self._cluster_info() is not None, timeout_s=START_TIMEOUT_S, what="answering"
+        )
+
+    def start_broker(self) -> None:
+        """Starts the broker (anew, with its settings as they are now) and waits until it is registered."""
+        self._write("broker", self.broker_settings)
+        self.broker_process.start()
+        self.broker_process.wait_until(
+            lambda: self.broker_registered() and self._broker_answers(),
+            timeout_s=START_TIMEOUT_S,
+            what=f"registered at {self.nameserver_address}",
+        )
+
+    def stop_broker(self, *, timeout_s: float = 30) -> int | None:
+        """Orderly stop (SIGTERM) of the broker; its exit status."""
+        return self.broker_process.stop(timeout_s=timeout_s)
+
+    def kill_broker(self) -> None:
+        """kill -9 of the broker."""
+        self.broker_process.kill()
+
+    def abandon(self) -> None:
+        """kill -9 of both, for when nobody will look at the store again."""
+        self.broker_process.kill()
+        self.nameserver_process.kill()
+
+    def stop(self) -> None:
+        """Orderly end of the broker, then of the nameserver."""
+        self.broker_process.stop()
+        self.nameserver_process.stop()
+
+    def broker_registered(self) -> bool:
+        """Whether the nameserver lists the broker's address."""
+        info = self._cluster_info()
+        return info is not None and f'"{self.broker_address}"' in info
+
+    def _cluster_info(self) -> str | None:
+        try:
+            answer = call(self.nameserver_address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
+        except OSError:
+            return None
+        return answer.body.decode() if answer.code == 0 else None
+
+    def _broker_answers(self) -> bool:
+        try:
+            call(self.broker_address, 0, timeout_s=2)
+        except OSError:
+            return False
+        return True
+
+    def logs(self, characters: int = 3000) -> str:
+        """The end of what both processes wrote, for the report of a failure."""
+        processes = (self.nameserver_process, self.broker_process)
+        return "\n".join(
+            f"--- {p.name} (status {p.status})\n{p.output(characters)}\n{self._extra_log(p, characters)}"
+            for p in processes
+        )
+
+    def _extra_log(self, process: ManagedProcess, characters: int) -> str:
+        return ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not isinstance(error, ProcessFailedError):
+            error.add_note(self.logs())
+        self.stop()
+
+
+def our_process(role: str, config: Path) -> ManagedProcess:
+    """`epochmq ROLE` (nameserver or broker), living in the folder of its configuration."""
+    command = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
+    return ManagedProcess(command, name=role, directory=config.parent)
+
+
+class OurCluster(Cluster):
+    """EpochMQ's nameserver and broker."""
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        return our_process("nameserver", config)
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        return our_process("broker", config)

@@ -1,0 +1,121 @@
+"""A child process of a test: started, waited for by a condition with a deadline, ended by its own id only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+POLL_S = 0.02
+
+
+class ProcessFailedError(AssertionError):
+    """A child process ended or did not become what was waited for; the message carries its last output."""
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30, what: str) -> None:
+    """Waits until the condition holds; after `timeout_s` the test fails and says what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+class ManagedProcess:
+    """One child process; what it writes goes to `directory`/stdout and is shown when something fails."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        directory: Path,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.output_path = directory / "stdout"
+        self._command = list(command)
+        self._env = {**os.environ, **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process started last."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> int | None:
+        """Exit status; None while it runs; negative when a signal ended it."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self) -> None:
+        """Starts it in a session of its own, so that Ctrl-C reaches the tests and not it."""
+        assert not self.alive, f"{self.name} runs already"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.output_path.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    def wait_until(
+        self, condition: Callable[[], bool], *, timeout_s: float = 60, what: str = "ready"
+    ) -> None:
+        """Waits for the condition; fails early when the process ends."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if not self.alive:
+                raise ProcessFailedError(
+                    f"{self.name} ended with {self.status} before it was {what}:\n{self.output()}"
+                )
+            if time.monotonic() > deadline:
+                raise ProcessFailedError(f"{self.name} not {what} within {timeout_s} s:\n{self.output()}")
+            time.sleep(POLL_S)
+
+    def signal(self, number: int) -> None:
+        """Sends a signal when it runs."""
+        if self.alive:
+            assert self._process is not None
+            self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Waits for its end and returns the exit status."""
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.wait(timeout_s)
+
+    def stop(self, *, timeout_s: float = 30) -> int | None:
+        """Asks it to end (SIGTERM), kills it when it does not, and returns its exit status."""
+        if self._process is None:
+            return None
+        self.signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.returncode
+
+    def kill(self) -> None:
+        """Ends it at once (kill -9) and reaps it."""
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(30)
+
+    def output(self, characters: int = 4000) -> str:
+        """The end of what it wrote."""
+        if not self.output_path.exists():
+            return ""
+        return self.output_path.read_text(errors="replace").strip()[-characters:]

@@ -1,0 +1,76 @@
+"""A remoting call over a bare socket, apart from the product's own protocol code: a test that judges the
+product must not lean on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+_opaques = itertools.count(1)
+VERSION = 479
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response: `code` 0 is success, `ext` its header fields, `body` its bytes."""
+
+    code: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`ip:port` as a pair."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        chunk = connection.recv(count - len(data))
+        if not chunk:
+            raise ConnectionError(f"peer closed after {len(data)} of {count} bytes")
+        data += chunk
+    return bytes(data)
+
+
+def read_frame(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """One frame with a JSON header: (header, body)."""
+    (length,) = struct.unpack(">I", _read_exactly(connection, 4))
+    frame = _read_exactly(connection, length)
+    header_length = struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
+    return json.loads(frame[4 : 4 + header_length]), frame[4 + header_length :]
+
+
+def frame(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, opaque: int = 0) -> bytes:
+    """A request frame with a JSON header, as a Java client writes it."""
+    fields = {
+        "code": code,
+        "extFields": ext or {},
+        "flag": 0,
+        "language": "JAVA",
+        "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": VERSION,
+    }
+    header = json.dumps(fields, separators=(",", ":")).encode()
+    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def call(
+    address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 5
+) -> Answer:
+    """One request on a connection of its own."""
+    opaque = next(_opaques)
+    with socket.create_connection(split_address(address), timeout=timeout_s) as connection:
+        connection.sendall(frame(code, ext, body, opaque=opaque))
+        while True:
+            header, answer = read_frame(connection)
+            if header["opaque"] == opaque and header["flag"] & 1:
+                return Answer(header["code"], header.get("remark"), header.get("extFields") or {}, answer)

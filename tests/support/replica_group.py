@@ -1,0 +1,282 @@
+"""A replica group as real processes: controllers, a nameserver and brokers, each of ours or of RocketMQ's,
+with a directory and a loopback address of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import Settings, our_process, properties
+from tests.support.net import free_port, loopback
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.remoting import Answer, call
+
+GET_BROKER_CLUSTER_INFO = 106
+CONTROLLER_ELECT_MASTER = 1002
+CONTROLLER_GET_REPLICA_INFO = 1004
+CONTROLLER_GET_METADATA_INFO = 1005
+CONTROLLER_GET_SYNC_STATE_DATA = 1006
+
+Factory = Callable[[Path], ManagedProcess]
+"""Makes the process that runs a configuration file."""
+
+
+@dataclass
+class Member:
+    """One process of the group."""
+
+    name: str
+    address: str
+    config: Path
+    make: Factory
+    process: ManagedProcess
+
+    def start(self) -> None:
+        """Starts it (anew)."""
+        self.process = self.make(self.config)
+        self.process.start()
+
+
+def our_controller(config: Path) -> ManagedProcess:
+    """`epochmq controller`."""
+    return our_process("controller", config)
+
+
+def our_broker(config: Path) -> ManagedProcess:
+    """`epochmq broker`."""
+    return our_process("broker", config)
+
+
+class ReplicaGroup:
+    """`controllers` and `brokers` say who makes each of them. One nameserver of ours."""
+
+    CLUSTER = "TestCluster"
+    NAME = "group-a"
+
+    def __init__(
+        self,
+        directory: Path,
+        controllers: Sequence[Factory],
+        brokers: Sequence[Factory],
+        *,
+        controller: Settings | None = None,
+        broker: Settings | None = None,
+        octet: int = 59,
+    ) -> None:
+        self.directory = directory
+        self._octet = octet
+        host = loopback(octet)
+        port = free_port(host)
+        self.nameserver = self._member(
+            "nameserver",
+            f"{host}:{port}",
+            lambda path: our_process("nameserver", path),
+            {
+                "listenPort": port,
+                "bindAddress": host,
+                "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
+            },
+        )
+        places = [f"{host}:{free_port(host)}" for host in (loopback(octet) for _ in controllers)]
+        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(places))
+        self.controllers = [
+            self._member(
+                f"controller-{i}",
+                places[i],
+                make,
+                {
+                    "controllerType": "DLedger",
+                    "controllerDLegerGroup": "controllers",
+                    "controllerDLegerPeers": peers,
+                    "controllerDLegerSelfId": f"n{i}",
+                    "controllerStorePath": str(directory / f"controller-{i}" / "store"),
+                    "mappedFileSize": 1 << 24,
+                    **(controller or {}),
+                },
+            )
+            for i, make in enumerate(controllers)
+        ]
+        self.brokers = [self._broker(i, make, broker or {}) for i, make in enumerate(brokers)]
+
+    def _member(self, name: str, address: str, make: Factory, settings: Settings) -> Member:
+        path = self.directory / name / f"{name.split('-')[0]}.conf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(properties(settings))
+        return Member(name, address, path, make, make(path))
+
+    def _broker(self, number: int, make: Factory, settings: Settings) -> Member:
+        host = loopback(self._octet)
+        port = free_port(host)
+        store = self.directory / f"broker-{number}" / "store"
+        return self._member(
+            f"broker-{number}",
+            f"{host}:{port}",
+            make,
+            {
+                "brokerClusterName": self.CLUSTER,
+                "brokerName": self.NAME,
+                "brokerIP1": host,
+                "brokerIP2": host,
+                "bindAddress": host,
+                "listenPort": port,
+                "haListenPort": port + 1,
+                "namesrvAddr": self.nameserver.address,
+                "storePathRootDir": str(store),
+                "storePathCommitLog": str(store / "commitlog"),
+                "mappedFileSizeCommitLog": 16 << 20,
+                "maxHashSlotNum": 50_000,
+                "maxIndexNum": 200_000,
+                "mappedFileSizeTimerLog": 1 << 20,
+                "enableControllerMode": True,
+                "controllerAddr": ";".join(member.address for member in self.controllers),
+                "inSyncReplicas": 2,
+                "minInSyncReplicas": 1,
+                "enableAutoInSyncReplicas": True,
+                "brokerHeartbeatInterval": 1000,
+                "syncBrokerMetadataPeriod": 1000,
+                "checkSyncStateSetPeriod": 1000,
+                "controllerHeartBeatTimeoutMills": 4000,
+                "waitTimeMillsInSendQueue": 3000,
+                "osPageCacheBusyTimeOutMills": 5000,
+                **settings,
+            },
+        )
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> list[Member]:
+        """All processes, in the order in which they are started."""
+        return [*self.controllers, self.nameserver, *self.brokers]
+
+    def start(self) -> None:
+        """Starts all, and waits for a leader, a master and every replica in sync."""
+        try:
+            for member in [*self.controllers, self.nameserver]:
+                member.start()
+            wait_until(self._led, timeout_s=90, what="a controller leads")
+            for member in self.brokers:
+                member.start()
+            self.wait_in_sync(len(self.brokers), timeout_s=180)
+        except BaseException as error:
+            error.add_note(self.logs())
+            self.kill()
+            raise
+
+    def _led(self) -> bool:
+        self.check_alive()
+        return self.leader() is not None
+
+    def check_alive(self) -> None:
+        """Fails when a process that was started, and not killed by the test, has ended."""
+        for member in self.members:
+            status = member.process.status
+            assert status is None or status == -9, f"{member.name} ended with {status}"
+
+    def kill(self) -> None:
+        """Ends all at once."""
+        for member in reversed(self.members):
+            member.process.kill()
+
+    def logs(self, characters: int = 2500) -> str:
+        """The end of what everybody wrote."""
+        return "\n".join(
+            f"--- {m.name} at {m.address} (status {m.process.status})\n{m.process.output(characters)}"
+            for m in self.members
+        )
+
+    # What controllers say -----------------------------------------------------------------------------------
+
+    def metadata(self, member: Member) -> dict[str, str] | None:
+        """What this controller says of the group, None when it does not answer."""
+        try:
+            answer = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
+        except OSError:
+            return None
+        return answer.ext if answer.code == 0 else None
+
+    def leader(self) -> Member | None:
+        """The controller that says it leads."""
+        for member in self.controllers:
+            found = self.metadata(member) if member.process.alive else None
+            if found is not None and found.get("isLeader") == "true":
+                return member
+        return None
+
+    def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer | None:
+        """Asks the leading controller; None when there is none, or it does not answer."""
+        leader = self.leader()
+        if leader is None:
+            return None
+        try:
+            return call(leader.address, code, ext or {}, body, timeout_s=6)
+        except OSError:
+            return None
+
+    def replicas(self) -> dict[str, Any] | None:
+        """Master, epochs and replicas of the group, as the leader gives them."""
+        answer = self.ask(CONTROLLER_GET_SYNC_STATE_DATA, body=json.dumps([self.NAME]).encode())
+        if answer is None or answer.code != 0:
+            return None
+        table: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"]
+        return table.get(self.NAME)
+
+    def in_sync(self) -> set[int]:
+        """The ids of the SyncStateSet's living members."""
+        found = self.replicas() or {"inSyncReplicas": []}
+        return {replica["brokerId"] for replica in found["inSyncReplicas"] if replica["alive"]}
+
+    def master(self) -> Member | None:
+        """The elected master's process, while it lives."""
+        found = self.replicas()
+        address = found.get("masterAddress") if found is not None else None
+        for member in self.brokers:
+            if member.address == address and member.process.alive:
+                return member
+        return None
+
+    def epoch(self) -> int:
+        """The master epoch."""
+        found = self.replicas()
+        return int(found["masterEpoch"]) if found is not None else -1
+
+    def routed_master(self) -> str | None:
+        """The address that the nameserver gives clients for the master."""
+        try:
+            answer = call(self.nameserver.address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
+        except OSError:
+            return None
+        info = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))
+        group = info.get("brokerAddrTable", {}).get(self.NAME, {})
+        found: str | None = group.get("brokerAddrs", {}).get("0")
+        return found
+
+    def wait_in_sync(self, count: int, *, timeout_s: float = 90) -> None:
+        """Waits for a master that clients find and a SyncStateSet of `count` living replicas."""
+
+        def reached() -> bool:
+            self.check_alive()
+            master = self.master()
+            return (
+                master is not None and len(self.in_sync()) == count and self.routed_master() == master.address
+            )
+
+        wait_until(reached, timeout_s=timeout_s, what=f"{count} replicas in sync")
+
+    def wait_master(self, *, other_than: Member | None = None, timeout_s: float = 60) -> Member:
+        """Waits for a master (other than this one) that clients find, and returns it."""
+        found: list[Member] = []
+
+        def reached() -> bool:
+            master = self.master()
+            if master is None or master is other_than or self.routed_master() != master.address:
+                return False
+            found.append(master)
+            return True
+
+        wait_until(reached, timeout_s=timeout_s, what="another master")
+        return found[-1]

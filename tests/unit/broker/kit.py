@@ -1,0 +1,225 @@
+"""A broker without its ports: requests go in as bytes over a connection whose other end is the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from epochmq_broker.broker import Broker
+from epochmq_broker.config import from_properties
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.frame import Command, FrameSplitter, decode, encode, request
+from epochmq_protocol.headers import Header, PullMessageRequestHeader, SendMessageRequestHeaderV2
+from epochmq_protocol.message import MessageExt
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Dispatcher
+from epochmq_protocol.transport.settings import ServerSettings
+
+HOST = "127.53.7.1"
+PEER = ("127.53.7.2", 40_000)
+BORN_MS = 1_700_000_000_000
+UNIQ_KEY = "7F0000016B5C18B4AAC2000000010000"
+
+SMALL = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "TestCluster",
+    "bindAddress": HOST,
+    "brokerIP1": HOST,
+    "mappedFileSizeCommitLog": str(8 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 1000),
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+    "maxMessageSize": str(1 << 20),
+}
+
+
+class Wire:
+    """The socket's side of a connection: keeps what is written."""
+
+    def __init__(self, peer: tuple[str, int] = PEER) -> None:
+        self.peer = peer
+        self.written: list[bytes] = []
+        self.wrote = asyncio.Event()
+
+    def write(self, data: bytes) -> None:
+        """asyncio.Transport.write."""
+        self.written.append(data)
+        self.wrote.set()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """asyncio.Transport.get_extra_info."""
+        return {"peername": self.peer, "sockname": (HOST, 10911)}.get(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits: the test takes all at once."""
+        return 0
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_args, **_kwargs: None
+
+
+class Peer:
+    """One client: sends commands, collects what comes back by opaque, and answers what the broker asks."""
+
+    def __init__(self, dispatcher: Dispatcher, peer: tuple[str, int] = PEER) -> None:
+        self.wire = Wire(peer)
+        self.connection = Connection(dispatcher, ServerSettings())
+        self.connection.connection_made(self.wire)
+        self._opaques = itertools.count(1)
+        self._splitter = FrameSplitter()
+        self.answers: dict[int, Command] = {}
+        self.requests: list[Command] = []
+
+    def send(self, command: Command) -> int:
+        """Sends a command; its opaque."""
+        command.opaque = next(self._opaques)
+        self.connection.data_received(encode(command))
+        return command.opaque
+
+    def call(self, command: Command) -> Command:
+        """The answer to a command that is answered at once."""
+        opaque = self.send(command)
+        self.collect()
+        return self.answers.pop(opaque)
+
+    async def answer(self, opaque: int, timeout_s: float = 10) -> Command:
+        """The answer to a command sent before, when it comes."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                self.collect()
+                if opaque in self.answers:
+                    return self.answers.pop(opaque)
+                self.wire.wrote.clear()
+                await self.wire.wrote.wait()
+
+    def collect(self) -> None:
+        """Sorts what was written into answers and requests."""
+        for data in self.wire.written:
+            for frame in self._splitter.feed(data):
+                command = decode(frame)
+                if command.is_response:
+                    self.answers[command.opaque] = command
+                else:
+                    self.requests.append(command)
+        self.wire.written.clear()
+
+    def close(self) -> None:
+        """The connection is lost."""
+        self.connection.connection_lost(None)
+
+
+class Bench:
+    """A broker and its dispatchers: `fast` as it serves, `ordinary` without the hot paths."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
+        loaded = from_properties(SMALL | {"storePathRootDir": str(directory)} | dict(settings))
+        self.broker = Broker(loaded)
+        handlers = {**self.broker.handlers(), **self.broker.pull.handlers()}
+        fast = {**self.broker.fast_send.fast(), **self.broker.pull.fast()}
+        bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
+        self.fast = Dispatcher(handlers, default=None, fast=fast, **bounds)
+        self.ordinary = Dispatcher(handlers, default=None, fast={}, **bounds)
+
+    def peer(self, *, ordinary: bool = False, address: tuple[str, int] = PEER) -> Peer:
+        """A new client."""
+        return Peer(self.ordinary if ordinary else self.fast, address)
+
+    def record(self, topic: str, queue_id: int, offset: int) -> MessageExt:
+        """The record at a queue's offset."""
+        queue = self.broker.store.existing_queue(topic, queue_id)
+        assert queue is not None, f"{topic}-{queue_id} does not exist"
+        unit = queue.unit(offset)
+        assert unit is not None, f"{queue} has no {offset}"
+        data = self.broker.store.read(unit[0], unit[1])
+        assert data is not None
+        return records.decode_record(data)
+
+    def count(self, topic: str, queue_id: int = 0) -> int:
+        """Messages in a queue."""
+        queue = self.broker.store.existing_queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
+    """A broker with its store open and everything but ports and nameservers at work."""
+    bench = Bench(directory, settings or {})
+    await bench.broker.start_parts()
+    try:
+        yield bench
+    finally:
+        await bench.broker.stop()
+
+
+def send_command(
+    topic: str,
+    body: bytes = b"hello",
+    properties: Mapping[str, str] | None = None,
+    *,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    queue_id: int = 0,
+    **fields: Any,
+) -> Command:
+    """A send as a Java client makes it, with an id of its own."""
+    named = {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true"} if properties is None else properties
+    text = records.format_properties(named).decode()
+    values: dict[str, Any] = {
+        "producer_group": "producers",
+        "topic": topic,
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": queue_id,
+        "sys_flag": 0,
+        "born_timestamp": BORN_MS,
+        "flag": 0,
+        "properties": text,
+        "reconsume_times": 0,
+        "unit_mode": False,
+        "batch": False,
+    }
+    return request(code, SendMessageRequestHeaderV2(**(values | fields)), body)
+
+
+def pull_command(
+    topic: str, offset: int = 0, *, queue_id: int = 0, group: str = "group", **fields: Any
+) -> Command:
+    """A pull that carries its subscription and does not want to wait."""
+    values: dict[str, Any] = {
+        "consumer_group": group,
+        "topic": topic,
+        "queue_id": queue_id,
+        "queue_offset": offset,
+        "max_msg_nums": 32,
+        "sys_flag": 4,
+        "commit_offset": 0,
+        "suspend_timeout_millis": 15_000,
+        "subscription": "*",
+        "sub_version": 0,
+        "expression_type": "TAG",
+    }
+    code = fields.pop("code", RequestCode.PULL_MESSAGE)
+    return request(code, PullMessageRequestHeader(**(values | fields)))
+
+
+def command(code: int, header: Header | None = None, body: bytes = b"", **ext: str) -> Command:
+    """Any request."""
+    return request(code, header, body, ext or None)
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 10) -> None:
+    """Waits for a condition that the running loop brings about."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        await asyncio.sleep(0.005)
+
+
+def bodies(messages: Iterable[MessageExt]) -> list[bytes]:
+    """The bodies of records."""
+    return [message.body for message in messages]

@@ -1,0 +1,179 @@
+"""The broker's settings: RocketMQ's keys, Java's defaults, and refusals a person can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.config import (
+    BrokerConfig,
+    LiveConfig,
+    from_properties,
+    load_broker_config,
+    rocketmq_key,
+)
+from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
+from epochmq_protocol import settings
+from epochmq_protocol.errors import ConfigError
+
+
+def test_a_broker_conf_written_for_java_is_read(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "brokerClusterName = DefaultCluster\n# a comment\nbrokerName=broker-a\nbrokerId = 0\n"
+        "deleteWhen = 04\nfileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = SYNC_FLUSH\n"
+        "namesrvAddr=127.53.9.1:9876;127.53.9.2:9876\nlistenPort=20911\nbrokerIP1=127.53.9.3\n"
+        "sendMessageThreadPoolNums=16\n"
+    )
+    loaded = load_broker_config(conf)
+    config = loaded.config
+    assert loaded.warnings == ()
+    assert config.broker_name == "broker-a"
+    assert config.flush_disk_type == "SYNC_FLUSH"
+    assert config.file_reserved_time == 48
+    assert config.nameservers == ("127.53.9.1:9876", "127.53.9.2:9876")
+    assert (config.listen_port, config.vip_port, config.ha_listen_port) == (20911, 20909, 20912)
+    assert config.broker_addr == "127.53.9.3:20911"
+    assert loaded.without_effect["sendMessageThreadPoolNums"] == "16"
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=from-the-file\nlistenPort=20911\n")
+    assert load_broker_config(conf, {"brokerName": "given"}).config.broker_name == "given"
+
+
+def test_defaults_are_those_of_java() -> None:
+    config = from_properties({}).config
+    assert config.listen_port == 10911
+    assert config.ha_listen_port == 10912
+    assert config.mapped_file_size_commit_log == 1 << 30
+    assert config.delays_ms[:3] == (1000, 5000, 10_000)
+    assert len(config.delays_ms) == 18
+    assert config.delays_ms[-1] == 7_200_000
+    assert config.broker_name
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected"),
+    [
+        ({"listenPort": "many"}, "listenPort", "whole number"),
+        ({"listenPort": "70000"}, "listenPort", "65535"),
+        ({"listenPort": "2"}, "listenPort", "VIP port"),
+        ({"haListenPort": "10911"}, "haListenPort", "listenPort"),
+        ({"flushDiskType": "SOMETIMES"}, "flushDiskType", "SYNC_FLUSH"),
+        ({"namesrvAddr": "nowhere"}, "namesrvAddr", "host:port"),
+        ({"namesrvAddr": "a:9876,b:9876"}, "namesrvAddr", "';'"),
+        ({"messageDelayLevel": "1s 5x"}, "messageDelayLevel", "1s"),
+        ({"deleteWhen": "25"}, "deleteWhen", "00 to 23"),
+        ({"maxMessageSize": "2147000000"}, "maxMessageSize", "mappedFileSizeCommitLog"),
+        ({"brokerId": "3"}, "brokerId", "0"),
+        ({"autoCreateTopicEnable": "perhaps"}, "autoCreateTopicEnable", "true or false"),
+        ({"tlsServerCertPath": "/cert.pem"}, "tlsServerKeyPath", "together"),
+        ({"tls.server.mode": "enforcing"}, "tlsServerMode", "certificate"),
+    ],
+)
+def test_a_bad_value_is_refused_by_key_value_and_expectation(
+    text: dict[str, str], key: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_properties(text)
+    assert caught.value.key == key
+    assert expected in caught.value.expected
+    assert f"{key}=" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED_UNLESS))
+def test_what_would_break_a_promise_is_refused_and_its_harmless_value_is_not(key: str) -> None:
+    harmless, _ = REFUSED_UNLESS[key]
+    for value in harmless:
+        assert from_properties({key: value}).warnings == ()
+    with pytest.raises(ConfigError) as caught:
+        from_properties({key: "something else"})
+    assert caught.value.key == key
+
+
+def test_an_unknown_key_is_warned_about_by_name_and_a_key_of_java_is_not() -> None:
+    loaded = from_properties({"flushDiskTyp": "ASYNC_FLUSH", "useEpollNativeSelector": "true"})
+    assert len(loaded.warnings) == 1
+    assert "flushDiskTyp" in loaded.warnings[0]
+    assert loaded.without_effect == {"useEpollNativeSelector": "true"}
+
+
+def test_every_key_is_in_one_class_only() -> None:
+    fields = settings.keys(BrokerConfig)
+    assert not fields & WITHOUT_EFFECT
+    assert not fields & REFUSED_UNLESS.keys()
+    assert not WITHOUT_EFFECT & REFUSED_UNLESS.keys()
+
+
+def test_field_names_become_the_keys_of_rocketmq() -> None:
+    assert rocketmq_key("flush_disk_type") == "flushDiskType"
+    assert rocketmq_key("broker_ip1") == "brokerIP1"
+    assert "checkCRCOnRecover" in settings.keys(BrokerConfig)
+
+
+def test_java_spells_tls_keys_with_dots() -> None:
+    assert from_properties({"tls.server.mode": "disabled"}).config.tls_server_mode == "disabled"
+    loaded = from_properties({"tls.server.certPath": "/c.pem", "tls.server.keyPath": "/k.pem"})
+    assert loaded.config.tls_server_cert_path == "/c.pem"
+
+
+def test_consume_queue_files_hold_whole_units() -> None:
+    assert (
+        from_properties({"mappedFileSizeConsumeQueue": "4001"}).config.mapped_file_size_consume_queue == 4020
+    )
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"brokerConfigPath=/nowhere/broker\.conf"):
+        load_broker_config("/nowhere/broker.conf")
+
+
+class TestLiveConfig:
+    """Settings that change while the broker runs."""
+
+    def test_a_change_is_announced_with_what_was_before(self) -> None:
+        live = LiveConfig(from_properties({"brokerName": "b"}).config)
+        seen: list[tuple[str, str]] = []
+        live.on_change.append(lambda old, new: seen.append((old.flush_disk_type, new.flush_disk_type)))
+        assert live.update({"flushDiskType": "SYNC_FLUSH"}) == []
+        assert seen == [("ASYNC_FLUSH", "SYNC_FLUSH")]
+        assert live.current.broker_name == "b"
+
+    def test_one_bad_value_changes_nothing(self) -> None:
+        live = LiveConfig(from_properties({}).config)
+        before = live.current
+        with pytest.raises(ConfigError):
+            live.update({"brokerPermission": "4", "flushDiskType": "NEVER"})
+        assert live.current is before
+
+    def test_all_keys_are_shown_those_without_effect_included(self) -> None:
+        loaded = from_properties({"brokerName": "b", "sendMessageThreadPoolNums": "4"})
+        live = LiveConfig(loaded.config, loaded.without_effect)
+        shown = live.as_properties()
+        assert shown["brokerName"] == "b"
+        assert shown["sendMessageThreadPoolNums"] == "4"
+        assert shown["autoCreateTopicEnable"] == "true"
+        assert from_properties(shown).config == loaded.config
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"brokerId": "1"},
+        {"brokerRole": "SLAVE"},
+        {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": "nowhere"},
+        {"inSyncReplicas": "0"},
+    ],
+)
+def test_roles_and_ids_that_contradict_each_other_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        from_properties(wrong)
+
+
+def test_a_replica_is_configured_as_in_java() -> None:
+    text = {"brokerRole": "SLAVE", "brokerId": "2", "haMasterAddress": "127.0.0.1:10912"}
+    config = from_properties(text).config
+    assert (config.broker_id, config.ha_master_address) == (2, "127.0.0.1:10912")

@@ -1,0 +1,165 @@
+"""Held pulls are run again once: on a matching arrival, when their time is up, or when their queue has moved
+on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from epochmq_broker.long_polling import HeldPull, PullHold
+
+FAR = 1e9
+
+
+class Queue:
+    """A consume queue, as far as holding pulls goes."""
+
+    def __init__(self) -> None:
+        self.max_offset = 0
+
+
+class Peer:
+    """A connection, as far as holding pulls goes."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+
+class Bench:
+    """A hold with a record of what it ran."""
+
+    def __init__(self, held_max: int = 10, tick_s: float = FAR, check_s: float = FAR) -> None:
+        self.queue = Queue()
+        self.peer = Peer()
+        self.ran: list[str] = []
+        self.woken = asyncio.Event()
+        self.hold = PullHold(self._rerun, held_max=held_max, tick_s=tick_s, check_s=check_s)
+        self.hold.start()
+
+    def _rerun(self, pull: HeldPull) -> None:
+        self.ran.append(pull.request)
+        self.woken.set()
+        if pull.request == "broken":
+            raise RuntimeError("broken")
+
+    def add(self, name: str, tags: frozenset[int] | None = None, deadline: float = FAR) -> None:
+        """Holds a pull at the end of the queue."""
+        self.hold.hold(HeldPull(self.queue, self.queue.max_offset, tags, deadline, self.peer, name))
+
+    def arrive(self, tags_code: int = 0) -> None:
+        """A message comes into the queue."""
+        self.queue.max_offset += 1
+        self.hold.arrived(self.queue, self.queue.max_offset - 1, tags_code)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    made.hold.stop()
+
+
+async def soon() -> None:
+    """Lets what was scheduled for the next round of the loop run."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_an_arrival_runs_the_pulls_of_its_queue_once_after_the_present_round(bench: Bench) -> None:
+    bench.add("a")
+    bench.add("b")
+    bench.arrive()
+    bench.arrive()
+    assert bench.ran == []
+    await soon()
+    assert bench.ran == ["a", "b"]
+    assert bench.hold.held == 0
+    bench.arrive()
+    await soon()
+    assert bench.ran == ["a", "b"]
+
+
+async def test_an_arrival_with_other_tags_leaves_a_filtered_pull_waiting(bench: Bench) -> None:
+    bench.add("filtered", tags=frozenset([7]))
+    bench.add("all")
+    bench.arrive(tags_code=8)
+    await soon()
+    assert bench.ran == ["all"]
+    bench.arrive(tags_code=7)
+    await soon()
+    assert bench.ran == ["all", "filtered"]
+
+
+async def test_many_different_tags_at_once_run_every_pull(bench: Bench) -> None:
+    bench.add("filtered", tags=frozenset([-1]))
+    for code in range(100):
+        bench.arrive(tags_code=code)
+    await soon()
+    assert bench.ran == ["filtered"]
+
+
+async def test_a_pull_ahead_of_its_queue_is_not_woken_by_messages_before_its_offset(bench: Bench) -> None:
+    bench.hold.hold(HeldPull(bench.queue, 5, None, FAR, bench.peer, "ahead"))
+    bench.arrive()
+    await soon()
+    assert bench.ran == []
+
+
+async def test_one_failing_pull_does_not_keep_the_others_waiting(bench: Bench) -> None:
+    bench.add("broken")
+    bench.add("sound")
+    bench.arrive()
+    await soon()
+    assert bench.ran == ["broken", "sound"]
+
+
+async def test_a_pull_of_a_closed_connection_is_dropped(bench: Bench) -> None:
+    bench.add("gone")
+    bench.peer.closed = True
+    bench.arrive()
+    await soon()
+    assert bench.ran == []
+    assert bench.hold.held == 0
+
+
+async def test_a_pull_is_run_when_its_time_is_up() -> None:
+    bench = Bench(tick_s=0.001)
+    bench.add("late", deadline=asyncio.get_running_loop().time() + 0.01)
+    async with asyncio.timeout(5):
+        await bench.woken.wait()
+    assert bench.ran == ["late"]
+    bench.hold.stop()
+
+
+async def test_a_missed_arrival_is_found_by_the_periodic_look() -> None:
+    bench = Bench(tick_s=0.001, check_s=0.002)
+    bench.add("missed", tags=frozenset([1]))
+    bench.queue.max_offset += 1
+    async with asyncio.timeout(5):
+        await bench.woken.wait()
+    assert bench.ran == ["missed"]
+    bench.hold.stop()
+
+
+async def test_stopping_runs_what_is_held_and_holds_nothing_more(bench: Bench) -> None:
+    bench.add("last")
+    bench.hold.stop()
+    assert bench.ran == ["last"]
+    assert bench.hold.is_full
+
+
+async def test_no_more_than_the_bound_are_held() -> None:
+    bench = Bench(held_max=1)
+    bench.add("first")
+    assert bench.hold.is_full
+    bench.hold.stop()
+
+
+async def test_release_runs_the_matching_pulls_only(bench: Bench) -> None:
+    bench.add("a")
+    bench.add("b")
+    bench.hold.release(lambda pull: pull.request == "b")
+    assert bench.ran == ["b"]
+    assert bench.hold.held == 1

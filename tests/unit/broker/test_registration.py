@@ -1,0 +1,224 @@
+"""Every nameserver is told, each by itself: in full first, then what changes, and of the end."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from epochmq_broker.config import LiveConfig, from_properties
+from epochmq_broker.registration import Registration
+from epochmq_broker.topics import TopicTable, topic_config
+from epochmq_protocol.bodies import KVTable, from_json, to_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import CallTimeout
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from epochmq_protocol.topics import RegisterBrokerBody
+
+FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
+
+
+class Link:
+    """Stands in for a connection."""
+
+    def __init__(self) -> None:
+        self.on_close: list[Callable[[Link], None]] = []
+
+
+class Nameservers:
+    """Stands in for a RemotingClient: keeps what each address was told, answers, fails or hangs as told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Command]] = []
+        self.dead: set[str] = set()
+        self.hanging: set[str] = set()
+        self.order_config: dict[str, str] = {}
+        self.links: dict[str, Link] = {}
+        self._changed = asyncio.Condition()
+
+    async def connect(self, addr: str) -> Link:
+        """RemotingClient.connect."""
+        return self.links.setdefault(addr, Link())
+
+    def lose(self, addr: str) -> None:
+        """The connection to an address is lost."""
+        link = self.links.pop(addr)
+        for listener in link.on_close:
+            listener(link)
+
+    async def call(self, addr: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """RemotingClient.call."""
+        if addr in self.hanging:
+            await asyncio.Event().wait()
+        if addr in self.dead:
+            raise CallTimeout(f"{addr} is dead")
+        async with self._changed:
+            self.told.append((addr, command))
+            self._changed.notify_all()
+        body = to_json(KVTable(table=self.order_config)) if self.order_config else b""
+        return response(command, ResponseCode.SUCCESS, body=body)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until what was told fulfils the condition."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(condition)
+
+    def registrations(self, addr: str) -> list[RegisterBrokerBody]:
+        """The bodies of all registrations at an address."""
+        return [
+            from_json(RegisterBrokerBody, command.body)
+            for told, command in self.told
+            if told == addr and command.code == RequestCode.REGISTER_BROKER
+        ]
+
+
+class Bench:
+    """A registration with two nameservers."""
+
+    def __init__(self, **settings: str) -> None:
+        text = {
+            "namesrvAddr": f"{FIRST};{SECOND}",
+            "brokerName": "b",
+            "brokerIP1": "127.53.8.9",
+            "listenPort": "20911",
+        }
+        self.live = LiveConfig(from_properties(text | settings).config)
+        self.topics = TopicTable(self.live.current, lambda: 1_700_000_000_000)
+        self.servers = Nameservers()
+        self.registration = Registration(self.live, self.topics, self.servers)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.registration.stop()
+
+
+async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
+    bench.registration.start()
+    assert await bench.registration.settled(10_000)
+    for addr in (FIRST, SECOND):
+        (body,) = bench.servers.registrations(addr)
+        wrapper = body.topic_config_serialize_wrapper
+        assert set(wrapper.topic_config_table) == set(bench.topics)
+        assert wrapper.data_version == bench.topics.data_version
+    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    assert (header.broker_name, header.broker_addr, header.broker_id) == ("b", "127.53.8.9:20911", 0)
+    assert header.ha_server_addr == "127.53.8.9:20912"
+    assert header.body_crc32 == zlib.crc32(bench.servers.told[0][1].body) & 0x7FFFFFFF
+    assert header.heartbeat_timeout_millis is None
+    assert bench.registration.registered == {FIRST: True, SECOND: True}
+
+
+async def test_a_changed_topic_is_told_alone_and_at_once(bench: Bench) -> None:
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    bench.topics.put(topic_config("New", 4))
+    bench.topics.put(topic_config("Newer", 4))
+    assert await bench.registration.settled(10_000)
+    body = bench.servers.registrations(SECOND)[-1]
+    assert set(body.topic_config_serialize_wrapper.topic_config_table) == {"New", "Newer"}
+    assert body.topic_config_serialize_wrapper.data_version == bench.topics.data_version
+    assert len(bench.servers.registrations(SECOND)) == 2
+
+
+async def test_a_deleted_topic_is_not_registered_again(bench: Bench) -> None:
+    bench.topics.put(topic_config("Old", 4))
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    bench.topics.delete("Old")
+    assert await bench.registration.settled(10_000)
+    assert len(bench.servers.registrations(FIRST)) == 1
+
+
+async def test_a_nameserver_that_hangs_does_not_delay_the_other(bench: Bench) -> None:
+    bench.servers.hanging.add(FIRST)
+    bench.registration.start()
+    await bench.servers.until(lambda: bool(bench.servers.registrations(SECOND)))
+    bench.topics.put(topic_config("New", 4))
+    await bench.servers.until(lambda: len(bench.servers.registrations(SECOND)) == 2)
+    assert bench.registration.registered == {FIRST: False, SECOND: True}
+
+
+async def test_a_nameserver_that_comes_back_gets_everything_first(bench: Bench) -> None:
+    bench.servers.dead.add(FIRST)
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    assert bench.registration.registered[FIRST] is False
+    bench.topics.put(topic_config("New", 4))
+    bench.servers.dead.clear()
+    await bench.servers.until(lambda: bool(bench.servers.registrations(FIRST)))
+    body = bench.servers.registrations(FIRST)[0]
+    assert set(body.topic_config_serialize_wrapper.topic_config_table) == set(bench.topics)
+
+
+async def test_a_lost_connection_leads_to_a_full_registration_at_once(bench: Bench) -> None:
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    bench.servers.lose(FIRST)
+    assert bench.registration.registered == {FIRST: False, SECOND: True}
+    await bench.servers.until(lambda: len(bench.servers.registrations(FIRST)) == 2)
+    table = bench.servers.registrations(FIRST)[1].topic_config_serialize_wrapper.topic_config_table
+    assert set(table) == set(bench.topics)
+
+
+async def test_the_brokers_permission_masks_that_of_its_topics() -> None:
+    bench = Bench(brokerPermission="4")
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    table = bench.servers.registrations(FIRST)[0].topic_config_serialize_wrapper.topic_config_table
+    assert table["BenchmarkTest"].perm == 4
+    before = bench.topics.data_version
+    bench.live.update({"brokerPermission": "6"})
+    await bench.servers.until(lambda: len(bench.servers.registrations(FIRST)) == 2)
+    wrapper = bench.servers.registrations(FIRST)[1].topic_config_serialize_wrapper
+    assert wrapper.topic_config_table["BenchmarkTest"].perm == 6
+    assert wrapper.data_version != before
+    await bench.registration.stop()
+
+
+async def test_topics_of_the_order_configuration_become_ordered(bench: Bench) -> None:
+    bench.servers.order_config["BenchmarkTest"] = "b:8"
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    assert bench.topics.is_order("BenchmarkTest")
+
+
+async def test_the_nameservers_are_told_of_the_end_unless_they_never_knew() -> None:
+    bench = Bench()
+    bench.servers.dead.add(SECOND)
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    await bench.registration.stop()
+    (goodbye,) = [
+        (addr, command)
+        for addr, command in bench.servers.told
+        if command.code == RequestCode.UNREGISTER_BROKER
+    ]
+    assert goodbye[0] == FIRST
+    assert UnRegisterBrokerRequestHeader.decode(goodbye[1].ext).broker_addr == "127.53.8.9:20911"
+
+
+async def test_nameservers_can_be_added_and_taken_away(bench: Bench) -> None:
+    bench.registration.start()
+    await bench.registration.settled(10_000)
+    third = "127.53.8.3:9876"
+    bench.live.update({"namesrvAddr": f"{SECOND};{third}"})
+    await bench.servers.until(lambda: bool(bench.servers.registrations(third)))
+    assert bench.registration.registered == {SECOND: True, third: True}
+
+
+async def test_with_an_acting_master_there_are_heartbeats_and_a_time_out() -> None:
+    bench = Bench(enableSlaveActingMaster="true", brokerHeartbeatInterval="10")
+    bench.registration.start()
+    await bench.servers.until(
+        lambda: any(command.code == RequestCode.BROKER_HEARTBEAT for _, command in bench.servers.told)
+    )
+    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    assert header.heartbeat_timeout_millis == 10_000
+    assert header.enable_acting_master is True
+    await bench.registration.stop()

@@ -1,0 +1,206 @@
+"""The hot path stores and answers exactly what the ordinary path does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from epochmq_broker.broker import Broker
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.errors import FallBack
+from epochmq_protocol.frame import Command, encode, split
+from epochmq_protocol.message import BatchElement, encode_batch
+from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running, send_command
+
+ROUNDS = 400
+NAMES = ["TAGS", "KEYS", "WAIT", "UNIQ_KEY", "own", "RETRY_TOPIC", "TRACE_CONTEXT", "UNIQ_KE", "TAGSX", "é"]
+SPECIAL = ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "POP_CK", "CLUSTER", "MSG_REGION", "TRACE_ON", "INNER_NUM"]
+VALUES = [
+    "a",
+    "b c",
+    "true",
+    "false",
+    "True",
+    "0",
+    "1",
+    "3",
+    "-1",
+    'quote"',
+    "back\\slash",
+    "ü",
+    "x\x01y",
+    "%s",
+    "😀",
+]
+SPOILED = ["", "\x02", "\x01\x02", "TAGS\x02", "\x01a\x02", "TAGS\x01\x02", "UNIQ_KEY"]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with running(tmp_path) as made:
+        yield made
+
+
+def some_properties(chance: random.Random) -> str:
+    """A properties string: mostly sound, sometimes spoiled, closed or not."""
+    names = chance.sample(NAMES, chance.randint(0, 5))
+    if chance.random() < 0.2:
+        names.append(chance.choice(SPECIAL))
+    entries = [f"{name}\x01{chance.choice(VALUES)}" for name in names]
+    if chance.random() < 0.7:
+        entries.insert(chance.randint(0, len(entries)), f"UNIQ_KEY\x01{UNIQ_KEY}")
+    text = "\x02".join(entries)
+    if chance.random() < 0.1:
+        text += chance.choice(SPOILED)
+    return text + ("\x02" if chance.random() < 0.5 else "")
+
+
+def some_send(chance: random.Random) -> Command:
+    """A send with any mixture of fields."""
+    body = bytes(chance.choices(range(256), k=chance.choice([0, 1, 5, 100, 5000])))
+    fields: dict[str, Any] = {
+        "queue_id": chance.choice([0, 1, 7, 1023, 1024]),
+        "flag": chance.choice([0, 1, -1, 2**31 - 1]),
+        "sys_flag": chance.choice([0, 0, 0, 1, 0x101, 0x301, 2, 4, 8, 0x10, 0x20, 0x40, 0x80]),
+        "born_timestamp": chance.choice([0, BORN_MS, -1]),
+        "reconsume_times": chance.choice([None, 0, 1, 5]),
+        "unit_mode": chance.choice([None, False, True]),
+        "batch": chance.choice([None, None, False, False, False, True]),
+    }
+    topic = chance.choice(["BenchmarkTest"] * 8 + ["Auto", "%RETRY%g", "SELF_TEST_TOPIC", "bad.name"])
+    command = send_command(topic, body, {}, **fields)
+    assert command.ext is not None
+    command.ext["i"] = some_properties(chance)
+    if fields["batch"]:
+        command.body = encode_batch([BatchElement(body or b"x", b"own\x01v"), BatchElement(b"second")])
+    command.flag = chance.choice([0, 0, 0, 2])
+    return command
+
+
+def stored_since(broker: Broker, start: int) -> list[dict[str, Any]]:
+    """The records of the log from an offset on, without what differs between any two messages."""
+    found: list[dict[str, Any]] = []
+    while start < broker.store.max_phy_offset:
+        data = broker.store.read(start)
+        assert data is not None
+        record = records.decode_record(data)
+        queue = broker.store.existing_queue(record.topic, record.queue_id)
+        assert queue is not None
+        unit = queue.unit(record.queue_offset)
+        fields = msgspec.structs.asdict(record)
+        for name in ("queue_offset", "physical_offset", "store_timestamp", "store_size"):
+            del fields[name]
+        properties = records.parse_properties(record.properties)
+        if len(properties.get("UNIQ_KEY", "")) == 32 and properties["UNIQ_KEY"] != UNIQ_KEY:
+            properties["UNIQ_KEY"] = "made by the broker"
+        fields["properties"] = properties
+        # In the schedule topic the code is a time.
+        fields["tags_code"] = unit[2] if unit is not None and record.topic != "SCHEDULE_TOPIC_XXXX" else 0
+        found.append(fields)
+        start += record.store_size
+    return found
+
+
+def comparable(answer: Command | None) -> object:
+    """An answer without what differs between any two messages."""
+    if answer is None:
+        return None
+    ext = dict(answer.ext or {})
+    for name in ("msgId", "queueOffset"):
+        if name in ext:
+            ext[name] = str(ext[name].count(","))
+    if len(ext.get("transactionId", "")) == 32 and ext["transactionId"] != UNIQ_KEY:
+        ext["transactionId"] = "made by the broker"
+    return answer.code, answer.remark, ext, answer.flag, answer.body
+
+
+async def test_both_paths_store_the_same_records_and_answer_the_same(bench: Bench) -> None:
+    fast, ordinary = bench.peer(), bench.peer(ordinary=True)
+    broker = bench.broker
+    taken = 0
+    for seed in range(ROUNDS):
+        outcomes = []
+        for peer in (fast, ordinary):
+            start = broker.store.max_phy_offset
+            opaque = peer.send(some_send(random.Random(seed)))
+            peer.collect()
+            outcomes.append((comparable(peer.answers.pop(opaque, None)), stored_since(broker, start)))
+        assert outcomes[0] == outcomes[1], f"seed {seed}"
+        taken += bool(outcomes[0][1])
+    assert taken > ROUNDS // 3
+
+
+def is_taken(bench: Bench, command: Command) -> bool:
+    """Whether the hot path takes a send."""
+    (handler,) = bench.broker.fast_send.fast().values()
+    _, header, body = split(encode(command)[4:])
+    try:
+        handler(bench.peer().connection, header, body)
+    except FallBack:
+        return False
+    return True
+
+
+async def test_plain_messages_take_the_hot_path(bench: Bench) -> None:
+    for properties in (
+        {"UNIQ_KEY": UNIQ_KEY},
+        {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true", "TAGS": "a", "KEYS": "k"},
+        {"UNIQ_KEY": "not-only-letters", "own": "value"},
+    ):
+        assert is_taken(bench, send_command("BenchmarkTest", properties=properties))
+    assert is_taken(bench, send_command("BenchmarkTest", sys_flag=1))
+
+
+async def test_what_is_not_plain_does_not(bench: Bench) -> None:
+    for command in (
+        send_command("Unknown"),
+        send_command("%RETRY%g"),
+        send_command("BenchmarkTest", b""),
+        send_command("BenchmarkTest", queue_id=-1),
+        send_command("BenchmarkTest", batch=True),
+        send_command("BenchmarkTest", sys_flag=4),
+        send_command("BenchmarkTest", properties={"TAGS": "no id"}),
+        send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "1"}),
+    ):
+        assert not is_taken(bench, command)
+    assert bench.broker.store.max_phy_offset == 0
+
+
+async def test_a_change_of_the_topic_is_seen_by_the_next_message(bench: Bench) -> None:
+    peer = bench.peer()
+    assert peer.call(send_command("Auto", queue_id=3)).code == 0
+    assert is_taken(bench, send_command("Auto", queue_id=3))
+    bench.broker.topics.delete("Auto")
+    assert not is_taken(bench, send_command("Auto", queue_id=3))
+
+
+async def test_a_change_of_the_settings_is_seen_by_the_next_message(bench: Bench) -> None:
+    peer = bench.peer()
+    peer.call(send_command("BenchmarkTest"))
+    bench.broker.live.update({"traceOn": "false", "regionId": "north"})
+    answer = peer.call(send_command("BenchmarkTest"))
+    assert (answer.ext or {})["TRACE_ON"] == "false"
+    assert (answer.ext or {})["MSG_REGION"] == "north"
+    properties = records.parse_properties(bench.record("BenchmarkTest", 0, 1).properties)
+    assert (properties["TRACE_ON"], properties["MSG_REGION"]) == ("false", "north")
+
+
+async def test_ids_that_need_escaping_come_back_whole(bench: Bench) -> None:
+    for uniq_key in ('with "quotes"', "back\\slash", "tab\tand\nline", "ünïcode 😀", "percent %s %d"):
+        for ordinary in (False, True):
+            command = send_command("BenchmarkTest", properties={"UNIQ_KEY": uniq_key})
+            answer = bench.peer(ordinary=ordinary).call(command)
+            assert (answer.ext or {})["transactionId"] == uniq_key
+
+
+async def test_the_key_of_the_hot_path_is_the_start_of_a_header(bench: Bench) -> None:
+    (start,) = bench.broker.fast_send.fast()
+    _, header, _ = split(encode(send_command("BenchmarkTest"))[4:])
+    assert header.startswith(start)
+    assert start == b'{"code":%d' % RequestCode.SEND_MESSAGE_V2

@@ -1,0 +1,246 @@
+"""What clients say about themselves: heartbeats, farewells, offsets and locks, as RocketMQ's clients send
+them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    ConsumeType,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    MessageModel,
+    MessageQueue,
+    ProducerData,
+    SubscriptionData,
+    from_json,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.frame import Command
+from epochmq_protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from tests.unit.broker.kit import Bench, Peer, command, running, send_command
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with running(tmp_path) as made:
+        yield made
+
+
+def heartbeat(
+    client_id: str = "c1",
+    group: str = "g",
+    *topics: str,
+    kind: ConsumeType = ConsumeType.CONSUME_PASSIVELY,
+    fingerprint: int = 0,
+    without_sub: bool = False,
+) -> Command:
+    subscriptions = [SubscriptionData(topic=topic, sub_string="*", sub_version=1) for topic in topics]
+    consumer = ConsumerData(
+        group_name=group,
+        consume_type=kind,
+        message_model=MessageModel.CLUSTERING,
+        subscription_data_set=subscriptions,
+    )
+    body = HeartbeatData(
+        client_id=client_id,
+        producer_data_set=[ProducerData(group_name="p")],
+        consumer_data_set=[consumer] if group else [],
+        heartbeat_fingerprint=fingerprint,
+        without_sub=without_sub,
+    )
+    return command(RequestCode.HEART_BEAT, body=to_json(body))
+
+
+def ids(peer: Peer, group: str = "g") -> list[str]:
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    answer = peer.call(command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
+    if answer.code != ResponseCode.SUCCESS:
+        return [answer.remark or ""]
+    return from_json(GetConsumerListByGroupResponseBody, answer.body).consumer_id_list
+
+
+def notices(peer: Peer) -> list[str]:
+    peer.collect()
+    told = [(request.ext or {})["consumerGroup"] for request in peer.requests]
+    assert all(r.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and r.is_oneway for r in peer.requests)
+    peer.requests.clear()
+    return told
+
+
+async def test_a_heartbeat_registers_the_client_and_makes_the_groups_retry_topic(bench: Bench) -> None:
+    peer = bench.peer()
+    answer = peer.call(heartbeat("c1", "g", "T"))
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert ids(peer) == ["c1"]
+    retry = bench.broker.topics.get("%RETRY%g")
+    assert retry is not None
+    assert (retry.read_queue_nums, retry.perm) == (1, 6)
+    assert bench.broker.clients.producer_channel("c1") is peer.connection
+
+
+async def test_members_are_told_one_way_that_a_group_has_changed(bench: Bench) -> None:
+    one, two = bench.peer(), bench.peer()
+    one.call(heartbeat("c1", "g", "T"))
+    assert notices(one) == ["g"]
+    two.call(heartbeat("c2", "g", "T"))
+    assert (notices(one), notices(two)) == (["g"], ["g"])
+    bench.broker.clients.channel_closed(two.connection)
+    assert notices(one) == ["g"]
+    assert ids(one) == ["c1"]
+
+
+async def test_nobody_is_told_when_notices_are_switched_off(tmp_path: Path) -> None:
+    async with running(tmp_path, {"notifyConsumerIdsChangedEnable": "false"}) as bench:
+        peer = bench.peer()
+        peer.call(heartbeat("c1", "g", "T"))
+        assert notices(peer) == []
+
+
+async def test_a_short_heartbeat_asks_for_a_full_one_only_when_something_is_unknown(bench: Bench) -> None:
+    def asks(peer: Peer, fingerprint: int, *, without_sub: bool) -> str:
+        topics = () if without_sub else ("T",)
+        answer = peer.call(heartbeat("c1", "g", *topics, fingerprint=fingerprint, without_sub=without_sub))
+        return (answer.ext or {})["IS_SUB_CHANGE"]
+
+    peer = bench.peer()
+    assert asks(peer, 7, without_sub=True) == "true"  # never heard what the group subscribes
+    assert asks(peer, 7, without_sub=False) == "false"
+    assert asks(peer, 7, without_sub=True) == "false"
+    assert asks(peer, 8, without_sub=True) == "true"
+    assert bench.broker.clients.subscription_count("g") == 1
+
+
+async def test_a_group_that_may_not_be_created_is_skipped_and_the_rest_of_the_heartbeat_counts(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, {"autoCreateSubscriptionGroup": "false"}) as bench:
+        peer = bench.peer()
+        assert peer.call(heartbeat("c1", "g", "T")).code == ResponseCode.SUCCESS
+        assert ids(peer) == ["no consumer for this group, g"]
+        assert "p" in bench.broker.clients.producers
+
+
+async def test_pull_consumers_are_left_out_when_they_are_rejected(tmp_path: Path) -> None:
+    async with running(tmp_path, {"rejectPullConsumerEnable": "true"}) as bench:
+        peer = bench.peer()
+        peer.call(heartbeat("c1", "pull", "T", kind=ConsumeType.CONSUME_ACTIVELY))
+        peer.call(heartbeat("c1", "push", "T"))
+        assert ids(peer, "push") == ["c1"]
+        assert bench.broker.clients.group("pull") is None
+
+
+async def test_a_farewell_takes_the_client_out_of_the_groups_it_names(bench: Bench) -> None:
+    peer = bench.peer()
+    peer.call(heartbeat("c1", "g", "T"))
+    header = UnregisterClientRequestHeader(client_id="c1", producer_group="p", consumer_group="g")
+    assert peer.call(command(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
+    assert bench.broker.clients.producers == {}
+    assert bench.broker.clients.group("g") is None
+
+
+async def test_a_heartbeat_that_is_no_heartbeat_is_refused_and_the_connection_goes_on(bench: Bench) -> None:
+    peer = bench.peer()
+    assert peer.call(command(RequestCode.HEART_BEAT, body=b"[1,2")).code == ResponseCode.SYSTEM_ERROR
+    assert peer.call(heartbeat("c1", "g", "T")).code == ResponseCode.SUCCESS
+
+
+async def test_only_tag_expressions_can_be_subscribed(bench: Bench) -> None:
+    def check(expression_type: str) -> Command:
+        data = SubscriptionData(topic="T", sub_string="a", expression_type=expression_type)
+        body = CheckClientRequestBody(client_id="c1", group="g", subscription_data=data)
+        return bench.peer().call(command(RequestCode.CHECK_CLIENT_CONFIG, body=to_json(body)))
+
+    assert check("TAG").code == ResponseCode.SUCCESS
+    refused = check("SQL92")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert refused.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+# offsets
+
+
+def update(peer: Peer, offset: int, group: str = "g", topic: str = "T") -> Command:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=topic, queue_id=0, commit_offset=offset
+    )
+    return peer.call(command(RequestCode.UPDATE_CONSUMER_OFFSET, header))
+
+
+def query(peer: Peer, *, topic: str = "T", zero: bool | None = None) -> int | None:
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group="g", topic=topic, queue_id=0, set_zero_if_not_found=zero
+    )
+    answer = peer.call(command(RequestCode.QUERY_CONSUMER_OFFSET, header))
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    assert answer.code == ResponseCode.SUCCESS
+    return int((answer.ext or {})["offset"])
+
+
+async def test_an_offset_is_kept_for_a_group_and_topic_that_exist(bench: Bench) -> None:
+    peer = bench.peer()
+    assert update(peer, 5).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    bench.broker.groups.find("g")
+    assert update(peer, 5).code == ResponseCode.TOPIC_NOT_EXIST
+    peer.call(send_command("T"))
+    assert update(peer, 5).code == ResponseCode.SUCCESS
+    assert query(peer) == 5
+
+
+async def test_a_group_without_offset_starts_at_zero_on_a_young_queue_and_decides_itself_otherwise(
+    bench: Bench,
+) -> None:
+    peer = bench.peer()
+    assert query(peer) is None  # nothing in the queue
+    peer.call(send_command("T"))
+    assert query(peer) == 0
+    assert query(peer, zero=True) == 0
+    assert query(peer, zero=False) is None
+
+
+async def test_while_a_reset_waits_for_the_next_pull_what_the_group_commits_is_ignored(bench: Bench) -> None:
+    peer = bench.peer()
+    peer.call(send_command("T"))
+    bench.broker.groups.find("g")
+    bench.broker.offsets.assign_reset("g", "T", 0, 3)
+    answer = update(peer, 9)
+    assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "Offset has been previously reset")
+    assert query(peer) == 3
+
+
+# locks
+
+
+def lock(peer: Peer, client_id: str, *, unlock: bool = False) -> set[MessageQueue]:
+    body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set={QUEUE})
+    code = RequestCode.UNLOCK_BATCH_MQ if unlock else RequestCode.LOCK_BATCH_MQ
+    answer = peer.call(command(code, body=to_json(body)))
+    assert answer.code == ResponseCode.SUCCESS
+    return set() if unlock else from_json(LockBatchResponseBody, answer.body).lock_ok_mq_set
+
+
+async def test_a_queue_is_locked_for_one_client_until_it_gives_it_back(bench: Bench) -> None:
+    peer = bench.peer()
+    assert lock(peer, "c1") == {QUEUE}
+    assert lock(peer, "c2") == set()
+    lock(peer, "c2", unlock=True)
+    assert lock(peer, "c2") == set()
+    lock(peer, "c1", unlock=True)
+    assert lock(peer, "c2") == {QUEUE}

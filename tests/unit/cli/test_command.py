@@ -1,0 +1,242 @@
+"""The command line itself: what it takes, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from epochmq import exits
+from epochmq.app import run
+from epochmq.exits import Exit, UsageError, guarded
+from epochmq.processes import run_process
+from epochmq.verbs.target import Target
+from epochmq.verbs.view import Row, command_typed, duration, next_steps, table
+from epochmq_operator.local.readiness import Readiness
+from epochmq_operator.local.state import PodPhase
+from epochmq_operator.render import Component
+from epochmq_operator.resources import load
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import ConfigError, ConnectFailed, RequestError
+
+GROUP = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
+
+
+# what pods run
+
+
+@pytest.mark.parametrize("verb", ["broker", "nameserver"])
+def test_what_pods_run_imports_nothing_of_the_interactive_verbs(verb: str) -> None:
+    module = {"broker": "epochmq_broker.main", "nameserver": "epochmq_controller.nameserver.main"}[verb]
+    code = (
+        f"import sys, epochmq.main, epochmq.processes, {module}; "
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typer", "pydantic", "yaml", "epochmq_operator"} & set(found.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--config"], "--config takes a value"),
+        (["--config="], "--config takes a value"),
+        (["--set", "x"], "--set x: expected KEY=VALUE"),
+        (["--set", "=x"], "--set =x: expected KEY=VALUE"),
+        (["--port", "1"], "what is '--port'?"),
+        (["file"], "what is 'file'?"),
+    ],
+)
+def test_what_a_pods_verb_does_not_take_is_said(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_process("broker", arguments) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith(f"epochmq: broker: {problem}\n")
+    assert "Usage: epochmq broker" in said
+
+
+def test_options_of_a_pods_verb_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(
+        "epochmq_broker.main.run", lambda path, overrides: seen.append((path, overrides)) or 7
+    )
+    assert run_process("broker", ["-c", "a.conf", "--set", "k=v=w", "--set=brokerId=1"]) == 7
+    assert seen == [("a.conf", {"k": "v=w", "brokerId": "1"})]
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(
+        f"\n  {verb} " in said
+        for verb in ("up", "down", "status", "produce", "consume", "nameserver", "broker", "version")
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["up"], ["consume"], ["consume", "t", "--count", "0"], ["status", "-o", "xml"]],
+)
+def test_a_wrong_command_line_ends_with_the_code_for_that(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == Exit.USAGE
+    assert "Usage:" in capsys.readouterr().err
+
+
+# how it ends
+
+
+def fails_with(error: BaseException) -> int:
+    def action() -> int:
+        raise error
+
+    return guarded(action)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("brokerId", "x", "a number"), Exit.USAGE, "epochmq: brokerId=x: expected a number\n"),
+        (UsageError("no such file"), Exit.USAGE, "epochmq: no such file\n"),
+        (ConnectFailed("nobody"), Exit.FAILED, "epochmq: nobody\n"),
+        (RequestError(ResponseCode.SYSTEM_BUSY, "later"), Exit.FAILED, "epochmq: SYSTEM_BUSY: later\n"),
+        (RequestError(4711, "odd"), Exit.FAILED, "epochmq: code 4711: odd\n"),
+        (KeyboardInterrupt(), Exit.INTERRUPTED, ""),
+        (
+            ZeroDivisionError("oops"),
+            Exit.INTERNAL,
+            "epochmq: unexpected ZeroDivisionError: oops (set EPOCHMQ_TRACEBACK=1 to see where)\n",
+        ),
+    ],
+)
+def test_an_error_is_one_message_and_its_exit_code(
+    error: BaseException, code: Exit, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fails_with(error) == code
+    assert capsys.readouterr().err == said
+
+
+def test_where_an_unexpected_error_came_from_can_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(exits.TRACEBACK, "1")
+    assert fails_with(ZeroDivisionError("oops")) == Exit.INTERNAL
+    assert "Traceback" in capsys.readouterr().err
+
+
+# which nameservers
+
+
+@pytest.mark.parametrize("text", ["host", ":1", "host:", "host:x", "host:0", "host:65536", ";", ""])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected HOST:PORT"):
+        Target(None, text, None).nameservers()
+
+
+def test_several_addresses_are_taken() -> None:
+    assert Target(None, "a:1; b:2,[::1]:3", None).nameservers() == ["a:1", "b:2", "[::1]:3"]
+
+
+def test_a_state_directory_and_an_address_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="not both"):
+        Target(Path("x"), "a:1", None).nameservers()
+
+
+def test_a_state_directory_that_is_damaged_is_said(tmp_path: Path) -> None:
+    (tmp_path / "pods.json").write_text("{")
+    with pytest.raises(UsageError, match="cannot be read"):
+        Target(tmp_path, None, None).nameservers()
+
+
+def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
+    def pod(group: str, component: str) -> dict[str, str]:
+        name = f"{group}-{component}-0"
+        return {"pod": name, "group": group, "component": component, "address": group, "phase": "Ready"}
+
+    pods = [pod("quorum", "nameserver"), pod("quorum", "controller")]
+    (tmp_path / "pods.json").write_text(json.dumps({"pods": pods}))
+    with pytest.raises(UsageError, match="no broker group runs in"):
+        Target(tmp_path, None, None).nameservers()
+    pods += [pod("orders", "nameserver"), pod("orders", "broker")]
+    (tmp_path / "pods.json").write_text(json.dumps({"pods": pods}))
+    assert Target(tmp_path, None, None).nameservers() == ["orders:9876"]
+
+
+# what people see
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h00m"),
+        (11100, "3h05m"),
+        (187_200, "2d04h"),
+        (-5, "0s"),
+    ],
+)
+def test_a_duration_is_short(seconds: float, text: str) -> None:
+    assert duration(int(seconds * 1000)) == text
+
+
+def row(phase: PodPhase, reason: str = "", figures: dict[str, str] | None = None) -> Row:
+    readiness = Readiness(phase is PodPhase.READY, broker_id=0, figures=figures or {})
+    return Row("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
+
+
+def drawn(rows: list[Row], width: int) -> str:
+    output = StringIO()
+    Console(file=output, width=width).print(table(rows, width, now_ms=61_000))
+    return output.getvalue()
+
+
+def test_the_table_shows_a_brokers_own_figures_where_there_is_room() -> None:
+    figures = {
+        "putTps": "12.7 3.0 1.0",
+        "getTransferredTps": "",
+        "msgPutTotalTodayNow": "110",
+        "msgPutTotalTodayMorning": "10",
+    }
+    wide = drawn([row(PodPhase.READY, figures=figures)], 160).splitlines()[1].split()
+    assert wide == ["a-broker-0", "master", "127.1.2.3:10911", "42", "Ready", "1m", "1", "13", "100"]
+    narrow = drawn([row(PodPhase.READY, figures=figures)], 80).splitlines()[1].split()
+    assert narrow == ["a-broker-0", "master", "127.1.2.3:10911", "42", "Ready", "1"]
+
+
+def test_the_table_says_why_a_pod_is_not_ready() -> None:
+    assert "BackOff (exit status 2)" in drawn([row(PodPhase.BACK_OFF, "exit status 2")], 160)
+    assert all(len(line) <= 80 for line in drawn([row(PodPhase.BACK_OFF, "why " * 50)], 80).splitlines())
+
+
+def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bin_directory = tmp_path / ".venv" / "bin"
+    bin_directory.mkdir(parents=True)
+    command = bin_directory / "epochmq"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(command), "up"])
+    resources = load([("f", GROUP % "orders")])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    said = next_steps(Path(".epochmq"), resources, ["127.1.2.3:9876"], detached=False)
+    assert "  .venv/bin/epochmq produce orders 'hello'\n  .venv/bin/epochmq consume orders\n" in said
+    assert "after `source .venv/bin/activate`: epochmq produce orders 'hello'\n" in said
+    assert "namesrvAddr 127.1.2.3:9876" in said
+    assert said.endswith("Ctrl-C stops it; the data stays.")
+
+    monkeypatch.setenv("PATH", str(bin_directory))
+    assert command_typed() == "epochmq"
+    two = load([("f", GROUP % "orders"), ("g", GROUP % "other")])
+    said = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
+    assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in said
+    assert said.endswith("Stop with: epochmq down --state '/a b'")

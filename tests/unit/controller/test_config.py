@@ -1,0 +1,147 @@
+"""A Java `controller.conf` works; what cannot be is refused by key, value and expectation."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_controller import settings_file
+from epochmq_controller.controller import config
+from epochmq_protocol import properties
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import ConfigError, RequestError
+
+WHO = (
+    "controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-h0:9878;n1-h-1:9878;n2-127.0.0.1:9878\n"
+    "controllerDLegerSelfId=n1\n"
+)
+
+
+def test_the_defaults_are_javas_where_no_comment_says_otherwise() -> None:
+    found = config.load(WHO).config
+    assert found.mapped_file_size == 1 << 30
+    assert not found.enable_elect_unclean_master
+    assert found.notify_broker_role_changed
+    assert found.elect_master_max_retry_count == 3
+    assert found.metrics_prom_exporter_port == 5557
+    assert (found.scan_not_active_broker_interval, found.scan_inactive_master_interval) == (500, 1000)
+    assert found.server_settings().idle_timeout_ms == 120_000
+    assert found.server_settings().max_in_flight == 50_000
+
+
+def test_peers_are_read_as_java_writes_them() -> None:
+    found = config.load(WHO).config
+    assert found.addresses() == {"n0": "h0:9878", "n1": "h-1:9878", "n2": "127.0.0.1:9878"}
+    raft = found.raft_settings()
+    assert (raft.group, raft.self_id, raft.peers) == ("g", "n1", ("n0", "n1", "n2"))
+
+
+def test_a_peer_listens_at_its_own_address_or_at_the_one_it_is_told_but_always_at_its_own_port() -> None:
+    found = config.load(WHO).config
+    assert (found.bind_address, found.listen_port) == ("h-1", 9878)
+    found = config.load(WHO + "bindAddress=0.0.0.0\nlistenPort=19876\n").config
+    assert (found.bind_address, found.listen_port) == ("0.0.0.0", 9878)
+
+
+def test_each_peer_has_a_folder_of_its_own_below_the_store_path() -> None:
+    assert config.load(WHO + "controllerStorePath=/data").config.store_path().as_posix() == "/data/dledger-n1"
+    assert config.load(WHO).config.store_path().parts[-2:] == ("DLedgerController", "dledger-n1")
+
+
+def test_every_key_of_a_java_file_is_taken_without_a_warning() -> None:
+    java = (
+        "controllerType=DLedger\nmetricsExporterType=PROM\nmetricsLabel=a:b\nserverWorkerThreads=4\n"
+        "jRaftInitConf=localhost:9880\nclientWorkerThreads=2\nlistenPort=19876\nrocketmqHome=/r\n"
+    )
+    loaded = config.load(WHO + java)
+    assert loaded.warnings == []
+    shown = properties.parse(settings_file.to_text(loaded.config, loaded.extra))
+    assert shown["jRaftInitConf"] == "localhost:9880"
+    assert shown["metricsExporterType"] == "PROM"
+    assert list(shown) == sorted(shown)
+
+
+def test_a_misspelt_key_is_warned_about_and_kept() -> None:
+    loaded = config.load(WHO + "enableElectUncleanMastr=true")
+    assert loaded.extra == {"enableElectUncleanMastr": "true"}
+    (warning,) = loaded.warnings
+    assert warning == (
+        "enableElectUncleanMastr: unknown key, ignored (did you mean enableElectUncleanMaster?)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("controllerType=jRaft", "DLedger"),
+        ("controllerDLegerGroup=", "the name of the controllers' Raft group"),
+        ("controllerDLegerPeers=", "id-host:port;id-host:port;…"),
+        ("controllerDLegerPeers=n1", "id-host:port;id-host:port;… ('n1', expected id-host:port)"),
+        ("controllerDLegerPeers=n1-h:0", "a port from 1 to 65535 for n1"),
+        ("controllerDLegerPeers=n1-h:99999", "a port from 1 to 65535 for n1"),
+        ("controllerDLegerPeers=n1-h:²", "id-host:port;id-host:port;…"),
+        ("controllerDLegerPeers=n1-h:1;n1-h:2", "id-host:port;id-host:port;… ('n1-h:2': the id n1 is there"),
+        ("controllerDLegerPeers=n1-h:1;n2-h:1", "an address of its own for every peer"),
+        ("controllerDLegerSelfId=n7", "one of the ids in controllerDLegerPeers: n0, n1, n2"),
+        ("controllerDLegerSelfId=", "one of the ids in controllerDLegerPeers: n0, n1, n2"),
+        ("mappedFileSize=1g", "a whole number from 4096 to 2147483647"),
+        ("mappedFileSize=100", "a whole number from 4096 to 2147483647"),
+        ("enableElectUncleanMaster=yes", "true or false"),
+        ("writeLeaseMs=0", "a whole number of at least 1"),
+        ("scanInactiveMasterInterval=-1", "a whole number of at least 1"),
+        ("writeBufferHighWaterMark=10\nwriteBufferLowWaterMark=20", "at most writeBufferHighWaterMark (10)"),
+        ("tls.server.mode=strict", "one of disabled, permissive, enforcing"),
+    ],
+)
+def test_bad_values_are_refused_by_key_value_and_expectation(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.load(f"{WHO}{text}\n")
+    assert str(caught.value).startswith(f"{text.splitlines()[-1]}: expected {expected}")
+
+
+def change(text: str, loaded: config.Loaded) -> tuple[config.ControllerConfig, dict[str, str]]:
+    """What UPDATE_CONTROLLER_CONFIG with this body makes of the settings."""
+    return settings_file.change(
+        loaded.config,
+        loaded.extra,
+        text.encode(),
+        black_list=loaded.config.black_list(),
+        fixed=config.FIXED,
+        check=config.check,
+    )
+
+
+def test_an_administrator_changes_what_takes_effect_at_once_and_only_that_is_reported() -> None:
+    loaded = config.load(WHO + "mine=1\n")
+    text = "enableElectUncleanMaster = TRUE\nmine=2\nnew=3\nwriteLeaseMs=600\nscanInactiveMasterInterval=1000"
+    found, changes = change(text, loaded)
+    assert found.enable_elect_unclean_master
+    assert changes == {"enableElectUncleanMaster": "true", "mine": "2"}
+    assert loaded.extra == {"mine": "2"}
+
+
+@pytest.mark.parametrize("key", ["configStorePath", "configBlackList", "rocketmqHome", "mine"])
+def test_what_is_black_listed_is_not_changed(key: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        change(f"{key}=x", config.load(WHO + "mine=1\nconfigBlackList=mine"))
+    assert caught.value.code == ResponseCode.NO_PERMISSION
+    assert caught.value.remark == "Can not update config in black list."
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("notifyBrokerRoleChanged=1", "true or false"),
+        (
+            "writeLeaseMs=900",
+            "600, for it is fixed while the process runs; change it in the file and restart",
+        ),
+        ("controllerDLegerPeers=n1-h:1", "n0-h0:9878;n1-h-1:9878;n2-127.0.0.1:9878, for it is fixed while"),
+    ],
+)
+def test_of_a_change_with_a_fault_nothing_is_taken(text: str, expected: str) -> None:
+    loaded = config.load(WHO + "yours=1\n")
+    with pytest.raises(RequestError) as caught:
+        change(f"{text}\nyours=2\nenableElectUncleanMaster=true", loaded)
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
+    assert caught.value.remark.startswith(f"{text}: expected {expected}")
+    assert loaded.extra == {"yours": "1"}

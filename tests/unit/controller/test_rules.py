@@ -1,0 +1,263 @@
+"""The controller answers and changes its tables as Java's does."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_controller.replicas import rules
+from epochmq_controller.replicas.events import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokerData,
+    ElectMaster,
+    Event,
+    UpdateBrokerAddress,
+    decode,
+    encode,
+)
+from epochmq_controller.replicas.policy import LiveInfo
+from epochmq_controller.replicas.rules import Verdict
+from epochmq_controller.replicas.state import ReplicaGroups
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RemoteProtocolError
+
+EVENT_BYTES: list[tuple[Event, bytes]] = [
+    (
+        AlterSyncStateSet("b", frozenset({2, 1})),
+        b'\0\x01{"brokerName":"b","eventType":"ALTER_SYNC_STATE_SET_EVENT","newSyncStateSet":[1,2]}',
+    ),
+    (
+        ApplyBrokerId("b", "c", "1.2.3.4:5", 1, "1.2.3.4:5;9"),
+        b'\0\x02{"brokerAddress":"1.2.3.4:5","brokerName":"b","clusterName":"c",'
+        b'"eventType":"APPLY_BROKER_ID_EVENT","newBrokerId":1,"registerCheckCode":"1.2.3.4:5;9"}',
+    ),
+    (
+        ElectMaster("b", True, 1),
+        b'\0\x03{"brokerName":"b","eventType":"ELECT_MASTER_EVENT","newMasterBrokerId":1,"newMasterElected":true}',
+    ),
+    (
+        ElectMaster("b", False),
+        b'\0\x03{"brokerName":"b","eventType":"ELECT_MASTER_EVENT","newMasterElected":false}',
+    ),
+    (
+        CleanBrokerData("b", frozenset({1})),
+        b'\0\x05{"brokerIdSetToClean":[1],"brokerName":"b","eventType":"CLEAN_BROKER_DATA_EVENT"}',
+    ),
+    (
+        UpdateBrokerAddress("b", "c", "1.2.3.4:6", 1),
+        b'\0\x06{"brokerAddress":"1.2.3.4:6","brokerId":1,"brokerName":"b","clusterName":"c",'
+        b'"eventType":"UPDATE_BROKER_ADDRESS"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "data"), EVENT_BYTES)
+def test_events_are_java_s_bytes(event: Event, data: bytes) -> None:
+    assert encode(event) == data
+    assert decode(data) == event
+
+
+def test_entries_that_are_no_events_change_nothing_and_nonsense_is_refused() -> None:
+    assert decode(b"") is None
+    assert decode(b"\0\x04{}") is None
+    for data in (b"\0", b"\0\x03", b"\0\x03{", b'\0\x03{"brokerName":[]}', b"\0\x03" + b"[" * 100_000):
+        with pytest.raises(RemoteProtocolError):
+            decode(data)
+
+
+class Groups(ReplicaGroups):
+    """Groups with a liveness that tests set, where verdicts take effect at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: dict[int, LiveInfo] = {}
+
+    def alive(self, _cluster: str, _name: str, broker_id: int) -> LiveInfo | None:
+        return self.living.get(broker_id)
+
+    def carry_out(self, verdict: Verdict) -> Verdict:
+        for event in verdict.events:
+            self.apply(event)
+        return verdict
+
+    def elect(self, broker_id: int, *, designate: bool = False, unclean: bool = False) -> Verdict:
+        return self.carry_out(
+            rules.elect_master(self, "b", broker_id, designate=designate, unclean=unclean, alive=self.alive)
+        )
+
+    def alter(
+        self, ids: set[int], *, master: int = 1, epoch: int | None = None, set_epoch: int | None = None
+    ) -> Verdict:
+        group = self.groups["b"]
+        return self.carry_out(
+            rules.alter_sync_state_set(
+                self,
+                "b",
+                master,
+                group.master_epoch if epoch is None else epoch,
+                frozenset(ids),
+                group.sync_state_set_epoch if set_epoch is None else set_epoch,
+                self.alive,
+            )
+        )
+
+
+@pytest.fixture
+def groups() -> Groups:
+    """Group b of cluster c with replicas 1, 2, 3, all alive, nobody elected."""
+    found = Groups()
+    for one in (1, 2, 3):
+        assert rules.next_broker_id(found, "b") == one
+        found.carry_out(rules.apply_broker_id(found, "c", "b", one, f"1.1.1.{one}:1;t{one}"))
+        found.living[one] = LiveInfo(1, 100 * one)
+    return found
+
+
+def test_ids_are_handed_out_once_and_again_to_the_same_replica(groups: Groups) -> None:
+    assert rules.apply_broker_id(groups, "c", "b", 2, "1.1.1.2:1;t2").code == ResponseCode.SUCCESS
+    stolen = rules.apply_broker_id(groups, "c", "b", 2, "9.9.9.9:1;x")
+    assert stolen.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    assert (
+        rules.apply_broker_id(groups, "c", "new", 2, "a;1").code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+    )
+    assert groups.groups["b"].next_broker_id == 4
+
+
+def test_the_first_to_ask_becomes_the_first_master(groups: Groups) -> None:
+    verdict = groups.elect(2)
+    assert verdict.view is not None
+    assert (verdict.view.master_id, verdict.view.master_epoch, verdict.view.sync_state_set_epoch) == (2, 1, 1)
+    assert verdict.view.master_address == "1.1.1.2:1"
+    again = groups.elect(1)
+    assert again.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    assert again.view is not None
+    assert again.view.master_id == 2
+    assert groups.groups["b"].master_epoch == 1
+
+
+def test_only_members_of_the_sync_state_set_are_elected(groups: Groups) -> None:
+    groups.elect(1)
+    groups.alter({1, 2})
+    del groups.living[1]
+    assert groups.elect(rules.ANY_BROKER).view.master_id == 2  # type: ignore[union-attr]
+    assert groups.groups["b"].sync_state_set == {2}
+    del groups.living[2]
+    lost = groups.elect(rules.ANY_BROKER)
+    assert lost.code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+    group = groups.groups["b"]
+    assert (group.master_id, group.master_epoch, group.sync_state_set) == (None, 3, {2})
+    assert groups.elect(3).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert groups.elect(3, unclean=True).view.master_id == 3  # type: ignore[union-attr]
+
+
+def test_the_newest_log_wins_then_the_lowest_priority(groups: Groups) -> None:
+    groups.elect(1)
+    groups.alter({1, 2, 3})
+    del groups.living[1]
+    groups.living[2] = LiveInfo(2, 10)
+    groups.living[3] = LiveInfo(1, 5_000_000_000)
+    assert groups.elect(rules.ANY_BROKER).view.master_id == 2  # type: ignore[union-attr]
+    groups.alter({2, 3}, master=2)
+    groups.living = {3: LiveInfo(1, 7, 5), 1: LiveInfo(1, 7, 4)}
+    groups.groups["b"].sync_state_set = frozenset({1, 3})
+    assert groups.elect(rules.ANY_BROKER).view.master_id == 1  # type: ignore[union-attr]
+
+
+def test_a_designated_replica_must_be_alive_and_in_sync(groups: Groups) -> None:
+    groups.elect(1)
+    groups.alter({1, 2})
+    assert groups.elect(3, designate=True).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert groups.elect(1, designate=True).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    assert groups.elect(2, designate=True).view.master_id == 2  # type: ignore[union-attr]
+
+
+def test_the_sync_state_set_changes_only_by_its_master_of_this_epoch(groups: Groups) -> None:
+    groups.elect(1)
+    assert groups.alter({1}).code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+    assert groups.alter({1, 2}, master=2).code == ResponseCode.CONTROLLER_INVALID_MASTER
+    assert groups.alter({1, 2}, epoch=7).code == ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
+    assert groups.alter({1, 2}, set_epoch=7).code == ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    assert groups.alter({1, 9}).code == ResponseCode.CONTROLLER_INVALID_REPLICAS
+    assert groups.alter({2, 3}).code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+    del groups.living[3]
+    assert groups.alter({1, 3}).code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
+    verdict = groups.alter({1, 2})
+    assert verdict.view is not None
+    assert (verdict.view.sync_state_set, verdict.view.sync_state_set_epoch) == ({1, 2}, 2)
+
+
+def test_a_replica_that_registers_learns_a_living_master_and_its_new_address_is_kept(groups: Groups) -> None:
+    groups.elect(1)
+    verdict = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive))
+    assert verdict.view is not None
+    assert verdict.view.master_id == 1
+    assert groups.groups["b"].replicas[2].address == "5.5.5.5:1"
+    del groups.living[1]
+    verdict = rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive)
+    assert verdict.view is not None
+    assert verdict.view.master_id is None
+    unknown = rules.register_broker(groups, "c", "b", 8, "x", groups.alive)
+    assert unknown.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+
+
+def test_only_the_dead_are_cleaned(groups: Groups) -> None:
+    groups.elect(1)
+    invalid = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+
+    def clean(ids: str | None, *, living_too: bool = False) -> Verdict:
+        return groups.carry_out(
+            rules.clean_broker_data(groups, "c", "b", ids, living_too=living_too, alive=groups.alive)
+        )
+
+    assert clean("2").code == invalid
+    assert clean("2;x").code == invalid
+    assert clean(None).code == invalid
+    del groups.living[2]
+    assert clean("2").code == ResponseCode.SUCCESS
+    assert set(groups.groups["b"].replicas) == {1, 3}
+    assert clean("1", living_too=True).code == ResponseCode.SUCCESS
+    assert groups.get("b") is None
+    assert clean(None).code == invalid
+
+
+def test_a_group_whose_master_is_dead_needs_an_election_once_somebody_lives(groups: Groups) -> None:
+    def needs(*, unclean: bool = False) -> bool:
+        return rules.needs_election(groups, groups.alive, unclean=unclean) == ["b"]
+
+    assert not needs(), "nobody has asked to be its first master"
+    groups.elect(1)
+    assert not needs()
+    del groups.living[1]
+    assert needs()
+    groups.living.clear()
+    assert not needs()
+
+
+def test_a_group_left_without_a_master_gets_one_when_a_member_of_its_set_lives(groups: Groups) -> None:
+    groups.elect(1)
+    groups.alter({1, 2})
+    groups.living = {3: LiveInfo(1, 300)}
+    assert groups.elect(rules.ANY_BROKER).code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
+    assert groups.groups["b"].master_id is None
+    assert rules.needs_election(groups, groups.alive, unclean=False) == []
+    assert rules.needs_election(groups, groups.alive, unclean=True) == ["b"]
+    groups.living[2] = LiveInfo(1, 200)
+    assert rules.needs_election(groups, groups.alive, unclean=False) == ["b"]
+    assert groups.elect(rules.ANY_BROKER).code == ResponseCode.SUCCESS
+    assert groups.groups["b"].master_id == 2
+
+
+def test_what_a_master_asked_before_it_registers_anew_no_longer_counts(groups: Groups) -> None:
+    """A change of the SyncStateSet on its way when the master restarts must not come true behind its back: it
+    would acknowledge alone while another counts as in sync."""
+    groups.elect(1)
+    before = groups.groups["b"].sync_state_set_epoch
+    verdict = groups.carry_out(rules.register_broker(groups, "c", "b", 1, "1.1.1.1:1", groups.alive))
+    assert verdict.view is not None
+    assert verdict.view.sync_state_set_epoch == before + 1
+    assert groups.groups["b"].sync_state_set_epoch == before + 1
+    late = groups.alter({1, 2}, set_epoch=before)
+    assert late.code == ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+    assert groups.alter({1, 2}).code == ResponseCode.SUCCESS
+    slave = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "1.1.1.2:1", groups.alive))
+    assert slave.events == []

@@ -1,0 +1,151 @@
+"""The log on disk behaves as the log in memory, and survives being closed, cut and garbled."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from epochmq_dledger.core.log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
+from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+
+FILE_SIZE = 1024
+INDEX_FILE_SIZE = 32 * 16
+
+
+def opened(folder: Path) -> FileLog:
+    log = FileLog(folder, FILE_SIZE, INDEX_FILE_SIZE)
+    log.open()
+    return log
+
+
+def same(log: FileLog, model: MemoryLog) -> None:
+    assert (log.begin_index, log.end_index, log.end_term) == (
+        model.begin_index,
+        model.end_index,
+        model.end_term,
+    )
+    for entry in model.entries:
+        assert log.entry(entry.index) == entry
+        assert log.term(entry.index) == entry.term
+    assert log.entry(log.end_index + 1) is None
+    if model.entries:
+        assert log.end_pos == model.end_pos
+
+
+def grow(rng: random.Random, model: MemoryLog, count: int, term: int) -> list[DLedgerEntry]:
+    entries = []
+    end_index, end_pos = model.end_index, model.end_pos
+    for _ in range(count):
+        end_index += 1
+        entry = make_entry(end_index, term, rng.randbytes(rng.randint(0, 300)), end_pos, FILE_SIZE)
+        end_pos = entry.pos + entry.size
+        entries.append(entry)
+    return entries
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_history_of_appends_cuts_and_restarts_equals_the_model(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log, model, term = opened(tmp_path), MemoryLog(), 1
+    for _ in range(60):
+        action = rng.random()
+        if action < 0.6:
+            entries = grow(rng, model, rng.randint(1, 6), term)
+            log.append(entries)
+            model.append(entries)
+        elif action < 0.75 and model.entries:
+            end = rng.randint(model.begin_index - 1, model.end_index)
+            log.truncate(end)
+            model.truncate(end)
+            term += 1
+        elif action < 0.8:
+            entry = make_entry(rng.randint(20, 90), term, rng.randbytes(50), rng.randint(0, 9000), FILE_SIZE)
+            log.reset(entry)
+            model.reset(entry)
+        else:
+            sync_and_close(log.take_dirty())
+            log.close()
+            log = opened(tmp_path)
+        same(log, model)
+    log.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_log_cut_or_garbled_at_any_byte_recovers_to_a_whole_prefix(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(rng, model, 12, 1)
+    log.append(entries)
+    log.close()
+    victim = rng.choice(entries)
+    at = victim.pos + rng.randrange(44 if seed % 2 else 8)
+    with (tmp_path / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
+        file.seek(at % FILE_SIZE)
+        rest = FILE_SIZE - at % FILE_SIZE
+        file.write(bytes(rest) if seed % 3 else rng.randbytes(min(rest, 60)))
+    log = opened(tmp_path)
+    count = log.end_index + 1
+    assert victim.index <= count <= len(entries)
+    for entry in entries[: victim.index]:
+        assert log.entry(entry.index) == entry
+    log.close()
+
+
+def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(random.Random(1), model, 9, 1)
+    log.append(entries)
+    model.append(entries)
+    log.close()
+    for path in (tmp_path / "index").iterdir():
+        path.write_bytes(bytes(INDEX_FILE_SIZE))
+    log = opened(tmp_path)
+    same(log, model)
+    log.close()
+
+
+def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(random.Random(2), model, 9, 1)
+    log.append(entries)
+    log.truncate(3)
+    log.close()
+    data = b"".join(path.read_bytes() for path in sorted((tmp_path / "data").iterdir()))
+    assert encode_entry(entries[4])[:48] not in data
+    log = opened(tmp_path)
+    assert log.end_index == 3
+    log.close()
+
+
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(random.Random(3), model, 3, 1)
+    log.append(entries)
+    model.append(entries)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("epochmq_dledger.store.segments.os.pwrite", full)
+        with pytest.raises(LogFullError):
+            log.append(grow(random.Random(4), model, 2, 1))
+    same(log, model)
+    log.close()
+
+
+def test_term_vote_and_checkpoint_survive(tmp_path: Path) -> None:
+    assert load_vote(tmp_path) == (0, None)
+    assert load_committed(tmp_path) == -1
+    save_vote(tmp_path, 7, "n1")
+    save_vote(tmp_path, 8, None)
+    save_checkpoint(tmp_path, 12, 10)
+    assert load_vote(tmp_path) == (8, None)
+    assert load_committed(tmp_path) == 10
+    (tmp_path / "currterm").write_text("")
+    assert load_vote(tmp_path) == (7, "n1")

@@ -1,0 +1,252 @@
+"""Three peers on loopback append, hand over, survive restarts, and answer as DLedger does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from epochmq_dledger.core.types import Role, Settings
+from epochmq_dledger.peer import DLedgerPeer, NotAppended
+from epochmq_dledger.service import DLedgerService, parse_peers
+from epochmq_protocol.dledger import (
+    AppendEntryRequest,
+    AppendEntryResponse,
+    DLedgerEntry,
+    DLedgerRequestCode,
+    DLedgerResponseCode,
+    GetEntriesRequest,
+    GetEntriesResponse,
+    MetadataRequest,
+    MetadataResponse,
+    PushEntryRequest,
+    RequestOrResponse,
+    decode_body,
+    encode_body,
+)
+from epochmq_protocol.frame import Command
+from epochmq_protocol.frame import request as make_request
+from epochmq_protocol.transport.client import RemotingClient, split_address
+from epochmq_protocol.transport.server import RemotingServer
+
+HOST = "127.58.0.1"
+
+
+@dataclass
+class Running:
+    """One peer with its port and its client."""
+
+    peer: DLedgerPeer
+    server: RemotingServer
+    client: RemotingClient
+    applied: list[DLedgerEntry] = field(default_factory=list)
+
+    async def stop(self) -> None:
+        await self.server.stop(0.5)
+        await self.peer.stop()
+        await self.client.close()
+
+
+class Group:
+    """Peers n0, n1, n2, each in a folder of its own."""
+
+    def __init__(self, folder: Path, ports: list[int], *, flush_async: bool = False) -> None:
+        self.folder = folder
+        self.flush_async = flush_async
+        self.addresses = {f"n{i}": f"{HOST}:{port}" for i, port in enumerate(ports)}
+        self.running: dict[str, Running] = {}
+
+    async def start(self, name: str) -> None:
+        settings = Settings(
+            group="g",
+            self_id=name,
+            peers=tuple(self.addresses),
+            file_size=1 << 16,
+            heartbeat_interval_ms=100,
+            vote_interval_min_ms=50,
+            vote_interval_max_ms=150,
+        )
+        client = RemotingClient()
+        applied: list[DLedgerEntry] = []
+        peer = DLedgerPeer(
+            settings,
+            self.addresses,
+            self.folder / name,
+            client,
+            apply=applied.append,
+            flush_async=self.flush_async,
+        )
+        server = RemotingServer(DLedgerService(peer).handlers())
+        peer.start()
+        await server.start(*split_address(self.addresses[name]))
+        self.running[name] = Running(peer, server, client, applied)
+
+    async def stop(self, name: str) -> None:
+        await self.running.pop(name).stop()
+
+    async def leader(self) -> DLedgerPeer:
+        def find() -> DLedgerPeer | None:
+            leading = [r.peer for r in self.running.values() if r.peer.role is Role.LEADER]
+            return max(leading, key=lambda peer: peer.term, default=None)
+
+        await until(lambda: find() is not None)
+        found = find()
+        assert found is not None
+        return found
+
+    async def ask(self, name: str, code: int, request: RequestOrResponse) -> bytes:
+        client = self.running[name].client
+        answer = await client.call(self.addresses[name], make_request(code, body=encode_body(request)))
+        assert answer.code == 200
+        return answer.body
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Waits for a condition; fails when it does not come."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (peers have no event for what tests ask)
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Group]:
+    found = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)])
+    for name in found.addresses:
+        await found.start(name)
+    yield found
+    for name in list(found.running):
+        await found.stop(name)
+
+
+async def test_what_is_appended_is_applied_by_all_in_order(group: Group) -> None:
+    leader = await group.leader()
+    appended = await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(300)))
+    assert [one.index for one in appended] == list(range(appended[0].index, appended[0].index + 300))
+    for running in group.running.values():
+        await until(lambda running=running: len(running.applied) == appended[-1].index + 1)
+        assert [entry.body for entry in running.applied if entry.body] == [b"%d" % i for i in range(300)]
+
+
+async def test_proposals_of_one_turn_are_pushed_together(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await group.leader()
+    await leader.propose(b"first")
+    pushed: list[int] = []
+    call = leader._client.call
+
+    async def counted(address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        if command.code == DLedgerRequestCode.PUSH:
+            pushed.append(len(decode_body(PushEntryRequest, command.body).entries))
+        return await call(address, command, timeout_ms)
+
+    monkeypatch.setattr(leader._client, "call", counted)
+    await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(100)))
+    assert max(pushed) == 100
+    assert len(pushed) <= 4
+
+
+async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    group = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)], flush_async=True)
+    for _ in range(2):
+        for name in group.addresses:
+            await group.start(name)
+        leader = await group.leader()
+        await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(200)))
+        for name in list(group.running):
+            await group.stop(name)
+    await group.start("n0")
+    log = group.running["n0"].peer.log
+    bodies = [entry.body for i in range(log.end_index + 1) if (entry := log.entry(i)) and entry.body]
+    assert bodies == [b"%d" % i for i in range(200)] * 2
+    await group.stop("n0")
+
+
+async def test_a_group_goes_on_without_its_leader_and_takes_it_back(group: Group) -> None:
+    leader = await group.leader()
+    await leader.propose(b"one")
+    await group.stop(leader.settings.self_id)
+    successor = await group.leader()
+    await successor.propose(b"two")
+    await group.start(leader.settings.self_id)
+    back = group.running[leader.settings.self_id]
+    await until(lambda: [entry.body for entry in back.applied if entry.body] == [b"one", b"two"])
+
+
+async def test_a_peer_restarts_with_its_log_term_and_applied_entries(group: Group) -> None:
+    leader = await group.leader()
+    await leader.propose(b"kept")
+    term = leader.term
+    for name in list(group.running):
+        await group.stop(name)
+    for name in group.addresses:
+        await group.start(name)
+    leader = await group.leader()
+    assert leader.term > term
+    await leader.propose(b"more")
+    for running in group.running.values():
+        await until(lambda running=running: [e.body for e in running.applied if e.body] == [b"kept", b"more"])
+
+
+async def test_reads_are_proven_and_refused_elsewhere(group: Group) -> None:
+    leader = await group.leader()
+    appended = await leader.propose(b"x")
+    assert await leader.read_index() >= appended.index
+    other = next(r.peer for r in group.running.values() if r.peer is not leader)
+    with pytest.raises(NotAppended) as refused:
+        await other.read_index()
+    assert refused.value.code is DLedgerResponseCode.NOT_LEADER
+    with pytest.raises(NotAppended):
+        await other.propose(b"y")
+
+
+async def test_leadership_is_handed_over_on_request(group: Group) -> None:
+    leader = await group.leader()
+    await leader.propose(b"x")
+    other = next(name for name in group.running if name != leader.settings.self_id)
+    await leader.transfer(other)
+    await until(lambda: group.running[other].peer.role is Role.LEADER)
+    await group.running[other].peer.propose(b"y")
+
+
+async def test_clients_append_read_and_ask_as_with_dledger(group: Group) -> None:
+    leader = await group.leader()
+    name = leader.settings.self_id
+    await leader.propose(b"first")
+
+    def addressed(request: RequestOrResponse, to: str) -> RequestOrResponse:
+        request.group, request.remote_id = "g", to
+        return request
+
+    data = await group.ask(name, DLedgerRequestCode.APPEND, addressed(AppendEntryRequest(body=b"hi"), name))
+    appended = decode_body(AppendEntryResponse, data)
+    assert appended.code == DLedgerResponseCode.SUCCESS
+    get = addressed(GetEntriesRequest(begin_index=appended.index), name)
+    got = decode_body(GetEntriesResponse, await group.ask(name, DLedgerRequestCode.GET, get))
+    assert [(entry.index, entry.pos, entry.body) for entry in got.entries] == [
+        (appended.index, appended.pos, b"hi")
+    ]
+    metadata = await group.ask(name, DLedgerRequestCode.METADATA, addressed(MetadataRequest(), name))
+    known = decode_body(MetadataResponse, metadata)
+    assert (known.leader_id, known.peers) == (name, group.addresses)
+
+    other = next(one for one in group.running if one != name)
+    request = addressed(AppendEntryRequest(body=b"hi"), other)
+    refused = decode_body(AppendEntryResponse, await group.ask(other, DLedgerRequestCode.APPEND, request))
+    assert refused.code == DLedgerResponseCode.NOT_LEADER
+    assert refused.leader_id == name
+    astray = AppendEntryRequest(group="other", remote_id=name)
+    refused = decode_body(AppendEntryResponse, await group.ask(name, DLedgerRequestCode.APPEND, astray))
+    assert refused.code == DLedgerResponseCode.UNKNOWN_GROUP
+
+
+def test_peers_may_have_dashes_in_their_hosts() -> None:
+    assert parse_peers("n0-my-host-0.svc:1;n1-b:2;") == {"n0": "my-host-0.svc:1", "n1": "b:2"}
+    for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-a:1;n0-b:2", "-a:1"):
+        with pytest.raises(ValueError, match=r"expected|twice"):
+            parse_peers(wrong)

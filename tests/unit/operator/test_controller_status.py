@@ -1,0 +1,146 @@
+"""What is asked of controllers, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from epochmq_operator.local.readiness import ControllerFigures, Readiness, ask
+from epochmq_operator.local.replica_groups import replica_groups
+from epochmq_operator.render import ControllerProbe
+from epochmq_protocol.bodies import BrokerReplicasInfo, ReplicaIdentity, ReplicasInfo, to_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer, ServerSettings
+from tests.support.net import free_port, loopback
+
+PAGE = 2
+
+
+class FakeController:
+    """Answers as a leader of many groups, a page of two names at a time; `ext` is what it says of itself."""
+
+    def __init__(self) -> None:
+        self.ext: dict[str, str] = {"group": "q", "term": "7", "committedIndex": "42", "isLeader": "true"}
+        self.groups = ["a", "b", "c", "d", "e"]
+        self.leads = True
+        self.address = ""
+
+    def metadata(self, _: Connection, command: Command) -> Command:
+        """1005."""
+        ext = dict(self.ext)
+        after = (command.ext or {}).get("brokerNamesAfter")
+        if after is not None:
+            ext["brokerNames"] = json.dumps([name for name in self.groups if name > after][:PAGE])
+        return response(command, ResponseCode.SUCCESS, ext=ext)
+
+    def sync_state(self, _: Connection, command: Command) -> Command:
+        """1006."""
+        if not self.leads:
+            return response(command, ResponseCode.CONTROLLER_NOT_LEADER, "not me")
+        body = BrokerReplicasInfo()
+        for name in json.loads(command.body):
+            info = ReplicasInfo(2, "h:2", 3, 4)
+            info.in_sync_replicas = [ReplicaIdentity(name, 2, "h:2", True)]
+            info.not_in_sync_replicas = [ReplicaIdentity(name, 1, "h:1", False)]
+            body.replicas_info_table[name] = info
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+@asynccontextmanager
+async def running(fake: FakeController) -> AsyncIterator[RemotingClient]:
+    """The fake at `fake.address`, and somebody to ask it with."""
+    handlers = {
+        RequestCode.CONTROLLER_GET_METADATA_INFO: fake.metadata,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: fake.sync_state,
+    }
+    server = RemotingServer(
+        {int(code): handler for code, handler in handlers.items()}, settings=ServerSettings()
+    )
+    host = loopback(61)
+    port = free_port(host, beside=())
+    client = RemotingClient()
+    await server.start(host, port)
+    fake.address = f"{host}:{port}"
+    try:
+        yield client
+    finally:
+        await client.close()
+        await server.stop(1)
+
+
+ELSEWHERE = "127.0.0.9:9878"
+
+
+@pytest.mark.parametrize(
+    ("ext", "expected"),
+    [
+        (
+            {"controllerLeaderAddress": "self"},
+            Readiness(True, "", None, {}, ControllerFigures("leader", "self", 7, 42)),
+        ),
+        (
+            {"controllerLeaderAddress": ELSEWHERE, "isLeader": "false"},
+            Readiness(True, "", None, {}, ControllerFigures("follower", ELSEWHERE, 7, 42)),
+        ),
+        (
+            {"isLeader": "false", "term": "x", "committedIndex": ""},
+            Readiness(False, "no leader yet", None, {}, ControllerFigures("candidate", None, None, None)),
+        ),
+        (
+            {"controllerLeaderAddress": "self", "isLeader": "false", "committedIndex": "-1"},
+            Readiness(
+                False,
+                "elected, has not applied its log yet",
+                None,
+                {},
+                ControllerFigures("candidate", "self", 7, -1),
+            ),
+        ),
+        (
+            {"controllerLeaderAddress": "self", "group": "other"},
+            Readiness(
+                False, "it is a controller of other", None, {}, ControllerFigures("leader", "self", 7, 42)
+            ),
+        ),
+    ],
+    ids=["leader", "follower", "no leader", "elected", "another group"],
+)
+async def test_a_controller_is_ready_when_it_knows_who_leads(
+    ext: dict[str, str], expected: Readiness
+) -> None:
+    fake = FakeController()
+    fake.ext |= ext
+    async with running(fake) as client:
+        if fake.ext.get("controllerLeaderAddress") == "self":
+            fake.ext["controllerLeaderAddress"] = fake.address
+        found = await ask(client, ControllerProbe(fake.address, "q", None))
+        text = repr(found).replace(fake.address, "self")
+        assert text == repr(expected)
+        nowhere = ControllerProbe(fake.address, "q", "127.0.0.1:1")
+        assert not (await ask(client, nowhere)).ready
+
+
+async def test_all_groups_are_listed_page_by_page() -> None:
+    fake = FakeController()
+    async with running(fake) as client:
+        found = await replica_groups(client, fake.address)
+    assert [group.broker_name for group in found] == ["a", "b", "c", "d", "e"]
+    first = found[0]
+    assert (first.master_id, first.master_address, first.master_epoch) == (2, "h:2", 3)
+    assert (first.sync_state_set_epoch, first.sync_state_set) == (4, [2])
+    assert [(r.broker_id, r.alive, r.in_sync) for r in first.replicas] == [(1, False, False), (2, True, True)]
+
+
+async def test_a_leader_that_is_none_any_more_is_an_error_and_one_that_lists_nothing_keeps_nothing() -> None:
+    fake = FakeController()
+    async with running(fake) as client:
+        fake.leads = False
+        with pytest.raises(EpochMQError, match="not me"):
+            await replica_groups(client, fake.address)
+        fake.groups = []
+        assert await replica_groups(client, fake.address) == []

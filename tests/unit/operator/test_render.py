@@ -1,0 +1,159 @@
+"""From a group to its pods. The golden files under `golden/` are what a change of the renderer is reviewed
+by; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from epochmq_operator.render import WAITS_FOR, Component, Place, Pod, pods_of, render
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group, load
+from epochmq_protocol import properties
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def group_of(text: str) -> BrokerGroup:
+    (group,) = load([("f", dedent(text))]).broker_groups
+    return group
+
+
+def controllers_of(text: str) -> ControllerGroup:
+    (group,) = load([("f", dedent(text))]).controller_groups
+    return group
+
+
+def places_for(group: Group) -> dict[str, Place]:
+    return {
+        identity.name: Place(
+            address=f"127.200.1.{number}",
+            bind_address=f"127.200.1.{number}",
+            config_directory=f"/run/{identity.name}",
+            volumes={volume: f"/volumes/{identity.name}/{volume}" for volume in identity.volumes},
+        )
+        for number, identity in enumerate(pods_of(group), 1)
+    }
+
+
+def rendered(group: Group) -> tuple[Pod, ...]:
+    return render(group, places_for(group))
+
+
+FULL = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: eu-orders, namespace: shop}
+spec:
+  replicas: 1
+  brokerName: Orders_EU
+  cluster: Shop
+  config:
+    flushDiskType: SYNC_FLUSH
+    deleteWhen: "04"
+    maxMessageSize: 65536
+    autoCreateTopicEnable: false
+    messageDelayLevel: 1s 5s
+"""
+
+
+APART = """\
+apiVersion: epochmq.io/v1alpha1
+kind: ControllerGroup
+metadata: {name: eu, namespace: shop}
+spec:
+  replicas: 1
+  nameserver: {embedded: false}
+  config:
+    writeLeaseMs: 900
+    enableElectUncleanMaster: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("orders", (EXAMPLES / "orders.yaml").read_text()),
+        ("full", FULL),
+        ("controllers", (EXAMPLES / "controllers.yaml").read_text()),
+        ("apart", APART),
+    ],
+    ids=["orders", "full", "controllers", "apart"],
+)
+def test_the_pods_of_a_group_are_those_of_the_golden_file(name: str, text: str) -> None:
+    (group,) = load([(name, text)]).groups
+    pods = [dataclasses.asdict(pod) for pod in rendered(group)]
+    for file in (file for pod in pods for file in pod["config_files"]):
+        file["text"] = file["text"].splitlines()
+    found = json.dumps(pods, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("EPOCHMQ_UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_nameservers_come_before_the_brokers_that_register_with_them() -> None:
+    pods = rendered(group_of(FULL))
+    assert [pod.component for pod in pods] == [Component.NAMESERVER, Component.BROKER]
+    assert pods[1].probe.nameservers == (pods[0].port("remoting"),)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("embedded", [True, False])
+def test_each_controller_knows_all_and_has_an_address_and_a_volume_of_its_own(
+    replicas: int, embedded: bool
+) -> None:
+    text = APART.replace("replicas: 1", f"replicas: {replicas}").replace("false", str(embedded).lower())
+    pods = rendered(controllers_of(text))
+    controllers = [pod for pod in pods if pod.component is Component.CONTROLLER]
+    read = [properties.parse(pod.config_files[0].text) for pod in controllers]
+    peers = ";".join(f"n{pod.ordinal}-{pod.port('remoting')}" for pod in controllers)
+    assert [file["controllerDLegerPeers"] for file in read] == [peers] * replicas
+    assert [file["controllerDLegerSelfId"] for file in read] == [f"n{n}" for n in range(replicas)]
+    assert len({file["controllerStorePath"] for file in read}) == replicas
+    assert len(pods) == (replicas if embedded else 2 * replicas)
+    verb = "nameserver" if embedded else "controller"
+    assert {pod.args[0] for pod in controllers} == {verb}
+
+
+def test_only_brokers_wait_for_others_for_a_controller_is_ready_with_a_quorum_alone() -> None:
+    assert [component for component, others in WAITS_FOR.items() if others] == [Component.BROKER]
+
+
+def test_rendering_is_the_same_whatever_the_order_of_the_keys() -> None:
+    head = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: a}\n"
+    one = group_of(head + "spec: {replicas: 1, config: {a: 1, b: 2}}\n")
+    other = group_of(head + "spec: {config: {b: 2, a: 1}, replicas: 1}\n")
+    assert rendered(one) == rendered(other)
+
+
+def test_a_configuration_file_says_what_the_spec_says() -> None:
+    values: dict[str, str | int | float | bool] = {
+        "a": "C:\\data\\",
+        "b": " x = y # z ",
+        "c": "two\nlines",
+        "d": True,
+        "e": 0.5,
+        "f": "größe",
+        "g": "",
+    }
+    group = group_of(FULL)
+    group = group.model_copy(update={"spec": group.spec.model_copy(update={"config": values})})
+    (config,) = rendered(group)[1].config_files
+    read = properties.parse(config.text)
+    assert {key: read[key] for key in values} == {
+        key: "true" if value is True else str(value) for key, value in values.items()
+    }
+    assert read["storePathCommitLog"] == "/volumes/eu-orders-broker-0/store/commitlog"
+
+
+def test_names_of_pods_fit_into_what_kubernetes_allows() -> None:
+    group = group_of(FULL.replace("eu-orders", "a" * 40))
+    for pod in rendered(group):
+        workload = pod.name.rpartition("-")[0]
+        assert max(len(pod.name), len(f"{workload}-0123456789")) <= 63

@@ -1,0 +1,340 @@
+"""What a document may say, and how it is told what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, ResourceError, load, show
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: orders}\n"
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(ResourceError) as caught:
+        load([("f.yaml", dedent(text))])
+    lines = str(caught.value).split("\n")
+    assert len(lines) == len(caught.value.faults)
+    return lines
+
+
+def only(text: str) -> BrokerGroup:
+    (group,) = load([("f.yaml", dedent(text))]).broker_groups
+    return group
+
+
+def test_three_lines_of_spec_are_enough() -> None:
+    group = only(HEAD + "spec:\n  replicas: 1\n")
+    assert (group.name, group.broker_name, group.spec.cluster) == ("orders", "orders", "DefaultCluster")
+    assert group.metadata.namespace == "default"
+    assert group.spec.config == {}
+
+
+def test_the_example_loads() -> None:
+    path = ROOT / "examples" / "orders.yaml"
+    (group,) = load([(str(path), path.read_text())]).broker_groups
+    assert (group.name, group.spec.replicas) == ("orders", 1)
+
+
+def test_a_file_holds_any_number_of_documents_and_the_order_is_kept() -> None:
+    one = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
+    loaded = load([("a", "---\n" + one % "b" + "---\n---\n" + one % "a"), ("b", one % "c")])
+    assert [group.name for group in loaded.broker_groups] == ["b", "a", "c"]
+
+
+def test_what_the_api_server_adds_is_ignored() -> None:
+    group = only(
+        """\
+        apiVersion: epochmq.io/v1alpha1
+        kind: BrokerGroup
+        metadata:
+          name: orders
+          namespace: shop
+          uid: 1e04
+          generation: 3
+          annotations: {note: mine}
+        spec: {replicas: 1, brokerName: Orders_1, cluster: shop}
+        status: {phase: Ready, replicas: [1]}
+        """
+    )
+    assert (group.broker_name, group.metadata.namespace) == ("Orders_1", "shop")
+
+
+def test_a_loaded_group_dumps_to_what_loads_again() -> None:
+    group = only(HEAD + "spec: {replicas: 1, config: {a: 1, b: true, c: x, d: 0.5}}\n")
+    assert BrokerGroup.model_validate(group.model_dump(by_alias=True)) == group
+
+
+WHOLE = "expected a whole number of at least 1"
+SCALAR = "expected a string, a number, or true or false"
+# (the body of spec, each fault as "line: path and problem")
+SPEC_FAULTS = [
+    ('replicas: "1"', f'5: spec.replicas: "1", {WHOLE}'),
+    ("replicas: 0", f"5: spec.replicas: 0, {WHOLE}"),
+    ("replicas: true", f"5: spec.replicas: true, {WHOLE}"),
+    (
+        "replicas: 3",
+        "5: spec.replicas: 3, expected 1: more than one replica needs brokers under controllers, which is "
+        "not there yet",
+    ),
+    (
+        "replica: 1",
+        f"4: spec.replicas: missing, {WHOLE}",
+        "5: spec.replica: unknown field, expected replicas (is it a misspelling?)",
+    ),
+    (
+        "replicas: 1\n  storage: {}",
+        "6: spec.storage: unknown field, expected one of replicas, brokerName, cluster, "
+        "controllerGroup, config",
+    ),
+    *(
+        (
+            f"replicas: 1\n  controllerGroup: {value}",
+            f"6: spec.controllerGroup: {value}, expected no such field: brokers under controllers are not "
+            "there yet",
+        )
+        for value in ('"controllers"', "7")
+    ),
+    (
+        "replicas: 1\n  brokerName: a b",
+        "6: spec.brokerName: \"a b\", expected letters, digits, '-', '_', '|' and '%', "
+        "at most 100 characters",
+    ),
+    (
+        "replicas: 1\n  config: [a]",
+        "6: spec.config: a list, expected a mapping of RocketMQ's broker keys to values",
+    ),
+    (
+        "replicas: 1\n  config:\n    flushDiskType: [a]\n    maxMessageSize: null",
+        f"7: spec.config.flushDiskType: a list, {SCALAR}",
+        f"8: spec.config.maxMessageSize: null, {SCALAR}",
+    ),
+    (
+        "replicas: 1\n  config:\n    1: x",
+        "7: spec.config.1: a key that is no string, expected one (quote it)",
+    ),
+    (
+        "replicas: 1\n  config: {a b: 2}",
+        "6: spec.config.a b: 2, expected a RocketMQ key: letters and digits, at most 100",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "expected"), [(spec, lines) for spec, *lines in SPEC_FAULTS])
+def test_each_fault_names_line_document_field_value_and_expectation(spec: str, expected: list[str]) -> None:
+    assert faults(f"{HEAD}spec:\n  {spec}\n") == [
+        f"f.yaml:{line}: document 1 (BrokerGroup orders): {problem}"
+        for line, _, problem in (text.partition(": ") for text in expected)
+    ]
+
+
+def test_a_key_given_twice_is_refused_for_yaml_would_drop_one() -> None:
+    assert faults(HEAD + "spec:\n  replicas: 1\n  replicas: 2\n") == [
+        "f.yaml:6: document 1: spec.replicas: given twice"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "owner"),
+    [
+        ("brokerId", "the replica's identity"),
+        ("brokerIP1", "the pod's address"),
+        ("listenPort", "the pod's ports"),
+        ("namesrvAddr", "the addresses of the group's nameservers"),
+        ("brokerName", "spec.brokerName"),
+        ("brokerClusterName", "spec.cluster"),
+        ("storePathRootDir", "the pod's volumes"),
+        ("storePathEpochFile", "the pod's volumes"),
+        ("enableControllerMode", "how the group's replicas elect a master"),
+    ],
+)
+def test_a_key_that_the_operator_owns_is_refused_by_name(key: str, owner: str) -> None:
+    assert faults(f"{HEAD}spec:\n  replicas: 1\n  config:\n    {key}: 7\n") == [
+        f"f.yaml:7: document 1 (BrokerGroup orders): spec.config.{key}: 7, expected no such key: "
+        f"the operator sets it, from {owner}"
+    ]
+
+
+OTHER_FAULTS = [
+    ("", "1: no documents, expected at least one BrokerGroup or ControllerGroup"),
+    ("# nothing\n---\n", "1: no documents, expected at least one BrokerGroup or ControllerGroup"),
+    ("\n- 1\n", "2: document 1: a list, expected a resource: a mapping with apiVersion, kind, …"),
+    ("kind: Pod\n", '1: document 1 (Pod): kind: "Pod", expected BrokerGroup or ControllerGroup'),
+    ("kind: [1]\n", "1: document 1: kind: a list, expected BrokerGroup or ControllerGroup"),
+    ("metadata: {}\n", "1: document 1: kind: missing, expected BrokerGroup or ControllerGroup"),
+    (
+        "a: [\n",
+        "2: not YAML: while parsing a flow node expected the node content, but found '<stream end>'",
+    ),
+    ("a: *b\n", "1: not YAML: found undefined alias 'b'"),
+    (
+        "a: !!python/name:os.system\n",
+        "1: not YAML: could not determine a constructor for the tag "
+        "'tag:yaml.org,2002:python/name:os.system'",
+    ),
+    ("[" * 5000, "1: not YAML: nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), OTHER_FAULTS)
+def test_what_is_no_resource_is_refused_in_one_line(text: str, expected: str) -> None:
+    assert faults(text) == [f"f.yaml:{expected}"]
+
+
+def test_kinds_that_this_version_does_not_run_are_refused_clearly() -> None:
+    (line,) = faults("apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroupAudit\nmetadata: {name: c}\n")
+    assert line == (
+        "f.yaml:2: document 1 (BrokerGroupAudit c): kind: BrokerGroupAudit is not supported: this version "
+        "has no audits; expected BrokerGroup or ControllerGroup"
+    )
+
+
+def test_another_api_version_is_refused() -> None:
+    (line,) = faults(HEAD.replace("v1alpha1", "v1") + "spec: {replicas: 1}\n")
+    assert line.endswith('apiVersion: "epochmq.io/v1", expected epochmq.io/v1alpha1')
+
+
+@pytest.mark.parametrize("name", ["Orders", "-a", "a-", "1a", "a_b", "a" * 41, "", "a\nb"])
+def test_a_name_that_no_pod_can_bear_is_refused(name: str) -> None:
+    (line,) = faults(f"{HEAD.replace('orders', show(name))}spec: {{replicas: 1}}\n")
+    assert f"metadata.name: {show(name)}, expected lower-case letters, digits, '-'," in line
+
+
+# controllers
+
+CONTROLLERS = HEAD.replace("BrokerGroup", "ControllerGroup")
+ODD = "expected 1, 3 or 5"
+EVEN = f"{ODD}: an even number of controllers bears no more failures than one fewer"
+CONTROLLER_FAULTS = [
+    *(
+        (f"replicas: {count}", f"5: spec.replicas: {count}, {ODD}")
+        for count in (0, -2, 7, 9, "true", '"3"', 3.0)
+    ),
+    *((f"replicas: {count}", f"5: spec.replicas: {count}, {EVEN}") for count in (2, 4, 6)),
+    ("nameserver: apart", '5: spec.nameserver: "apart", expected a mapping with embedded'),
+    (
+        "nameserver: {embedded: 1, embeded: true}",
+        "5: spec.nameserver.embedded: 1, expected true or false",
+        "5: spec.nameserver.embeded: unknown field, expected embedded (is it a misspelling?)",
+    ),
+    (
+        "brokerName: a",
+        "5: spec.brokerName: unknown field, expected one of replicas, nameserver, config",
+    ),
+    ("config: 7", "5: spec.config: 7, expected a mapping of RocketMQ's controller keys to values"),
+    (
+        "config: {mappedFileSize: 7, controllerDLegerPeers: x, brokerId: 1, writeLeaseMs: [1]}",
+        "5: spec.config.mappedFileSize: 7, expected no such key: the operator sets it, from the pod's "
+        "volumes",
+        '5: spec.config.controllerDLegerPeers: "x", expected no such key: the operator sets it, from the '
+        "addresses of the group's pods",
+        f"5: spec.config.writeLeaseMs: a list, {SCALAR}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "expected"), [(spec, lines) for spec, *lines in CONTROLLER_FAULTS])
+def test_each_fault_of_controllers_names_field_value_and_expectation(spec: str, expected: list[str]) -> None:
+    assert faults(f"{CONTROLLERS}spec:\n  {spec}\n") == [
+        f"f.yaml:{line}: document 1 (ControllerGroup orders): {problem}"
+        for line, _, problem in (text.partition(": ") for text in expected)
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "spec: {}\n", "spec: {replicas: 3}\n"])
+def test_controllers_are_three_with_nameservers_inside_unless_said_otherwise(text: str) -> None:
+    loaded = load([("f", CONTROLLERS + text)])
+    (found,) = loaded.controller_groups
+    assert loaded.groups == (found,)
+    assert (found.name, found.spec.replicas, found.spec.nameserver.embedded) == ("orders", 3, True)
+    assert found.spec.config == {}
+    assert ControllerGroup.model_validate(found.model_dump(by_alias=True)) == found
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_one_three_and_five_controllers_can_be_had_and_the_example_loads(replicas: int) -> None:
+    path = ROOT / "examples" / "controllers.yaml"
+    text = path.read_text().replace("replicas: 3", f"replicas: {replicas}")
+    (found,) = load([(str(path), text)]).controller_groups
+    assert (found.name, found.spec.replicas) == ("controllers", replicas)
+
+
+def test_controllers_and_brokers_of_one_name_would_share_pods_and_are_refused() -> None:
+    (line,) = faults(CONTROLLERS + "---\n" + HEAD + "spec: {replicas: 1}\n")
+    assert line.endswith('metadata.name: "orders" is the name of another group, at f.yaml:1')
+
+
+def test_two_groups_of_one_name_are_refused_with_both_places() -> None:
+    text = HEAD + "spec: {replicas: 1}\n"
+    with pytest.raises(ResourceError) as caught:
+        load([("a.yaml", text), ("b.yaml", text)])
+    assert str(caught.value) == (
+        'b.yaml:3: document 1 (BrokerGroup orders): metadata.name: "orders" is the name of another group, '
+        "at a.yaml:1"
+    )
+
+
+def test_faults_of_all_documents_of_all_files_are_reported_together() -> None:
+    bad = HEAD + "spec: {replicas: 0}\n"
+    with pytest.raises(ResourceError) as caught:
+        load([("a.yaml", bad + "---\n" + bad), ("b.yaml", "a: [")])
+    assert [(fault.file, fault.document) for fault in caught.value.faults] == [
+        ("a.yaml", 1),
+        ("a.yaml", 2),
+        ("b.yaml", None),
+    ]
+
+
+def test_aliases_that_multiply_are_read_once() -> None:
+    ten = [", ".join([f"*a{i - 1}"] * 10) for i in range(25)]
+    bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{ten[i]}]\n" for i in range(1, 25))
+    assert len(faults(HEAD + "spec: {replicas: 1}\n" + bomb)) == 25
+
+
+@given(st.text(max_size=200) | st.text(alphabet="ab:{}[]-&*!|>'\"#%,? \n\t01", max_size=80))
+def test_any_text_loads_or_is_refused(text: str) -> None:
+    try:
+        outcome: object = load([("f", text)])
+    except ResourceError as error:
+        outcome = error.faults
+    assert outcome
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+KINDS = st.sampled_from(["BrokerGroup", "ControllerGroup"])
+
+
+@given(
+    st.fixed_dictionaries(
+        {"apiVersion": st.just("epochmq.io/v1alpha1") | VALUES, "kind": KINDS | VALUES},
+        optional={
+            "metadata": st.fixed_dictionaries({}, optional={"name": st.just("orders") | VALUES}) | VALUES,
+            "spec": st.dictionaries(
+                st.sampled_from(["replicas", "brokerName", "cluster", "nameserver", "config", "x"]),
+                VALUES,
+                max_size=5,
+            )
+            | VALUES,
+        },
+    )
+)
+def test_any_document_loads_or_has_each_fault_in_one_printable_line(document: dict[str, object]) -> None:
+    try:
+        load([("f", yaml.safe_dump(document, allow_unicode=True))])
+        lines = ["loaded"]
+    except ResourceError as error:
+        lines = [str(fault) for fault in error.faults]
+    assert lines
+    assert not [line for line in lines if "\n" in line]

@@ -1,0 +1,190 @@
+"""Bodies: any bytes are a body or a body error, and fastjson's leniency is ours."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epochmq_protocol import bodies, fastjson, topics
+from epochmq_protocol.bodies import MessageQueue, from_json, to_json
+from epochmq_protocol.bodies_base import Body
+from epochmq_protocol.bodies_client import (
+    BatchAck,
+    ConsumeFromWhere,
+    ConsumeType,
+    HeartbeatData,
+    MessageModel,
+)
+from epochmq_protocol.errors import BodyError, ProtocolError, RemoteProtocolError, RequestError
+from tests.unit.protocol.golden import golden
+from tests.unit.protocol.test_fastjson import VALUES
+
+CLASSES = sorted(
+    {
+        value
+        for module in (bodies, topics)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct) and value is not Body
+    },
+    key=lambda cls: cls.__name__,
+)
+
+
+def _shaped(cls: type[Any]) -> st.SearchStrategy[Any]:
+    """Objects with the class's own names and anything as values."""
+    names = [field.encode_name for field in msgspec.structs.fields(cls)]
+    return st.dictionaries(st.sampled_from([*names, "other"]), VALUES, max_size=6)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_values_are_a_body_or_a_body_error(cls: type[Any], data: st.DataObject) -> None:
+    text = fastjson.dumps(data.draw(_shaped(cls) | VALUES))
+    try:
+        body = from_json(cls, text)
+    except BodyError:
+        return
+    again = from_json(cls, to_json(body))
+    assert to_json(again) == to_json(body)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@settings(max_examples=5, deadline=None)
+@given(data=st.binary(max_size=40))
+def test_any_bytes_are_a_body_or_a_body_error(cls: type[Any], data: bytes) -> None:
+    with contextlib.suppress(BodyError):
+        from_json(cls, data)
+
+
+@pytest.mark.parametrize("name", ["RegisterBrokerBody", "HeartbeatData", "ConsumeStats", "TopicRouteData"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_damaged_body_is_a_body_or_a_body_error(name: str, data: st.DataObject) -> None:
+    cls: type[Any] = getattr(bodies, name)
+    text = bytearray(
+        golden("bodies")[name]["full"].encode()
+        if name in golden("bodies")
+        else golden("route")["plain"].encode()
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(
+            st.sampled_from(list(b'{}[]":,019"ab\\$.\x00\xff'))
+        )
+    with contextlib.suppress(BodyError):
+        from_json(cls, bytes(text))
+
+
+def test_a_body_error_is_answered_as_a_request_and_closes_nothing() -> None:
+    with pytest.raises(BodyError) as caught:
+        from_json(bodies.KVTable, b'{"table":5}')
+    assert isinstance(caught.value, RequestError)
+    assert isinstance(caught.value, RemoteProtocolError)
+    assert isinstance(caught.value, ProtocolError)
+    assert (caught.value.code, caught.value.remark) == (1, "KVTable.table=5: expected an object")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"clientID":"c","heartbeatFingerprint":"7","withoutSub":"true"}',
+        "{clientID:'c',heartbeatFingerprint:7.0,isWithoutSub:1}",
+        '{"client_id":"c","HEARTBEATFINGERPRINT":7,"without-sub":true,"unknown":[1]}',
+    ],
+)
+def test_names_and_values_are_matched_as_loosely_as_fastjson_does(text: str) -> None:
+    assert from_json(HeartbeatData, text) == HeartbeatData("c", heartbeat_fingerprint=7, without_sub=True)
+
+
+def test_null_missing_and_empty_mean_the_default() -> None:
+    text = '{"clientID":null,"heartbeatFingerprint":"","producerDataSet":null,"consumerDataSet":[null]}'
+    assert from_json(HeartbeatData, text) == HeartbeatData()
+
+
+def test_enums_are_read_by_name_in_any_case_and_by_ordinal_as_the_c_client_sends_them() -> None:
+    text = '{"consumerDataSet":[{"groupName":"g","consumeType":%s,"messageModel":%s,"consumeFromWhere":%s}]}'
+    by_name = from_json(
+        HeartbeatData, text % ('"consume_passively"', '"CLUSTERING"', '"CONSUME_FROM_TIMESTAMP"')
+    )
+    by_ordinal = from_json(HeartbeatData, text % (1, 1, 5))
+    assert by_name == by_ordinal
+    consumer = by_name.consumer_data_set[0]
+    assert consumer.consume_type is ConsumeType.CONSUME_PASSIVELY
+    assert consumer.message_model is MessageModel.CLUSTERING
+    assert consumer.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    unknown = from_json(HeartbeatData, text % ('"NEW_KIND"', 99, "-1"))
+    assert unknown.consumer_data_set[0].consume_type is None
+
+
+def test_queues_are_keys_members_and_sortable() -> None:
+    queue = MessageQueue("T", "b", 1)
+    assert {queue: 1}[MessageQueue("T", "b", 1)] == 1
+    assert sorted([queue, MessageQueue("T", "a", 5), MessageQueue("S", "z", 9)])[0].topic == "S"
+    body = from_json(bodies.LockBatchRequestBody, '{"mqSet":[{"topic":"T","brokerName":"b","queueId":1}]}')
+    assert body.mq_set == {queue}
+    offsets = from_json(
+        bodies.ResetOffsetBody, '{"offsetTable":{{"topic":"T","brokerName":"b","queueId":1}:7}}'
+    )
+    assert offsets.offset_table == {queue: 7}
+
+
+def test_integer_keys_are_numbers_quoted_or_not() -> None:
+    for text in ('{"brokerAddrs":{0:"a","2":"b"}}', '{"brokerAddrs":{"0":"a",2:"b"}}'):
+        assert from_json(bodies.BrokerData, text).broker_addrs == {0: "a", 2: "b"}
+    with pytest.raises(BodyError, match=r"brokerAddrs key='x'"):
+        from_json(bodies.BrokerData, '{"brokerAddrs":{"x":"a"}}')
+
+
+def test_numbers_out_of_range_are_refused_by_name() -> None:
+    with pytest.raises(BodyError, match=r"QueueData\.perm=2147483648: expected a 32-bit integer"):
+        from_json(bodies.QueueData, '{"perm":2147483648}')
+
+
+def test_a_strict_first_body_that_is_loose_is_read_all_the_same() -> None:
+    loose = from_json(bodies.TopicRouteData, "{queueDatas:[{brokerName:'b',perm:'6'}]}")
+    assert loose.queue_datas == [bodies.QueueData("b", perm=6)]
+
+
+def test_batch_acks_name_their_offsets_by_bits() -> None:
+    ack = from_json(BatchAck, '{"c":"g","t":"T","so":100,"b":"BQCA"}')
+    assert ack.offsets() == [100, 102, 123]
+    assert b'"b":"BQCA"' in to_json(ack)
+    with pytest.raises(BodyError):
+        from_json(BatchAck, '{"b":"A"}')
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_compressed_registration_or_a_body_error(data: bytes) -> None:
+    import zlib
+
+    for compressed in (data, zlib.compress(data), zlib.compress(b"\x00\x00\x00\x02{}" + data)):
+        with contextlib.suppress(BodyError):
+            bodies.RegisterBrokerBody.decode(compressed, compressed=True)
+
+
+def test_a_registration_that_inflates_without_end_is_refused() -> None:
+    import zlib
+
+    with pytest.raises(BodyError, match="when inflated"):
+        bodies.RegisterBrokerBody.decode(
+            zlib.compress(bytes(10_000_000)), compressed=True, bytes_max=1_000_000
+        )
+
+
+def test_registrations_are_read_as_written_in_both_forms() -> None:
+    body = bodies.RegisterBrokerBody()
+    wrapper = body.topic_config_serialize_wrapper
+    wrapper.data_version = topics.DataVersion(1, 2, 3)
+    wrapper.topic_config_table["T"] = topics.TopicConfig("T", 1, 2, 6, attributes={"message.type": "FIFO"})
+    wrapper.topic_queue_mapping_info_map["S"] = topics.TopicQueueMappingInfo("S", total_queues=2, bname="b")
+    body.filter_server_list.append("10.0.0.1:1")
+    assert bodies.RegisterBrokerBody.decode(body.encode()) == body
+    assert bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True) == body
+    old = bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True, version=399)
+    assert old.topic_config_serialize_wrapper.topic_queue_mapping_info_map == {}

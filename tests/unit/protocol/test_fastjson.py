@@ -1,0 +1,234 @@
+"""JSON as fastjson reads and writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies import MessageQueue
+from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.fastjson import DEPTH_MAX, NODES_MAX, _Reader
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | TEXTS
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+TOKENS = st.sampled_from(
+    [
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        '"a"',
+        "b",
+        "'c'",
+        "1",
+        "-",
+        "1.5",
+        "0x",
+        "null",
+        "true",
+        "/*",
+        "*/",
+        "//\n",
+        "\\",
+        '"',
+        "{$ref:'$'}",
+        '"$ref"',
+        "$",
+        "..",
+        "@",
+        "�",
+        "\x00",
+        " ",
+    ]
+)
+QUEUE = (("brokerName", "b"), ("queueId", 0), ("topic", "T"))
+
+
+def _no_nulls_in_maps(value: Any) -> Any:
+    """fastjson leaves null values of maps out when it writes."""
+    if isinstance(value, dict):
+        return {key: _no_nulls_in_maps(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_no_nulls_in_maps(item) for item in value]
+    return value
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_values_are_read_as_written_in_both_flavours(value: Any) -> None:
+    if "$ref" in str(value):
+        return
+    wanted = _no_nulls_in_maps(value)
+    assert fastjson.loads(fastjson.dumps(value)) == wanted
+    assert json.loads(fastjson.dumps_standard(value)) == wanted
+    assert fastjson.loads(fastjson.dumps(value, pretty=True)) == wanted
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_the_lenient_reader_reads_what_the_strict_one_reads(value: Any) -> None:
+    text = json.dumps(value)
+    assert _Reader(text).document() == json.loads(text)
+
+
+@settings(deadline=None)
+@given(
+    st.binary(max_size=60)
+    | st.lists(TOKENS, max_size=20).map(lambda tokens: "".join(tokens).encode("utf-8", "replace"))
+)
+@example(b"")
+@example(b"[" * 100_000)
+@example(b'{"a":' * 100_000)
+@example(b"{{" * 100_000)
+@example(b"1e999999999")
+@example(b"9" * 5000)
+@example(b"[-" + b"9" * 5000 + b"]")
+@example(b'"\\u12')
+@example(b"{'a':'")
+@example(b"/*")
+def test_any_bytes_are_a_value_or_a_protocol_error(data: bytes) -> None:
+    for given_data in (data, data.decode("utf-8", "replace")):
+        with contextlib.suppress(RemoteProtocolError):
+            fastjson.loads(given_data)
+
+
+def test_nesting_is_bounded() -> None:
+    deep = b"{a:" * DEPTH_MAX + b"1" + b"}" * DEPTH_MAX
+    assert fastjson.loads(deep)
+    with pytest.raises(RemoteProtocolError, match="nesting"):
+        fastjson.loads(b"{a:" + deep + b"}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{{"topic":"T","queueId":0,"brokerName":"b"}:1}', {QUEUE: 1}),
+        ("{{topic:'T',queueId:0,brokerName:'b'}:{0:1}}", {QUEUE: {"0": 1}}),
+        ("{[1,{a:2}]:3}", {(1, (("a", 2),)): 3}),
+        ("{-5:1,1.5:2}", {"-5": 1, "1.5": 2}),
+        ("{a:.5,b:+1,c:1.}", {"a": 0.5, "b": 1, "c": 1.0}),
+        ("[,,1,,]", [1]),
+        ("{null:1,true:2}", {"null": 1, "true": 2}),
+        ("\ufeff{a:1}", {"a": 1}),
+        ("'\\ud83d\\ude00 \\ud83d'", "😀 ?"),
+        (
+            "{a:9223372036854775807,b:123456789012345678901234567890}",
+            {"a": 2**63 - 1, "b": 123456789012345678901234567890},
+        ),
+    ],
+)
+def test_loose_texts_are_read(text: str, value: Any) -> None:
+    assert fastjson.loads(text) == value
+
+
+def test_quoted_and_unquoted_integer_keys_are_the_same() -> None:
+    assert fastjson.loads('{0:"a"}') == fastjson.loads('{"0":"a"}') == {"0": "a"}
+
+
+@pytest.mark.parametrize(
+    "text", ["{a:b}", "{a 1}", "{a:1 b:2}", "[1 2]", "{:1}", "{", "[", "'a", "{a:1}x", "nul", "/", "{a:}"]
+)
+def test_what_fastjson_refuses_is_refused(text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="JSON at"):
+        fastjson.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a":{"$ref":"$"}}', {"a": None}),
+        ('{"a":{"$ref":"@"}}', {"a": None}),
+        ('{"a":{"b":{"$ref":".."}}}', {"a": {"b": None}}),
+        ('{"a":{"$ref":"$.b"},"b":[1]}', {"a": None, "b": [1]}),
+        ('{"b":[1],"a":{"$ref":"$.b"}}', {"b": [1], "a": [1]}),
+        ('{"b":[1],"a":{"$ref":"$.nothing.here[3]"}}', {"b": [1], "a": None}),
+        ('{"b":{"x.y":[7]},"a":{"$ref":"$.b.x\\\\.y"}}', {"b": {"x.y": [7]}, "a": [7]}),
+        ('{"b":{"x-y":[7]},"a":{"$ref":"$.b.x\\\\-y"}}', {"b": {"x-y": [7]}, "a": [7]}),
+        ('{"b":{"x":[7]},"a":{"$ref":"$[\'b\'][\\"x\\"]"}}', {"b": {"x": [7]}, "a": [7]}),
+        ('{"b":{0:{"c":1}},"a":{"$ref":"$.b[0]"}}', {"b": {"0": {"c": 1}}, "a": {"c": 1}}),
+        ('{"$ref":"$"}', None),
+        ('{"a":{"$ref":5}}', {"a": {"$ref": 5}}),
+        ('{"a":{"$ref":"$.a","b":1}}', {"a": {"$ref": "$.a", "b": 1}}),
+        ('{"a":[[1],{"$ref":"$.a[00]"},{"$ref":"$.a[99999999999999999999]"}]}', {"a": [[1], [1], None]}),
+    ],
+)
+def test_references_point_backwards_or_at_nothing(text: str, value: Any) -> None:
+    assert fastjson.loads(text) == value
+
+
+def test_references_cannot_blow_a_document_up() -> None:
+    doubling = ['"a0":[1,1]'] + [
+        f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 60)
+    ]
+    with pytest.raises(RemoteProtocolError, match=str(NODES_MAX)):
+        fastjson.loads("{" + ",".join(doubling) + "}")
+    growing = ['"a0":[1]'] + [f'"a{n}":[{{"$ref":"$.a{n - 1}"}}]' for n in range(1, DEPTH_MAX + 5)]
+    with pytest.raises(RemoteProtocolError, match="levels"):
+        fastjson.loads("{" + ",".join(growing) + "}")
+
+
+def test_maps_keyed_by_queues_are_written_with_the_queue_as_key_and_read_back() -> None:
+    queue = MessageQueue("T", "b", 0)
+    written = fastjson.dumps({queue: 5})
+    assert written == b'{{"brokerName":"b","queueId":0,"topic":"T"}:5}'
+    assert fastjson.loads(written) == {QUEUE: 5}
+    assert fastjson.dumps(fastjson.loads(written)) == written
+
+
+def test_keys_are_written_in_order_whatever_their_kind() -> None:
+    assert fastjson.dumps({"b": 1, "a": 2}) == b'{"a":2,"b":1}'
+    assert fastjson.dumps({10: 1, 9: 2}) == b"{9:2,10:1}"
+    assert fastjson.dumps_standard({10: 1, 9: 2}) == b'{"9":2,"10":1}'
+    assert fastjson.loads(fastjson.dumps({"a": 1, 2: 3})) == {"a": 1, "2": 3}
+
+
+@pytest.mark.parametrize("name", ["plain", "control \x01", "消息", "half \ud83d", "\x7f", "\u2028", 'qu"ote'])
+def test_structs_are_written_alike_by_either_way(name: str) -> None:
+    queue = MessageQueue(name, "b", 3)
+    by_fields = fastjson.dumps({"brokerName": "b", "queueId": 3, "topic": name})
+    assert fastjson.dumps(queue) == by_fields
+    assert fastjson.loads(by_fields)["topic"] == name.encode("utf-8", "replace").decode()
+
+
+def test_what_json_has_no_word_for_is_a_type_error() -> None:
+    with pytest.raises(TypeError):
+        fastjson.dumps({"a": object()})
+
+
+def test_numbers_texts_and_bytes_have_their_java_form() -> None:
+    assert (
+        fastjson.dumps([float("nan"), float("inf"), 1e7, b"\x00\xff", True, None])
+        == b'[null,null,1.0E7,"AP8=",true,null]'
+    )
+    assert [fastjson.as_text(value) for value in ("a", 1, True, False, 1.5, {"a": 1}, [1])] == [
+        "a",
+        "1",
+        "true",
+        "false",
+        "1.5",
+        '{"a":1}',
+        "[1]",
+    ]
+    assert fastjson.parse_int(" -12 ") == -12
+    assert fastjson.parse_int("1_000") is None
+    assert fastjson.parse_int("٣") is None
+    assert fastjson.parse_int("9" * 41) is None

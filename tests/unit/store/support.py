@@ -1,0 +1,157 @@
+"""Small stores, messages to put into them, and a plain second reading of the files to compare with."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epochmq_broker.store import MessageStore, PutStatus, StoreConfig
+from epochmq_broker.store.append import Put
+from epochmq_protocol import javahash
+from epochmq_protocol import message as records
+from epochmq_protocol.errors import RemoteProtocolError
+
+HOST = b"\x7f\x00\x00\x02\x00\x00\x9c\x40"
+HOST_V6 = bytes(15) + b"\x01" + b"\x00\x00\x9c\x40"
+DELAYS_MS = (1000, 5000, 10_000)
+LOG_FILE = 8192
+QUEUE_FILE = 20 * 10
+INDEX_SLOTS = 7
+INDEX_CAPACITY = 16
+
+
+def small(directory: Path, **changes: Any) -> StoreConfig:
+    """Files so small that a test's few messages fill several."""
+    settings: dict[str, Any] = {
+        "store_path_root_dir": str(directory),
+        "mapped_file_size_commit_log": LOG_FILE,
+        "mapped_file_size_consume_queue": QUEUE_FILE,
+        "max_hash_slot_num": INDEX_SLOTS,
+        "max_index_num": INDEX_CAPACITY,
+        "max_message_size": 2048,
+        "delays_ms": DELAYS_MS,
+    }
+    return StoreConfig(**settings | changes)
+
+
+def opened(directory: Path, **changes: Any) -> MessageStore:
+    """A loaded store with small files."""
+    store = MessageStore(small(directory, **changes))
+    store.load()
+    return store
+
+
+@dataclass
+class Message:
+    """A message as a test thinks of it."""
+
+    topic: str = "orders"
+    queue_id: int = 0
+    body: bytes = b"hello"
+    properties: dict[str, str] = field(default_factory=dict)
+    sys_flag: int = 0
+    flag: int = 0
+    born_host: bytes = HOST
+
+
+def put(store: MessageStore, message: Message) -> Put:
+    """Appends with what the send path has in hand."""
+    tags = message.properties.get("TAGS")
+    return store.append(
+        store.queue(message.topic, message.queue_id),
+        body=message.body,
+        properties=records.format_properties(message.properties),
+        born_timestamp=1_700_000_000_000,
+        born_host=message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        tags_code=javahash.tags_code(tags) if tags else 0,
+        uniq_key=message.properties.get("UNIQ_KEY"),
+        keys=message.properties.get("KEYS"),
+    )
+
+
+def put_all(store: MessageStore, messages: list[Message]) -> list[Put]:
+    """Appends all; every one must be stored."""
+    done = [put(store, message) for message in messages]
+    assert all(status is PutStatus.PUT_OK for status, *_ in done)
+    return done
+
+
+def some_messages(seed: int, count: int) -> list[Message]:
+    """A mix: topics, queues, sizes, keys, tags, transaction types, delays, IPv6."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(count):
+        topic = rng.choice(["orders", "payments", "SCHEDULE_TOPIC_XXXX", "t" * 140])
+        properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{rng.getrandbits(32):08X}{number:04X}"}
+        if rng.random() < 0.5:
+            properties["KEYS"] = " ".join(f"key{rng.randrange(20)}" for _ in range(rng.randrange(1, 4)))
+        if rng.random() < 0.6:
+            properties["TAGS"] = rng.choice(["TagA", "TagB", "Ünicode"])
+        if topic.startswith("SCHEDULE"):
+            properties["DELAY"] = str(rng.choice([1, 2, 3, 9]))
+        made.append(
+            Message(
+                topic=topic,
+                queue_id=rng.randrange(3),
+                body=rng.randbytes(rng.choice([0, 1, 30, 200, 900])),
+                properties=properties,
+                sys_flag=rng.choice([0, 0, 0, 0, 4, 8, 12]),
+                flag=rng.randrange(-5, 5),
+                born_host=rng.choice([HOST, HOST, HOST_V6]),
+            )
+        )
+    return made
+
+
+def crash(store: MessageStore, copy_to: Path) -> Path:
+    """What a kill leaves: a copy of the directory as it is now, the abort file in it. The store goes on."""
+    shutil.copytree(store.config.root, copy_to)
+    assert (copy_to / "abort").exists()
+    return copy_to
+
+
+def log_bytes(root: Path) -> bytes:
+    """All files of the log, one after the other."""
+    return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+
+
+def read_log(root: Path) -> Iterator[records.MessageExt]:
+    """Every record from the log's beginning, as the protocol's decoder reads it, up to the first that is
+    not sound."""
+    start = int(min(path.name for path in (root / "commitlog").iterdir()))
+    data = log_bytes(root)
+    at = 0
+    while at + 8 <= len(data):
+        magic = int.from_bytes(data[at + 4 : at + 8], "big")
+        if magic == records.BLANK_MAGIC & 0xFFFF_FFFF:
+            at += LOG_FILE - at % LOG_FILE
+            continue
+        try:
+            found = records.decode_record(data[: at - at % LOG_FILE + LOG_FILE], at)
+        except RemoteProtocolError:
+            return
+        if found.physical_offset != start + at:
+            return
+        yield found
+        at += found.store_size
+
+
+def tree(root: Path, folder: str) -> dict[str, bytes]:
+    """Path → content of every file below a folder of the store, zeros at the end left out."""
+    base = root / folder
+    return {
+        str(path.relative_to(base)): path.read_bytes().rstrip(b"\0")
+        for path in sorted(base.rglob("*"))
+        if path.is_file()
+    }
+
+
+def index_contents(root: Path) -> list[bytes]:
+    """The index files, oldest first; their names are times."""
+    return list(tree(root, "index").values())

@@ -1,0 +1,100 @@
+"""Working ahead of the log: the next file and the next stretch are there when they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import commit_log, mapped_file
+from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
+from tests.unit.store.support import LOG_FILE, Message, opened, put_all, read_log
+from tests.unit.store.test_flush import running, until
+
+
+async def test_the_next_file_is_made_before_it_is_needed(tmp_path: Path) -> None:
+    async with running(tmp_path) as store:
+        put_all(store, [Message()])
+        second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
+        await until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
+        inode = second.stat().st_ino
+        put_all(store, [Message(body=bytes(1000))] * 20)
+        assert store.log.files.files[1].path == second
+        assert second.stat().st_ino == inode
+        assert len(list(read_log(tmp_path))) == 21
+
+
+async def test_messages_do_not_wait_for_the_loop_to_get_the_next_file(tmp_path: Path) -> None:
+    async with running(tmp_path) as store:
+        put_all(store, [Message(body=bytes(2000))] * 200)
+        assert len(list(read_log(tmp_path))) == 200
+
+
+async def test_a_prepared_file_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    """As a second Java broker does, started on the directory by mistake."""
+    async with running(tmp_path) as store:
+        put_all(store, [Message()])
+        second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
+        await until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
+        second.unlink()
+        put_all(store, [Message(body=bytes(1000))] * 20)
+        assert len(list(read_log(tmp_path))) == 21
+
+
+async def test_space_is_reserved_ahead_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "RESERVE_BYTES", 4096)
+    at_once: list[int] = []
+    reserve = MappedFile.reserve
+
+    def watched(file: MappedFile, end: int) -> None:
+        at_once.append(end)
+        reserve(file, end)
+
+    async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+        put_all(store, [Message()])
+        file = store.log.file
+        assert file is not None
+        monkeypatch.setattr(MappedFile, "reserve", watched)
+        for stretch in range(2, 20):
+            await until(lambda stretch=stretch: file.reserved >= stretch * 4096)  # type: ignore[misc]
+            before = store.max_phy_offset
+            while store.max_phy_offset // 4096 == before // 4096:
+                put_all(store, [Message(body=bytes(200))])
+        log_file = [end for end in at_once if end > 4096 * 4]
+        assert not log_file, "no put had to reserve for itself"
+
+
+async def test_a_full_disk_is_found_by_the_put_not_by_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, mapped_file_size_consume_queue=20 * 1000) as store:
+        put_all(store, [Message()])
+        second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
+        await until(lambda: second.exists() and second.stat().st_blocks > 0)
+        put_all(store, [Message(body=bytes(1000))] * 6)
+
+        def full(fd: int, start: int, end: int) -> None:
+            raise DiskFullError("no space left on device")
+
+        monkeypatch.setattr(mapped_file, "reserve", full)
+        put_all(store, [Message(body=bytes(1000))] * 5)  # the rest of this file, and the prepared one
+        assert store.log.files.files[-1].path == second
+
+
+def test_without_workers_the_log_works_for_itself(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put_all(store, [Message(body=bytes(2000))] * 50)
+    assert len(list(read_log(tmp_path))) == 50
+    store.stop()
+
+
+async def test_a_cut_takes_the_prepared_file_along(tmp_path: Path) -> None:
+    """Else it would be left behind a hole."""
+    async with running(tmp_path) as store:
+        done = put_all(store, [Message(body=bytes(2000))] * 20)
+        await until((tmp_path / "commitlog" / f"{store.log.files.files[-1].start + LOG_FILE:020d}").exists)
+        store.truncate(done[1][1])
+        assert [path.name for path in (tmp_path / "commitlog").iterdir()] == ["0" * 20]
+        put_all(store, [Message(body=bytes(2000))] * 20)
+        assert len(list(read_log(tmp_path))) == 21
+    opened(tmp_path).stop()

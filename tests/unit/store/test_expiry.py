@@ -1,0 +1,305 @@
+"""What goes when it is old or the disk is full, and what a full disk does to puts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import (
+    DiskFullError,
+    Element,
+    GetStatus,
+    MessageStore,
+    PutStatus,
+    RunningFlags,
+    StoreConfig,
+    mapped_file,
+)
+from epochmq_broker.store.expiry import MANUAL_ROUNDS, Expiry, disk_used
+from tests.unit.store.support import (
+    HOST,
+    LOG_FILE,
+    Message,
+    opened,
+    put,
+    put_all,
+    read_log,
+    small,
+    some_messages,
+)
+from tests.unit.store.test_flush import until
+
+HOUR_S = 3600
+
+
+def aged(store: MessageStore, hours: list[float]) -> None:
+    """Sets when the log's files were last written: so many hours ago."""
+    for file, age in zip(store.log.files.files, hours, strict=False):
+        then = time.time() - age * HOUR_S
+        os.utime(file.path, (then, then))
+
+
+def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: object) -> Expiry:
+    """The store's expiry at a certain hour with the disk used to a certain share."""
+    now = time.mktime((2026, 11, 21, hour, 30, 0, 0, 0, -1))
+    offset = now - time.time()
+    made = Expiry(
+        store.log,
+        small(store.config.root, **changes),
+        used=lambda path: used,
+        now=lambda: time.time() + offset,
+    )
+    for file in store.log.files.files:
+        stat = file.path.stat()
+        os.utime(file.path, (stat.st_mtime + offset, stat.st_mtime + offset))
+    made.measure()
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    """Six log files, the first four older than three days."""
+    store = opened(tmp_path)
+    put_all(
+        store, [Message(body=bytes(1000), queue_id=n % 2, properties={"KEYS": str(n)}) for n in range(40)]
+    )
+    assert len(store.log.files.files) == 6
+    aged(store, [100, 90, 80, 73, 1, 0])
+    yield store
+    store.stop()
+
+
+def test_old_files_go_at_their_hour(store: MessageStore) -> None:
+    assert [file.start // LOG_FILE for file in expiry(store, hour=4).expired()] == [0, 1, 2, 3]
+
+
+def test_nothing_goes_at_other_hours(store: MessageStore) -> None:
+    assert expiry(store, hour=5).expired() == []
+    assert len(expiry(store, hour=23, delete_when="3;23").expired()) == 4
+
+
+def test_no_more_files_go_at_a_time_than_the_limit(store: MessageStore) -> None:
+    assert len(expiry(store, delete_file_batch_max=3).expired()) == 3
+
+
+def test_the_written_file_never_goes(store: MessageStore) -> None:
+    aged(store, [100] * 6)
+    assert len(expiry(store).expired()) == 5
+
+
+def test_on_request_old_files_go_at_any_hour_for_some_rounds(store: MessageStore) -> None:
+    made = expiry(store, hour=12, delete_file_batch_max=1)
+    made.request()
+    assert [len(made.expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
+    for _ in range(MANUAL_ROUNDS):
+        made.expired()
+    aged(store, [1000])
+    assert made.expired() == []
+
+
+@pytest.mark.parametrize(
+    ("used", "going", "full"), [(0.75, 0, False), (0.76, 4, False), (0.86, 5, False), (0.91, 5, True)]
+)
+def test_a_crowded_disk_is_cleared_at_any_hour(
+    store: MessageStore, used: float, going: int, full: bool
+) -> None:
+    made = expiry(store, used=used, hour=12)
+    assert len(made.expired()) == going
+    assert made.full is full
+
+
+def test_files_are_kept_if_nothing_may_be_forced(store: MessageStore) -> None:
+    assert len(expiry(store, used=0.99, hour=12, clean_file_forcibly_enable=False).expired()) == 4
+
+
+def test_the_use_of_a_disk_is_rounded_up(tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    assert disk_used(tmp_path) == pytest.approx(usage.used / (usage.used + usage.free), abs=0.011)
+    assert disk_used(tmp_path / "missing") == -1
+
+
+async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
+    store = opened(tmp_path, clean_resource_interval=5)
+    told: list[int] = []
+    store.on_expire.append(told.append)
+    messages = [Message(body=bytes(1000), queue_id=n % 2, properties={"KEYS": str(n)}) for n in range(40)]
+    done = put_all(store, messages)
+    queue = store.queue("orders", 0)
+    store.start()
+    aged(store, [100, 100, 100, 0])
+    store.delete_expired_files()
+    await until(lambda: store.min_phy_offset == 3 * LOG_FILE)
+    first = min(
+        offset
+        for (_, place, offset, _), m in zip(done, messages, strict=True)
+        if m.queue_id == 0 and place >= 3 * LOG_FILE
+    )
+    assert (queue.min_offset, queue.max_offset) == (first, 20)
+    assert store.get(queue, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.get(queue, first, 1).count == 1
+    assert store.query("orders", "0", 10, 0, 1 << 60).count == 0
+    assert store.query("orders", "39", 10, 0, 1 << 60).count == 1
+    assert store.offset_by_time("orders", 0, 0) == first
+    assert store.earliest_time("orders", 0) > 0
+    assert told == [3 * LOG_FILE]
+    await until(lambda: len(list((tmp_path / "commitlog").iterdir())) <= 4)
+    store.stop()
+    again = opened(tmp_path)
+    assert (again.queue("orders", 0).min_offset, again.queue("orders", 0).max_offset) == (first, 20)
+    again.stop()
+
+
+def test_queues_none_of_whose_messages_is_left_are_emptied_on_request(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put_all(store, [Message(topic="old")])
+    put_all(store, [Message(body=bytes(1000))] * 20)
+    for file in store.log.files.files[:2]:
+        file.delete()
+    del store.log.files.files[:2]
+    store.queues.correct_min_offsets(store.min_phy_offset)
+    old = store.queue("old", 0)
+    assert (old.min_offset, old.max_offset) == (1, 1)
+    assert store.clean_expired_consume_queues() == 1
+    assert store.queue("old", 0) is old
+    assert old.max_offset == 0
+    put_all(store, [Message(topic="old")])
+    assert old.max_offset == 1
+    store.stop()
+
+
+async def test_above_the_warning_level_no_message_is_taken_until_there_is_space(tmp_path: Path) -> None:
+    store = opened(tmp_path, clean_resource_interval=1)
+    used = [0.95]
+    store.expiry._used = lambda path: used[0]
+    store.start()
+    await until(lambda: bool(store.flags & RunningFlags.DISK_FULL))
+    assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+    used[0] = 0.5
+    await until(lambda: store.writable)
+    assert put(store, Message())[0] is PutStatus.PUT_OK
+    store.stop()
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, budget: int) -> list[int]:
+    """A disk with so many bytes left to reserve; the list holds what is left."""
+    left = [budget]
+    reserve = mapped_file.reserve
+
+    def limited(fd: int, start: int, end: int) -> None:
+        if end - start > left[0]:
+            raise DiskFullError("no space left on device")
+        left[0] -= end - start
+        reserve(fd, start, end)
+
+    monkeypatch.setattr(mapped_file, "reserve", limited)
+    return left
+
+
+@pytest.mark.parametrize("budget", [0, 5_000, 12_000, 20_000, 50_000, 80_000])
+def test_a_put_without_space_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    store = opened(tmp_path)
+    left = refusing(monkeypatch, budget)
+    messages = some_messages(budget, 200)
+    stored = []
+    for message in messages:
+        status, *_ = put(store, message)
+        if status is not PutStatus.PUT_OK:
+            assert status is PutStatus.SERVICE_NOT_AVAILABLE
+            break
+        stored.append(message.body)
+    else:
+        pytest.fail("the disk never was full")
+    assert store.flags & RunningFlags.DISK_FULL
+    batch = [Element(bytes(500), b"")] * 4
+    store.set_flag(RunningFlags.DISK_FULL, False)
+    status, *_ = store.append_batch(store.queue("orders", 0), batch, born_timestamp=0, born_host=HOST)
+    assert status in (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK)
+    if status is PutStatus.PUT_OK:
+        stored += [bytes(500)] * 4
+    left[0] = 1 << 30
+    store.set_flag(RunningFlags.DISK_FULL, False)
+    put_all(store, messages[:20])
+    stored += [message.body for message in messages[:20]]
+    offsets: dict[tuple[str, int], int] = {}
+    found = list(read_log(tmp_path))
+    assert [one.body for one in found] == stored
+    for one in found:
+        if not one.sys_flag & 4:
+            assert one.queue_offset == offsets.get((one.topic, one.queue_id), 0)
+            offsets[one.topic, one.queue_id] = one.queue_offset + 1
+            unit = store.queue(one.topic, one.queue_id).unit(one.queue_offset)
+            assert unit is not None
+            assert unit[0] == one.physical_offset
+    store.stop()
+
+
+@pytest.fixture
+def tmpfs(tmp_path: Path) -> Iterator[Path]:
+    """A real disk of 4 MiB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("missing: root and `mount`, to have a small disk")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(directory)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"missing: the right to mount a tmpfs ({mounted.stderr.strip()})")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_a_really_full_disk_refuses_puts_and_harms_nothing(tmpfs: Path) -> None:
+    """Storing into a mapping without space behind it would end the process with SIGBUS."""
+    config = StoreConfig(
+        store_path_root_dir=str(tmpfs),
+        mapped_file_size_commit_log=1 << 20,
+        mapped_file_size_consume_queue=20 * 3000,
+        max_hash_slot_num=100,
+        max_index_num=5000,
+        max_message_size=1 << 18,
+    )
+    store = MessageStore(config)
+    store.load()
+    stored = 0
+    for number in range(20_000):
+        message = Message(
+            queue_id=number % 7, body=bytes([number % 256]) * 1000, properties={"KEYS": f"k{number}"}
+        )
+        if put(store, message)[0] is not PutStatus.PUT_OK:
+            break
+        stored += 1
+    assert 2000 < stored < 4200
+    for _ in range(10):
+        store.set_flag(RunningFlags.DISK_FULL, False)
+        assert put(store, Message(body=bytes(100_000)))[0] is not PutStatus.PUT_OK
+    got = sum(_count(store, queue_id) for queue_id in range(7))
+    assert got == stored
+    # Space again: the first file is taken away, as expiry would.
+    store.log.files.files.pop(0).delete()
+    store.set_flag(RunningFlags.DISK_FULL, False)
+    put_all(store, [Message(body=b"again")])
+    store.stop()
+    store = MessageStore(config)
+    store.load()
+    queue = store.queue("orders", 0)
+    found = store.get(queue, queue.max_offset - 1, 1)
+    assert found.body.find(b"again") > 0
+    store.stop()
+
+
+def _count(store: MessageStore, queue_id: int) -> int:
+    queue = store.queue("orders", queue_id)
+    offset = count = 0
+    while (found := store.get(queue, offset, 32)).count:
+        offset, count = found.next_offset, count + found.count
+    return count

@@ -1,0 +1,133 @@
+"""Index files, byte for byte as one put after the other would make them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epochmq_broker.store.index import BUILD_AT, Index, time_name
+from epochmq_broker.store.index_file import IndexFile
+from epochmq_broker.store.record import Dispatch
+from epochmq_protocol import javahash
+from tests.unit.store.support import INDEX_CAPACITY, INDEX_SLOTS, tree
+
+
+class PlainIndexFile:
+    """IndexFile.putKey as RocketMQ's source reads, one key at a time."""
+
+    def __init__(self, previous: PlainIndexFile | None) -> None:
+        self.data = bytearray(40 + 4 * INDEX_SLOTS + 20 * INDEX_CAPACITY)
+        self.begin = self.end = self.begin_physical = self.end_physical = 0
+        if previous:
+            self.begin = self.end = previous.end
+            self.begin_physical = self.end_physical = previous.end_physical
+        self.used, self.count = 0, 1
+
+    def put(self, hashed: int, physical: int, stored: int) -> bool:
+        if self.count >= INDEX_CAPACITY:
+            return False
+        slot = 40 + hashed % INDEX_SLOTS * 4
+        (before,) = struct.unpack_from(">i", self.data, slot)
+        seconds = max((stored - self.begin) // 1000, 0) if self.begin > 0 else 0
+        at = 40 + 4 * INDEX_SLOTS + 20 * self.count
+        struct.pack_into(">iqii", self.data, at, hashed, physical, seconds, before)
+        struct.pack_into(">i", self.data, slot, self.count)
+        if self.count <= 1:
+            self.begin, self.begin_physical = stored, physical
+        self.used += before == 0
+        self.count += 1
+        self.end, self.end_physical = stored, physical
+        return True
+
+    def finished(self) -> bytes:
+        header = (self.begin, self.end, self.begin_physical, self.end_physical, self.used, self.count)
+        struct.pack_into(">qqqqii", self.data, 0, *header)
+        return bytes(self.data).rstrip(b"\0")
+
+
+messages = st.lists(
+    st.tuples(
+        st.sampled_from(["orders", "payments"]),
+        st.one_of(st.none(), st.text("0123456789ABCDEF", min_size=32, max_size=32)),
+        st.one_of(st.none(), st.sampled_from(["a", "a b", "  x  y ", " ", "schlüssel", "order-1234567890"])),
+        st.integers(0, 5000),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sent=messages, parsed=st.booleans())
+def test_batches_make_the_files_that_single_puts_would(
+    tmp_path_factory: object, sent: list[tuple[str, str | None, str | None, int]], parsed: bool
+) -> None:
+    directory = tmp_path_factory.mktemp("index")  # type: ignore[attr-defined]
+    index = Index(directory / "index", INDEX_SLOTS, INDEX_CAPACITY)
+    plain: list[PlainIndexFile] = []
+    stored = 1_000_000
+    for number, (topic, uniq_key, keys, step) in enumerate(sent):
+        physical, stored = number * 100, stored + step
+        if parsed:
+            index.dispatch(Dispatch(topic, 0, 0, physical, 100, 0, stored, 0, uniq_key, keys))
+        elif uniq_key or keys:
+            index.waiting.append((index.hasher(topic), uniq_key, keys, physical, stored))
+        for key in ([uniq_key] if uniq_key else []) + [key for key in (keys or "").split(" ") if key]:
+            hashed = javahash.key_hash(topic, key)
+            if not plain or not plain[-1].put(hashed, physical, stored):
+                plain.append(PlainIndexFile(plain[-1] if plain else None))
+                plain[-1].put(hashed, physical, stored)
+    index.close()
+    assert list(tree(directory, "index").values()) == [file.finished() for file in plain]
+
+
+def test_a_file_opens_as_it_was_closed(tmp_path: Path) -> None:
+    file = IndexFile(tmp_path / "1", INDEX_SLOTS, INDEX_CAPACITY)
+    assert file.put([(5, 100, 1_000_000), (12, 200, 1_002_000), (5, 300, 1_003_000)], 0) == 3
+    file.close()
+    again = IndexFile(tmp_path / "1", INDEX_SLOTS, INDEX_CAPACITY)
+    found: list[int] = []
+    again.find(5, 0, 1 << 60, found, 10)
+    assert found == [300, 100]
+    assert (again.count, again.slots_used, again.begin_timestamp) == (4, 1, 1_000_000)
+    again.close()
+
+
+def test_a_damaged_chain_ends_a_search(tmp_path: Path) -> None:
+    file = IndexFile(tmp_path / "1", INDEX_SLOTS, INDEX_CAPACITY)
+    file.put([(5, 100, 1_000_000), (5, 200, 1_000_000)], 0)
+    struct.pack_into(">i", file._file.map, 40 + 4 * INDEX_SLOTS + 20 * 2 + 16, 2)  # entry 2 points to itself
+    found: list[int] = []
+    file.find(5, 0, 1 << 60, found, 10)
+    assert found == [200]
+    file.close()
+
+
+def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index", INDEX_SLOTS, INDEX_CAPACITY)
+    for number in range(100):
+        index.waiting.append((index.hasher("t"), f"{number:032X}", None, number, 1_000_000))
+    index.build()
+    assert len(index.files) == -(-100 // (INDEX_CAPACITY - 1))
+    assert len({file.path for file in index.files}) == len(index.files)
+    assert index.find("t", f"{3:032X}", 10, 0, 1 << 60) == [3]
+    index.close()
+
+
+def test_names_are_local_times(monkeypatch: object) -> None:
+    assert len(time_name(1_700_000_000_123)) == 17
+    assert time_name(1_700_000_000_123).endswith("123")
+
+
+def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index", INDEX_SLOTS, 1000)
+    sent = [Dispatch("t", 0, n, n * 100, 100, 0, 1_000_000, 0, f"{n:032X}", None) for n in range(BUILD_AT)]
+    for message in sent:
+        index.dispatch(message)
+    assert not index.waiting
+    for message in sent[:-1]:
+        index.dispatch(message)
+    assert not index.waiting
+    index.close()

@@ -1,0 +1,54 @@
+"""The fast key hash is Java's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_broker.store.key_hash import KeyHasher
+from epochmq_protocol import javahash
+
+
+@given(topic=st.text(max_size=40), key=st.text(max_size=60))
+def test_any_key_hashes_as_in_java(topic: str, key: str) -> None:
+    assert KeyHasher(javahash.topic_seed(topic))(key) == javahash.key_hash(topic, key)
+
+
+@given(key=st.text("0123456789ABCDEF", min_size=12, max_size=300))
+def test_client_keys_hash_as_in_java(key: str) -> None:
+    hasher = KeyHasher(javahash.topic_seed("orders"))
+    assert hasher(key) == hasher(key) == javahash.key_hash("orders", key)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "expected"),
+    [
+        ("T", "k", 81_916),  # "T#k".hashCode()
+        ("orders", "7F0000010A1E18B4AAC2000000010000", None),
+    ],
+)
+def test_known_hashes(topic: str, key: str, expected: int | None) -> None:
+    value = KeyHasher(javahash.topic_seed(topic))(key)
+    assert value == (javahash.key_hash(topic, key) if expected is None else expected)
+
+
+def test_a_hash_of_the_smallest_integer_counts_as_zero() -> None:
+    """Java's Math.abs(Integer.MIN_VALUE) is negative; IndexFile makes 0 of it."""
+    # "#" + this text has the hash -2^31: searched for once, checked here.
+    hasher = KeyHasher(javahash.topic_seed(""))
+    key = _key_with_unsigned_hash(0x8000_0000)
+    assert javahash.unsigned_hash("#" + key) == 0x8000_0000
+    assert hasher(key) == 0
+
+
+def _key_with_unsigned_hash(wanted: int) -> str:
+    """A key of 12 characters such that `#key` has this hash: digits in base 31, written with characters
+    from 0x20 on."""
+    base = sum(0x20 * 31**at for at in range(12)) + ord("#") * 31**12
+    rest = (wanted - base) % 2**32
+    digits = []
+    for _ in range(12):
+        digits.append(rest % 31)
+        rest //= 31
+    return "".join(chr(0x20 + digit) for digit in reversed(digits))

@@ -1,0 +1,138 @@
+"""A machine that loses power: of what was not fsynced, any page may be on disk or not, and any name."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import MessageStore
+from tests.unit.store.support import Message, opened, put, put_all, read_log, some_messages
+from tests.unit.store.test_recovery import check
+
+PAGE = 512  # smaller than a real one, as the files are
+
+
+class Disk:
+    """Watches fsync. What it has seen of a file or folder survives; the rest is left to chance, page by
+    page."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: dict[str, bytes] = {}
+        self.names: dict[str, set[str]] = {}
+        monkeypatch.setattr(os, "fsync", self.sync)
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+        remove = os.unlink
+
+        def unlink(path: str | Path, **options: int) -> None:
+            self.files.pop(str(path), None)  # a new file of this name shares nothing with the old one
+            remove(path, **options)
+
+        monkeypatch.setattr(os, "unlink", unlink)
+
+    def sync(self, fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path.is_dir():
+            self.names[str(path)] = {entry.name for entry in path.iterdir()}
+        elif path.exists():
+            self.files[str(path)] = path.read_bytes()
+
+    def lose_power(self, root: Path, to: Path, rng: random.Random) -> Path:
+        """What is found in a directory after the lights are on again."""
+        to.mkdir(parents=True)
+        synced = self.names.get(str(root), set())
+        for path in root.iterdir():
+            if path.name not in synced and rng.random() < 0.5:
+                continue
+            if path.is_dir():
+                self.lose_power(path, to / path.name, rng)
+            else:
+                (to / path.name).write_bytes(self._survivor(path, rng))
+        return to
+
+    def adopt(self, directory: Path) -> None:
+        """All of a directory is on disk: it is what a power loss left."""
+        self.names[str(directory)] = {path.name for path in directory.iterdir()}
+        for path in directory.iterdir():
+            if path.is_dir():
+                self.adopt(path)
+            else:
+                self.files[str(path)] = path.read_bytes()
+
+    def _survivor(self, path: Path, rng: random.Random) -> bytes:
+        now = path.read_bytes()
+        then = self.files.get(str(path))
+        if then is None:
+            if rng.random() < 0.3:
+                return b""  # the name, but not the size
+            then = bytes(len(now))
+        share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
+        pages = [(now if rng.random() < share else then)[at : at + PAGE] for at in range(0, len(now), PAGE)]
+        return b"".join(pages)
+
+
+def flush(store: MessageStore, rng: random.Random) -> int:
+    """Flushes as the background work does, in any order it may; what is promised from now on."""
+    kind = rng.choice(["log", "queues", "checkpoint", "all"])
+    if kind in ("log", "all"):
+        store.log_flusher.flush_now()
+    if kind in ("queues", "all"):
+        store.queue_flusher.flush_now()
+    if kind in ("checkpoint", "all"):
+        store.checkpoint.store()
+        store.checkpoint.flush()
+    return store.flushed_where
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_flushed_is_there_after_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    disk = Disk(monkeypatch)
+    store = opened(tmp_path / "a")
+    clock = [1_000_000.0]
+    store.appender._clock = lambda: clock[0]
+    messages = some_messages(seed, 80)
+    promised, stored = 0, []
+    for message in messages:
+        clock[0] += rng.choice([0.001, 0.1, 2.0, 6.0])
+        stored.append(put(store, message))
+        if rng.random() < 0.15:
+            promised = flush(store, rng)
+        if rng.random() < 0.02 and len(stored) > 5:
+            cut = rng.randrange(len(stored))
+            store.truncate(stored[cut][1])
+            del stored[cut:]
+            promised = min(promised, store.max_phy_offset)
+    left = disk.lose_power(tmp_path / "a", tmp_path / "b", rng)
+    whole = [found.physical_offset for found in read_log(tmp_path / "a")]
+    store.stop()
+    (left / "abort").touch()
+    again = opened(left)
+    found = [one.physical_offset for one in read_log(left)]
+    assert found == whole[: len(found)]
+    assert again.max_phy_offset >= promised
+    check(again, tmp_path / "w")
+
+
+def test_power_lost_while_recovering_from_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    rng = random.Random(7)
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(7, 50))
+    store.log_flusher.flush_now()
+    end = store.flushed_where
+    for name in ("b", "c", "d"):
+        left = disk.lose_power(store.config.root, tmp_path / name, rng)
+        store.stop()
+        (left / "abort").touch()
+        disk.adopt(left)
+        store = opened(left)
+        assert store.max_phy_offset == end
+    put_all(store, [Message()])
+    check(store, tmp_path / "w")

@@ -1,0 +1,179 @@
+"""A client keeps one connection per peer, matches answers to calls, and never waits beyond a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from epochmq_protocol.errors import CallTimeout, ConnectFailed, ConnectionClosed, RequestError
+from epochmq_protocol.frame import Command, request, response
+from epochmq_protocol.transport import ClientSettings, Connection, RemotingClient, ServerSettings
+from epochmq_protocol.transport.client import split_address
+from tests.support.net import free_port, loopback
+from tests.unit.transport.peers import ECHO, LATER, SLOW, address_of, echo, eventually, serving
+
+
+async def test_concurrent_calls_share_one_connection_and_get_their_own_answers() -> None:
+    async def slow(connection: Connection, command: Command) -> Command:
+        await asyncio.sleep(0.001 * (10 - int(command.body)))
+        return response(command, 0, body=command.body)
+
+    async with serving({SLOW: slow}) as server, RemotingClient() as client:
+        calls = [client.call(address_of(server), request(SLOW, body=b"%d" % n)) for n in range(10)]
+        answers = await asyncio.gather(*calls)
+        assert [answer.body for answer in answers] == [b"%d" % n for n in range(10)]
+        assert len(server.connections) == 1
+
+
+async def test_a_call_without_an_answer_ends_at_its_deadline_and_a_late_answer_is_dropped() -> None:
+    held: list[tuple[Connection, Command]] = []
+
+    def later(connection: Connection, command: Command) -> None:
+        held.append((connection, command))
+
+    async with serving({LATER: later, ECHO: echo}) as server, RemotingClient() as client:
+        with pytest.raises(CallTimeout, match=r"request 33 within \d+ ms"):
+            await client.call(address_of(server), request(LATER), 30)
+        connection, command = held[0]
+        connection.respond(response(command, 0, body=b"late"))
+        answer = await client.call(address_of(server), request(ECHO, body=b"mine"))
+        assert answer.body == b"mine"
+
+
+async def test_calls_that_wait_are_told_when_the_connection_is_lost_and_the_next_call_connects_again() -> (
+    None
+):
+    def hang_up(connection: Connection, command: Command) -> None:
+        connection.close()
+
+    async with serving({LATER: hang_up, ECHO: echo}) as server, RemotingClient() as client:
+        with pytest.raises(ConnectionClosed):
+            await client.call(address_of(server), request(LATER))
+        assert (await client.call(address_of(server), request(ECHO))).code == 0
+
+
+async def test_a_peer_that_is_not_there_is_told_as_such() -> None:
+    host = loopback(51)
+    async with RemotingClient() as client:
+        with pytest.raises(ConnectFailed):
+            await client.call(f"{host}:{free_port(host)}", request(ECHO))
+        for nonsense in ("nowhere", "host:", ":1", "host:0", "host:70000", "host:x"):
+            with pytest.raises(ConnectFailed):
+                await client.call(nonsense, request(ECHO))
+
+
+async def test_addresses_of_both_ip_versions_are_split() -> None:
+    assert split_address("[::1]:9876") == ("::1", 9876)
+    assert split_address("127.0.0.1:10911") == ("127.0.0.1", 10911)
+
+
+async def test_connecting_counts_against_the_deadline_of_the_call() -> None:
+    listener = socket.create_server((loopback(51), 0), backlog=0)
+    address = listener.getsockname()
+    fillers = []  # nobody accepts: once the kernel's queue is full, connecting hangs
+    for _ in range(4):
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(address)
+        fillers.append(filler)
+    async with RemotingClient() as client:
+        with pytest.raises(CallTimeout, match="not connected"):
+            await client.call(f"{address[0]}:{address[1]}", request(ECHO), 50)
+    async with RemotingClient(ClientSettings(connect_timeout_ms=50)) as client:
+        with pytest.raises(ConnectFailed, match="within 50 ms"):
+            await client.call(f"{address[0]}:{address[1]}", request(ECHO))
+    for filler in [*fillers, listener]:
+        filler.close()
+
+
+async def test_the_peers_own_requests_reach_the_clients_handlers() -> None:
+    got: list[bytes] = []
+
+    def notice(connection: Connection, command: Command) -> None:
+        got.append(command.body)
+
+    async with serving({ECHO: echo}) as server, RemotingClient(handlers={40: notice, 307: echo}) as client:
+        await client.call(address_of(server), request(ECHO))
+        (connection,) = server.connections
+        connection.oneway(request(40, body=b"changed"))
+        answer = await connection.call(request(307, body=b"info"), 1000)
+        assert (answer.body, got) == (b"info", [b"changed"])
+        answer = await connection.call(request(999), 1000)
+        assert answer.code == 3
+
+
+async def test_a_peer_that_sends_away_is_asked_once_more_over_a_new_connection() -> None:
+    connections: set[Connection] = set()
+
+    def once(connection: Connection, command: Command) -> Command:
+        connections.add(connection)
+        return response(command, 1500 if len(connections) == 1 else 0)
+
+    async with serving({ECHO: once}) as server, RemotingClient() as client:
+        assert (await client.call(address_of(server), request(ECHO))).code == 0
+        assert len(connections) == 2
+
+
+async def test_oneway_requests_are_sent_without_waiting() -> None:
+    got: list[tuple[bool, bytes]] = []
+
+    def note(connection: Connection, command: Command) -> None:
+        got.append((command.is_oneway, command.body))
+
+    async with serving({ECHO: note}) as server, RemotingClient() as client:
+        await client.oneway(address_of(server), request(ECHO, body=b"x"))
+        await eventually(lambda: got == [(True, b"x")], "it arrives")
+        await client.close()
+        with pytest.raises(ConnectionClosed):
+            await client.oneway(address_of(server), request(ECHO))
+
+
+async def test_closing_the_client_ends_waiting_calls() -> None:
+    async with serving({LATER: lambda connection, command: None}) as server, RemotingClient() as client:
+        call = asyncio.ensure_future(client.call(address_of(server), request(LATER), 10_000))
+        await eventually(lambda: bool(client.connections), "connected")
+        await client.close()
+        with pytest.raises(ConnectionClosed):
+            await call
+        assert not client.connections
+
+
+async def test_calls_beyond_the_bound_are_refused_here() -> None:
+    async with (
+        serving({LATER: lambda connection, command: None}) as server,
+        RemotingClient(ClientSettings(max_calls=1)) as client,
+    ):
+        first = asyncio.ensure_future(client.call(address_of(server), request(LATER), 10_000))
+        await eventually(lambda: bool(client.connections), "connected")
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError):
+            await client.call(address_of(server), request(LATER))
+        await client.close()
+        with pytest.raises(ConnectionClosed):
+            await first
+
+
+async def test_a_silent_connection_of_a_client_is_closed_too() -> None:
+    gone: list[str] = []
+    async with (
+        serving({ECHO: echo}, settings=ServerSettings(idle_timeout_ms=0)) as server,
+        RemotingClient(
+            ClientSettings(idle_timeout_ms=100), on_close=lambda c: gone.append(c.remote)
+        ) as client,
+    ):
+        await client.call(address_of(server), request(ECHO))
+        await eventually(lambda: gone == [address_of(server)], "closed for silence")
+        assert (await client.call(address_of(server), request(ECHO))).code == 0
+
+
+async def test_a_caller_that_gives_up_while_connecting_does_not_take_the_connection_from_others() -> None:
+    async with serving({ECHO: echo}) as server, RemotingClient() as client:
+        hasty = asyncio.ensure_future(client.call(address_of(server), request(ECHO)))
+        patient = asyncio.ensure_future(client.call(address_of(server), request(ECHO)))
+        await asyncio.sleep(0)
+        hasty.cancel()
+        assert (await patient).code == 0
+        with pytest.raises(asyncio.CancelledError):
+            await hasty
