@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+import types
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum, StrEnum
 from functools import cache
 from json.encoder import encode_basestring
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -92,18 +93,75 @@ def _fields_of(cls: type) -> tuple[tuple[str, str], ...]:
 _encode_plain: Final = msgspec.json.Encoder(order="sorted").encode
 
 
+class _Plan(NamedTuple):
+    """How msgspec's encoder writes a struct as fastjson does. `nulls`: the `"name":null` to take out of what
+    it wrote; `must_be_empty`: attributes whose values it would write in another way."""
+
+    nulls: tuple[bytes, ...]
+    must_be_empty: tuple[str, ...]
+
+
 @cache
-def _is_plain(cls: type) -> bool:
-    """True when msgspec's encoder writes the struct as fastjson does: no null to leave out, no number as a
-    key, no floating point, enums whose value is their name."""
+def _plan(cls: type) -> _Plan | None:
+    """None: the encoder cannot do it. It writes no number as a key, no floating point, no bytes, and enums
+    only if their value is their name."""
     hints = get_type_hints(cls)
-    return all(_is_plain_type(hints[field.name]) for field in msgspec.structs.fields(cls))
+    nulls: set[bytes] = set()
+    must_be_empty = []
+    for field in msgspec.structs.fields(cls):
+        hint = hints[field.name]
+        found: set[bytes] = set()
+        if _is_plain(hint, field.encode_name, found, {cls}):
+            nulls |= found
+        elif get_origin(hint) in (dict, list):
+            must_be_empty.append(field.name)
+        else:
+            return None
+    return _Plan(tuple(sorted(nulls)), tuple(must_be_empty))
 
 
-def _is_plain_type(hint: Any) -> bool:
-    if hint in (str, int, bool, dict[str, str]):
+def _is_plain(hint: Any, name: str, nulls: set[bytes], inside: set[type]) -> bool:
+    """Whether a field of this type is written alike but for the nulls, which are added to `nulls`."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        nulls.add(f'"{name}":null'.encode())
+        given = [part for part in parts if part is not type(None)]
+        return len(given) == 1 and _is_plain(given[0], name, nulls, inside)
+    if origin is dict:
+        return parts[0] is str and get_origin(parts[1]) is None and _is_plain(parts[1], name, nulls, inside)
+    if origin is list:
+        return get_origin(parts[0]) is None and _is_plain(parts[0], name, nulls, inside)
+    if hint in (str, int, bool):
         return True
-    return isinstance(hint, type) and issubclass(hint, StrEnum) and all(item == item.name for item in hint)
+    if not isinstance(hint, type) or hint in inside:
+        return False
+    if issubclass(hint, StrEnum):
+        return all(item == item.name for item in hint)
+    if not issubclass(hint, msgspec.Struct):
+        return False
+    hints = get_type_hints(hint)
+    return all(
+        _is_plain(hints[field.name], field.encode_name, nulls, inside | {hint})
+        for field in msgspec.structs.fields(hint)
+    )
+
+
+def _encoded(value: msgspec.Struct) -> str | None:
+    """The struct by the quick way, None when it has to go the other one. A `"name":null` cannot be part of a
+    text: its quotes would be escaped."""
+    plan = _plan(type(value))
+    if plan is None or any(getattr(value, name) for name in plan.must_be_empty):
+        return None
+    try:
+        raw = _encode_plain(value)
+    except (ValueError, TypeError):  # a text with half a surrogate pair
+        return None
+    if not raw.isascii() or b"\\u" in raw or b"\x7f" in raw:  # escapes differ in letters
+        return None
+    for null in plan.nulls:
+        if null in raw:
+            raw = raw.replace(null + b",", b"").replace(b"," + null, b"").replace(null, b"")
+    return raw.decode("ascii")
 
 
 def _sort_key(item: tuple[Any, Any]) -> Any:
@@ -153,13 +211,10 @@ class _Writer:
 
     def _struct(self, value: msgspec.Struct, indent: int | None) -> None:
         add = self._add
-        if indent is None and not self._is_standard and _is_plain(type(value)):
-            try:
-                raw = _encode_plain(value)
-            except (ValueError, TypeError):  # a text with half a surrogate pair
-                raw = b"\x7f"
-            if raw.isascii() and b"\\u" not in raw and b"\x7f" not in raw:  # else escapes differ in letters
-                add(raw.decode("ascii"))
+        if indent is None and not self._is_standard:
+            text = _encoded(value)
+            if text is not None:
+                add(text)
                 return
         inner = None if indent is None else indent + 1
         before = "" if inner is None else "\n" + "\t" * inner

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochmq_protocol import bodies, fastjson, topics
+from epochmq_protocol import bodies, fastjson, fastjson_write, topics
 from epochmq_protocol.bodies import MessageQueue, from_json, to_json
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.bodies_client import (
@@ -41,6 +42,12 @@ def _shaped(cls: type[Any]) -> st.SearchStrategy[Any]:
     return st.dictionaries(st.sampled_from([*names, "other"]), VALUES, max_size=6)
 
 
+def _by_hand(body: Any) -> bytes:
+    """The body written value by value, never by msgspec's encoder."""
+    with mock.patch.object(fastjson_write, "_encoded", return_value=None):
+        return to_json(body)
+
+
 @pytest.mark.parametrize("cls", CLASSES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
@@ -51,7 +58,7 @@ def test_any_values_are_a_body_or_a_body_error(cls: type[Any], data: st.DataObje
     except BodyError:
         return
     again = from_json(cls, to_json(body))
-    assert to_json(again) == to_json(body)
+    assert to_json(again) == to_json(body) == _by_hand(body)
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -119,6 +126,37 @@ def test_enums_are_read_by_name_in_any_case_and_by_ordinal_as_the_c_client_sends
     assert consumer.consume_from_where is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
     unknown = from_json(HeartbeatData, text % ('"NEW_KIND"', 99, "-1"))
     assert unknown.consumer_data_set[0].consume_type is None
+
+
+def test_whole_tables_are_written_the_quick_way_with_the_same_bytes() -> None:
+    group = topics.SubscriptionGroupConfig(group_name="g")
+    policy = topics.GroupRetryPolicy(exponential_retry_policy=topics.ExponentialRetryPolicy(max=9))
+    tables: list[Any] = [
+        topics.TopicConfigSerializeWrapper(
+            topic_config_table={
+                "a": topics.TopicConfig("a"),
+                "Z": topics.TopicConfig("Z", attributes={"k": "v"}),
+            }
+        ),
+        topics.SubscriptionGroupWrapper(
+            subscription_group_table={
+                "g": group,
+                "h": msgspec.structs.replace(group, group_retry_policy=policy),
+                "i": msgspec.structs.replace(
+                    group, subscription_data_set=[topics.SimpleSubscriptionData('"expression":null')]
+                ),
+            }
+        ),
+    ]
+    for table in tables:
+        assert fastjson_write._encoded(table) is not None
+        assert to_json(table) == _by_hand(table)
+        assert from_json(type(table), to_json(table)) == table
+    mapped = topics.TopicConfigSerializeWrapper(
+        topic_queue_mapping_info_map={"a": topics.TopicQueueMappingInfo(topic="a", curr_id_map={1: 2})}
+    )
+    assert fastjson_write._encoded(mapped) is None
+    assert b'"currIdMap":{1:2}' in to_json(mapped)
 
 
 def test_queues_are_keys_members_and_sortable() -> None:
