@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -145,6 +145,10 @@ class World:
         self.story: list[str] = []
         self.quiet = False
         self.steps = 0
+        self.happenings: Counter[str] = Counter()
+        """What befell this world, by name."""
+        self.latest: dict[tuple[str, str], float] = {}
+        """When the latest message of each link is to arrive."""
         self.at(SWEEP_MS, self._sweep)
 
     # Time ---------------------------------------------------------------------------------------------------
@@ -165,6 +169,10 @@ class World:
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
         self.story.append(f"{self.now:8.0f}  {text}")
+
+    def happened(self, what: str, times: int = 1) -> None:
+        """Counts what befell this world."""
+        self.happenings[what] += times
 
     def fail(self, text: str) -> None:
         """Stops: a promise is broken."""
@@ -201,6 +209,7 @@ class World:
         """How long one message takes, milliseconds."""
         network = self.network
         if network.slow and not self.quiet and self.random.random() < network.slow:
+            self.happenings["delayed"] += 1
             return self.random.random() * network.slow_max_ms
         return 0.2 + self.random.random() * network.delay_max_ms
 
@@ -210,13 +219,25 @@ class World:
         if not self.quiet and (network.drop or network.duplicate):
             luck = self.random.random()
             if luck < network.drop:
+                self.happenings["dropped"] += 1
                 return
             if luck > 1 - network.duplicate:
+                self.happenings["duplicated"] += 1
                 self.at(self.delay(), self._arrive, source, target, action, args)
-        self.at(self.delay(), self._arrive, source, target, action, args)
+        delay_ms = self.delay()
+        link, arrives_ms = (source.name, target.name), self.now + delay_ms
+        if arrives_ms < self.latest.get(link, 0.0):
+            self.happenings["reordered"] += 1
+        else:
+            self.latest[link] = arrives_ms
+        self.at(delay_ms, self._arrive, source, target, action, args)
 
     def _arrive(self, source: Host, target: Host, action: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if not target.up or (self.cuts and self.is_cut(source, target)):
+        if not target.up:
+            return
+        if self.cuts and self.is_cut(source, target):
+            way = "cut one way" if not self.is_cut(target, source) else "cut both ways"
+            self.happenings[way] += 1
             return
         if target.paused:
             target.held.append((action, args))
@@ -251,8 +272,8 @@ class World:
         self.at(SWEEP_MS, self._sweep)
 
     def counts(self) -> dict[str, int]:
-        """What this world has done, by name."""
-        return {}
+        """What befell this world and what it has done, by name."""
+        return dict(self.happenings)
 
     def live(self) -> None:
         """A whole life. ViolationError when a promise was broken."""
@@ -271,6 +292,7 @@ class World:
             return
         host.paused = True
         host.pauses += 1
+        self.happened("pauses")
         self.note(f"{host.name} is stopped for {duration_ms:.0f} ms")
         self.at(duration_ms, self._go_on, host, host.life, host.pauses)
 
@@ -308,5 +330,6 @@ class World:
         """A machine's clock leaps forward."""
         host = self.host(who)
         host.leaps_ms += by_ms
+        self.happened("clock leaps")
         self.note(f"the clock of {host.name} leaps forward by {by_ms:.0f} ms")
         host.clock_leapt()

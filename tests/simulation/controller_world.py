@@ -150,7 +150,8 @@ class ControllerWorld(RaftWorld):
 
     def counts(self) -> dict[str, int]:
         acked = sum(map(len, self.acked.values()))
-        return {"elections": self.elections, "leases": self.grants, "acknowledged": acked}
+        own = {"elections": self.elections, "leases": self.grants, "acknowledged": acked}
+        return super().counts() | own
 
     # A life -------------------------------------------------------------------------------------------------
 
@@ -329,6 +330,7 @@ class ControllerWorld(RaftWorld):
         """kill -9; it comes back after a while, perhaps at another address."""
         broker = self.broker(who)
         if broker.up:
+            self.happened("brokers killed")
             broker.die()
             if moves:
                 broker.address = f"{broker.name}/{self.now:.0f}"

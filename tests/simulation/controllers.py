@@ -153,7 +153,7 @@ class ControllerHost(Peer):
         world = self.world
         match effect:
             case Propose(token=token, bodies=bodies):
-                self.feed(raft.Propose(token, bodies))
+                self.submit(raft.Propose(token, bodies))
             case Prove(token=token):
                 self.proving.add(token)
                 self.feed(raft.ReadIndex(token))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from epochmq_dledger.core.log import MemoryLog
 from epochmq_dledger.core.node import Node
 from epochmq_dledger.core.types import (
     Alarm,
@@ -19,6 +18,7 @@ from epochmq_dledger.core.types import (
     Committed,
     Effect,
     Input,
+    Propose,
     ReadReady,
     Refused,
     Reply,
@@ -29,6 +29,7 @@ from epochmq_dledger.core.types import (
     Settings,
     Synced,
     Tick,
+    Together,
     Transfer,
     Transferred,
 )
@@ -41,50 +42,10 @@ from epochmq_protocol.dledger import (
     encode_body,
 )
 from tests.simulation.clockwork import RPC_TIMEOUT_MS, Call, Host, Network, World
+from tests.simulation.disks import Machine
+from tests.simulation.logs import Disk, StoredDisk
 
 TICK_MS = 10
-
-
-class Disk(MemoryLog):
-    """A log whose entries up to `durable_end` survive a kill. It watches over log matching: whatever is
-    written at an index in a term is what was first written there, after the same entry."""
-
-    def __init__(self, world: RaftWorld, name: str) -> None:
-        super().__init__()
-        self.world = world
-        self.name = name
-        self.durable_end = -1
-
-    def append(self, entries: list[DLedgerEntry]) -> None:
-        before = self.end_term
-        for entry in entries:
-            first = self.world.written.setdefault((entry.index, entry.term), (entry, before))
-            if first[1] != before or (first[0] is not entry and first[0] != entry):
-                self.world.fail(
-                    f"log matching: {self.name} writes {entry} after term {before}, "
-                    f"but {first[0]} after term {first[1]} was written there"
-                )
-            before = entry.term
-        super().append(entries)
-
-    def truncate(self, end_index: int) -> None:
-        committed = self.world.committed
-        cut = end_index + 1
-        if cut <= self.end_index and cut < len(committed) and self.entries[cut] == committed[cut]:
-            self.world.fail(f"{self.name} cuts entry {cut}, which is committed")
-        super().truncate(end_index)
-        self.durable_end = min(self.durable_end, end_index)
-
-    def reset(self, entry: DLedgerEntry) -> None:
-        if self.entries and self.world.committed:
-            self.world.fail(f"{self.name} drops its log, which has committed entries")
-        super().reset(entry)
-        self.durable_end = -1
-
-    def lose(self, end_index: int) -> None:
-        """What a kill does: entries after this one are gone."""
-        super().truncate(end_index)
-        self.durable_end = min(self.durable_end, end_index)
 
 
 class Peer(Host):
@@ -95,7 +56,9 @@ class Peer(Host):
     def __init__(self, world: RaftWorld, name: str, settings: Settings) -> None:
         super().__init__(world, name)
         self.settings = settings
-        self.log = Disk(world, name)
+        self.log: Disk | StoredDisk = (
+            StoredDisk(world, name, settings.file_size) if world.stored else Disk(world, name)
+        )
         self.term = 0
         self.voted_for: str | None = None
         self.checkpoint = -1
@@ -103,6 +66,7 @@ class Peer(Host):
         self.committed = -1
         self.node: Node | None = None
         self.inbox: deque[Input] = deque()
+        self.proposals: list[Propose] = []
         self.stepping = False
         self.effects_left: int | None = None
         """After how many more effects this peer dies; None: it does not."""
@@ -116,7 +80,7 @@ class Peer(Host):
 
     def start(self) -> None:
         super().start()
-        self.log.durable_end = self.log.end_index
+        self.log.restart()
         self.committed = min(self.checkpoint, self.log.end_index)
         self.timer_at = float("inf")
         self.syncing = False
@@ -141,14 +105,13 @@ class Peer(Host):
         """Applies what is known to be committed."""
 
     def die(self, kept: int | None = None) -> None:
-        """The synced part of the log survives, the rest up to `kept`, by default a random entry."""
+        """The synced part of the log survives, the rest up to `kept`, by default as it pleases chance."""
         super().die()
         self.node = None
+        self.proposals.clear()
         end, durable = self.log.end_index, self.log.durable_end
-        if kept is None:
-            kept = self.world.random.randint(durable, end) if end > durable else end
+        kept = self.log.crash(kept)
         self.world.note(f"{self.name} dies; log to {end}, synced to {durable}, kept to {kept}")
-        self.log.lose(kept)
         if self.world.random.random() < 0.5:
             self.checkpoint = min(max(self.checkpoint, self.committed), kept)
         self.checkpoint = min(self.checkpoint, kept)
@@ -184,6 +147,18 @@ class Peer(Host):
         if self.log.end_index > self.log.durable_end and not self.syncing:
             self.sync()
         self.arm()
+
+    def submit(self, proposal: Propose) -> None:
+        """As `DLedgerPeer.submit`: what one turn of the loop brings is fed together."""
+        self.proposals.append(proposal)
+        if len(self.proposals) == 1:
+            self.later(0.0, self._feed_proposals)
+
+    def _feed_proposals(self) -> None:
+        proposals, self.proposals = tuple(self.proposals), []
+        if len(proposals) > 1:
+            self.world.happened("proposals written together", len(proposals))
+        self.feed(Together(proposals))
 
     def carry_out(self, effect: Effect) -> None:
         """One effect of the node."""
@@ -269,13 +244,14 @@ class Peer(Host):
         self.syncing = True
         longest = 600 if self.slow_disk_until > self.world.now else self.world.sync_max_ms
         took = self.world.random.random() * longest
-        self.later(took, self._synced, self.log.end_index, self.log.end_term)
+        self.later(took, self._synced, self.log.end_index, self.log.end_term, self.log.sync_begins())
 
-    def _synced(self, index: int, term: int) -> None:
+    def _synced(self, index: int, term: int, begun: list[int]) -> None:
         if self.stuck_disk_until > self.world.now and not self.world.quiet:
-            self.later(50, self._synced, index, term)
+            self.later(50, self._synced, index, term, begun)
             return
         self.syncing = False
+        self.log.sync_ends(begun)
         if self.log.term(index) == term:
             self.log.durable_end = max(self.log.durable_end, index)
         self.feed(Synced(index, term))
@@ -317,11 +293,15 @@ class RaftWorld(World):
         beside_java: bool = False,
         wire: bool = False,
         ticking: bool = False,
+        stored: bool = False,
         verbose: bool = False,
     ) -> None:
         """`beside_java` hides what peers of ours can do beyond DLedger, as a Java peer in the group would;
-        `wire` encodes every message; `ticking` ticks every few milliseconds beside the deadlines."""
+        `wire` encodes every message; `ticking` ticks every few milliseconds beside the deadlines; `stored`
+        gives every peer the production store on a simulated disk."""
         super().__init__(seed, network, verbose=verbose)
+        self.machine = Machine()
+        self.stored = stored
         self.beside_java = beside_java
         self.wire = wire
         self.ticking = ticking
@@ -413,6 +393,7 @@ class RaftWorld(World):
         peer = self.peer(who)
         if not peer.up:
             return
+        self.happened("kills")
         if effects is not None and not peer.paused:
             peer.effects_left = effects
             return
@@ -429,26 +410,35 @@ class RaftWorld(World):
 
     def do_blackout(self, down_ms: float) -> None:
         """The power fails everywhere."""
+        self.happened("blackouts")
         for peer in self.peers.values():
             if peer.up:
-                self.stop_peer(peer, down_ms * (0.5 + self.random.random()))
+                self.stop_peer(peer, down_ms * (0.5 + self.random.random()), self.power_cut(peer))
+
+    def power_cut(self, peer: Peer) -> int:
+        """Up to where a power failure leaves a log."""
+        end, durable = peer.log.end_index, peer.log.durable_end
+        return self.random.randint(durable, end) if end > durable else end
 
     def do_fail_sync(self, who: str, down_ms: float) -> None:
         """A sync fails: the pages are gone, and the peer takes no more part until somebody starts it."""
         peer = self.peer(who)
         if peer.up:
+            self.happened("syncs failed")
             self.note(f"a sync of {peer.name} fails")
             self.stop_peer(peer, down_ms, min(peer.log.durable_end, peer.log.end_index))
 
     def do_slow_disk(self, who: str, duration_ms: float) -> None:
         """Syncs take long."""
         peer = self.peer(who)
+        self.happened("slow disks")
         peer.slow_disk_until = self.now + duration_ms
         self.note(f"the disk of {peer.name} is slow for {duration_ms:.0f} ms")
 
     def do_stuck_disks(self, duration_ms: float) -> None:
         """The disks of all but the leader make nothing durable."""
         leader = self.leader()
+        self.happened("stuck disks")
         for peer in self.peers.values():
             if peer is not leader:
                 peer.stuck_disk_until = self.now + duration_ms

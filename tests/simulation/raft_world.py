@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from epochmq_dledger.core.types import Committed, Propose, ReadIndex, ReadReady
 from tests.simulation import troubles
 from tests.simulation.raft import Peer, RaftWorld, settings_for
 from tests.simulation.troubles import Plan
+
+STORED_FILE_SIZE = 16 << 10
+"""Data files of the production store, small, so that they roll; yet what is under way fits into two."""
 
 
 class Server(Peer):
@@ -49,6 +54,7 @@ def plan(seed: int) -> Plan:
             "beside_java": rng.random() < 0.33,
             "wire": rng.random() < 0.1,
             "ticking": rng.random() < 0.05,
+            "stored": rng.random() < 0.15,
         },
     )
     names = [f"n{i}" for i in range(found.peers)]
@@ -78,14 +84,17 @@ class PeersWorld(RaftWorld):
         self.reads_served = 0
         names = tuple(f"n{i}" for i in range(plan.peers))
         for name in names:
-            peer = Server(self, name, settings_for(name, names))
+            settings = settings_for(name, names)
+            if self.stored:
+                settings = msgspec.structs.replace(settings, file_size=STORED_FILE_SIZE)
+            peer = Server(self, name, settings)
             peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             self.add_peer(peer)
         for started in self.peers.values():
             started.start()
 
     def counts(self) -> dict[str, int]:
-        return {
+        return super().counts() | {
             "acknowledged": len(self.acknowledged),
             "reads": self.reads_served,
             "leaderships": len(self.leaders),
@@ -93,6 +102,10 @@ class PeersWorld(RaftWorld):
 
     def live(self) -> None:
         """A whole life: troubles, then quiet, then the final checks."""
+        with self.machine.installed():
+            self._live()
+
+    def _live(self) -> None:
         plan = self.wanted
         self.plan(plan.events)
         self.run(plan.troubled_ms)
@@ -123,7 +136,7 @@ class PeersWorld(RaftWorld):
         if peer.up:
             token = len(self.bodies) + 1
             self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
-            peer.receive(peer.feed, Propose(token, (self.bodies[token],)))
+            peer.receive(peer.submit, Propose(token, (self.bodies[token],)))
 
     def do_burst(self, count: int) -> None:
         """A client proposes many at once."""

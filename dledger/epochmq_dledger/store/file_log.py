@@ -7,11 +7,14 @@ memory, so that pushing to peers reads no disk.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections import OrderedDict
 from pathlib import Path
 
+import msgspec
+
 from epochmq_dledger.core.log import LogFullError
-from epochmq_dledger.store.segments import Segments
+from epochmq_dledger.store.segments import Segments, sync_and_close
 from epochmq_protocol.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC,
@@ -46,6 +49,7 @@ class FileLog:
         self._end_pos = 0
         self._cache: OrderedDict[int, DLedgerEntry] = OrderedDict()
         self._cache_bytes = 0
+        self._index_due = True
 
     @property
     def begin_index(self) -> int:
@@ -85,6 +89,8 @@ class FileLog:
             if entry is not None and (base == first.pos or self._index_unit(entry.index) == _unit_of(entry)):
                 start = base
         self._scan(start)
+        if self._end == -1:
+            self._begin = -1
         self._erase_after_end()
 
     def _first_indexed(self, base: int) -> DLedgerEntry | None:
@@ -104,7 +110,7 @@ class FileLog:
         index, term = None, -1
         rebuilt = False
         while True:
-            entry = self._read_entry(pos, with_body=False)
+            entry = self._read_entry(pos)
             if entry is None:
                 after = self._after_filler(pos)
                 if after is None:
@@ -149,9 +155,10 @@ class FileLog:
         if not with_body:
             return DLedgerEntry(index, term, pos, b"", size)
         try:
-            return decode_entry(self._data.read(pos, size))
+            entry = decode_entry(self._data.read(pos, size))
         except RemoteProtocolError:
             return None
+        return entry if entry.body_crc in (0, _crc(entry.body)) else None
 
     def _index_unit(self, index: int) -> tuple[int, int, int, int, int] | None:
         data = self._index.read(index * INDEX_UNIT_SIZE, INDEX_UNIT_SIZE) if index >= 0 else b""
@@ -203,8 +210,9 @@ class FileLog:
             if entry.pos != self._end_pos or entry.pos % self._file_size == 0:
                 self._data_write(start, run)
                 self._fill(self._end_pos, entry.pos)
+                self._index_due = True
                 run, start = [], entry.pos
-            run.append(encode_entry(entry))
+            run.append(encode_entry(_checked(entry)))
             units.append(encode_index_unit(entry))
             if self._begin == -1:
                 self._begin = entry.index
@@ -234,7 +242,8 @@ class FileLog:
             self._data.write(pos, _FILLER.pack(FILLER_MAGIC, rest))
 
     def truncate(self, end_index: int) -> None:
-        """Cuts everything after `end_index`, and erases it, so that no crash brings it back."""
+        """Cuts everything after `end_index`, and erases it, durably, so that no crash brings it back: one of
+        its entries might stand where one that is appended next ends, and be taken for its successor."""
         if end_index >= self._end:
             return
         last = self.entry(end_index)
@@ -246,6 +255,7 @@ class FileLog:
         else:
             self._end, self._end_term, self._end_pos = last.index, last.term, last.pos + last.size
         self._erase_after_end()
+        sync_and_close(self._data.take_dirty())
 
     def reset(self, entry: DLedgerEntry) -> None:
         """Drops everything and begins anew with `entry`, at its own index and position."""
@@ -261,9 +271,8 @@ class FileLog:
         end = self._end_pos
         base = end - end % self._file_size
         self._data.drop_from(base + self._file_size if end > base else base)
-        rest = self._file_size - end % self._file_size
-        if end > base and self._data.read(end, ENTRY_HEADER_SIZE).strip(b"\0"):
-            self._data.write(end, bytes(min(ENTRY_HEADER_SIZE, rest)))
+        if end > base:
+            self._data.erase_from(end)
         index_end = (self._end + 1) * INDEX_UNIT_SIZE
         index_base = index_end - index_end % self._index.file_size
         self._index.drop_from(index_base + self._index.file_size if index_end > index_base else index_base)
@@ -273,9 +282,12 @@ class FileLog:
     # Durability ---------------------------------------------------------------------------------------------
 
     def take_dirty(self) -> list[int]:
-        """Descriptors to sync (see `Segments.take_dirty`). The index need not be durable: it can be
-        rebuilt."""
-        return self._data.take_dirty()
+        """Descriptors to sync (see `Segments.take_dirty`). The index of the last data files need not be
+        durable, it is rebuilt from them; once a file is begun, that of those before it must be."""
+        if not self._index_due:
+            return self._data.take_dirty()
+        self._index_due = False
+        return self._data.take_dirty() + self._index.take_dirty()
 
     def close(self) -> None:
         """Closes the files; what was not synced is in the operating system's hands."""
@@ -295,6 +307,20 @@ class FileLog:
         entry = self._cache.pop(index, None)
         if entry is not None:
             self._cache_bytes -= entry.size
+
+
+def _crc(body: bytes) -> int:
+    """CRC-32 as a signed 32-bit number."""
+    crc = zlib.crc32(body)
+    return crc - (1 << 32) if crc >= 1 << 31 else crc
+
+
+def _checked(entry: DLedgerEntry) -> DLedgerEntry:
+    """The entry with its body's checksum. Java has a field for it and leaves it 0; then a body that a power
+    failure has torn, its header whole, cannot be told from a good one."""
+    if entry.body_crc or not entry.body:
+        return entry
+    return msgspec.structs.replace(entry, body_crc=_crc(entry.body))
 
 
 def _unit_of(entry: DLedgerEntry) -> tuple[int, int, int, int, int]:

@@ -7,6 +7,7 @@ an error to answer, where a store into a mapping would kill the process.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from itertools import pairwise
@@ -15,6 +16,7 @@ from pathlib import Path
 from epochmq_dledger.core.log import LogFullError
 
 _NAME = re.compile(r"\d{20}")
+_ERASED_AT_ONCE = 1 << 20
 
 
 class Segments:
@@ -28,7 +30,8 @@ class Segments:
 
     def open(self) -> None:
         """Opens what is there. A last file that was never given its size is from a crash in between, and
-        goes."""
+        goes. All files count as written: what a process that was killed has left in the kernel's hands is not
+        durable yet, though it can be read."""
         self.folder.mkdir(parents=True, exist_ok=True)
         names = sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
         for path in names:
@@ -40,6 +43,7 @@ class Segments:
             else:
                 self._files[int(path.name)] = os.open(path, os.O_RDWR)
         bases = self.bases
+        self._dirty.update(bases)
         for before, after in pairwise(bases):
             if after - before != self.file_size:
                 raise ValueError(f"{self.folder}: a file is missing between {before:020d} and {after:020d}")
@@ -84,6 +88,8 @@ class Segments:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(fd, self.file_size)
+            os.fsync(fd)
+            self._sync_folder()
         except OSError:
             os.close(fd)
             path.unlink()
@@ -91,13 +97,40 @@ class Segments:
         self._files[base] = fd
         return fd
 
+    def _sync_folder(self) -> None:
+        """Without it a file that was made, or removed, may be gone or back after a power failure."""
+        fd = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
     def drop_from(self, offset: int) -> None:
-        """Removes the files that begin at or after `offset`."""
-        for base in self.bases:
-            if base >= offset:
-                os.close(self._files.pop(base))
-                self._dirty.discard(base)
-                (self.folder / f"{base:020d}").unlink()
+        """Removes the files that begin at or after `offset`, durably, the last one first: a crash in between
+        leaves no gap."""
+        dropped = [base for base in self.bases if base >= offset]
+        for base in reversed(dropped):
+            os.close(self._files.pop(base))
+            self._dirty.discard(base)
+            (self.folder / f"{base:020d}").unlink()
+        if dropped:
+            self._sync_folder()
+
+    def erase_from(self, offset: int) -> None:
+        """Makes the rest of the file that `offset` lies in zeros, where it is not; holes are left out."""
+        base = offset - offset % self.file_size
+        fd, at = self._files.get(base), offset - base
+        while fd is not None and at < self.file_size:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return  # nothing but a hole
+                raise
+            size = min(_ERASED_AT_ONCE, self.file_size - at)
+            if os.pread(fd, size, at).strip(b"\0"):
+                self.write(base + at, bytes(size))
+            at += size
 
     def take_dirty(self) -> list[int]:
         """Duplicates of the descriptors of the files written since the last call: a thread may sync and close

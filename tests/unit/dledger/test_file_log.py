@@ -122,6 +122,48 @@ def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_cut_tail_does_not_come_back_behind_what_is_appended_in_its_place(tmp_path: Path) -> None:
+    """All entries are of one size, so that each byte of the new ones takes the place of an old one."""
+    log, model = opened(tmp_path), MemoryLog()
+    for term in (1, 1, 3, 3, 3):
+        entry = make_entry(model.end_index + 1, term, b"old", model.end_pos, FILE_SIZE)
+        log.append([entry])
+        model.append([entry])
+    log.truncate(1)
+    log.append([make_entry(2, 2, b"new", model.entries[2].pos, FILE_SIZE)])
+    log.close()
+    log = opened(tmp_path)
+    assert log.end_index == 2
+    log.close()
+
+
+@pytest.mark.parametrize("lost", [1, 7, 60])
+def test_an_entry_whose_body_is_torn_is_no_entry(tmp_path: Path, lost: int) -> None:
+    log, model = opened(tmp_path), MemoryLog()
+    entries = [make_entry(0, 1, b"a" * 90, 0, FILE_SIZE)]
+    entries.append(make_entry(1, 1, b"b" * 90, entries[0].size, FILE_SIZE))
+    log.append(entries)
+    model.append(entries[:1])
+    log.close()
+    with (tmp_path / "data" / f"{0:020d}").open("r+b") as file:
+        file.seek(entries[1].pos + entries[1].size - lost)
+        file.write(bytes(lost))
+    log = opened(tmp_path)
+    same(log, model)
+    log.close()
+
+
+def test_what_a_killed_process_left_in_the_kernel_s_hands_is_synced_before_it_counts(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(grow(random.Random(5), MemoryLog(), 30, 1))
+    log.close()
+    log = opened(tmp_path)
+    dirty = log.take_dirty()
+    assert len(dirty) >= len(list((tmp_path / "data").iterdir())) > 1
+    sync_and_close(dirty)
+    log.close()
+
+
 def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(3), model, 3, 1)
