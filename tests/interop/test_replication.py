@@ -77,10 +77,11 @@ class HAPeer:
     async def tell(self, line: str) -> str:
         """One command, one answer."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
-        writer.write(line.encode() + b"\n")
-        answer = await reader.readline()
-        writer.close()
-        return answer.decode().strip()
+        try:
+            writer.write(line.encode() + b"\n")
+            return (await reader.readline()).decode().strip()
+        finally:
+            writer.close()
 
     async def start(self) -> None:
         self.process.start()
@@ -108,17 +109,18 @@ class HAPeer:
 async def agree(ours: Node, java: HAPeer) -> None:
     """Waits until both have the same, and compares every byte. Before it cuts its log, a Java replica may
     wait a minute and a half for its own dispatcher to end."""
-    async with asyncio.timeout(150):
-        while True:
-            end, confirmed, queue, epochs = await java.state()
-            if (
-                end == ours.end
-                and confirmed == ours.ha.confirm_offset == end
-                and queue == ours.store.queue("orders", 0).max_offset
-                and epochs == ours.epochs
-            ):
-                break
-            await asyncio.sleep(0.05)
+    theirs = mine = None
+    try:
+        async with asyncio.timeout(150):
+            while theirs is None or theirs != mine:
+                await asyncio.sleep(0.05)
+                theirs = await java.state()
+                queue = ours.store.queue("orders", 0).max_offset
+                mine = (ours.end, ours.ha.confirm_offset, queue, ours.epochs)
+    except TimeoutError as error:
+        error.add_note(f"end, confirmed, end of the queue, epochs: RocketMQ's {theirs}, ours {mine}")
+        raise
+    assert ours.ha.confirm_offset == ours.end
     assert java.log_bytes(ours.end) == ours.log_bytes()
     ours_file = (ours.directory / "epochFileCheckpoint").read_bytes()
     assert (java.store / "epochFileCheckpoint").read_bytes() == ours_file

@@ -29,6 +29,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 public final class HAPeer {
     private final DefaultMessageStore store;
     private final MessageStoreConfig config;
+    private final BrokerConfig broker = new BrokerConfig();
     private final AutoSwitchHAService service;
     private final long brokerId;
     private int written;
@@ -47,7 +48,8 @@ public final class HAPeer {
         config.setAllAckInSyncStateSet(true);
         brokerId = Long.parseLong(args[2]);
         config.setBrokerRole(BrokerRole.SLAVE);
-        BrokerConfig broker = new BrokerConfig();
+        // A store that takes itself for a master's skips a record of which only a part has come.
+        broker.setBrokerId(brokerId);
         broker.setEnableControllerMode(true);
         broker.setBrokerIP2(args[3]);
         store = new DefaultMessageStore(config, new BrokerStatsManager("interop", false), null, broker, new ConcurrentHashMap<>());
@@ -91,9 +93,11 @@ public final class HAPeer {
                 service.setSyncStateSet(members);
                 boolean leads = service.changeToMaster(Integer.parseInt(words[1]));
                 config.setBrokerRole(BrokerRole.SYNC_MASTER);
+                broker.setBrokerId(0);
                 return String.valueOf(leads);
             case "slave":
                 config.setBrokerRole(BrokerRole.SLAVE);
+                broker.setBrokerId(brokerId);
                 boolean follows = service.changeToSlave("", Integer.parseInt(words[2]), brokerId);
                 service.updateHaMasterAddress(words[1]);
                 return String.valueOf(follows);
