@@ -32,9 +32,11 @@ from epochmq_broker.processors.reply import ReplyProcessor
 from epochmq_broker.processors.send import SendProcessor
 from epochmq_broker.processors.send_back import SendBackProcessor
 from epochmq_broker.processors.send_fast import FastSend
+from epochmq_broker.processors.tables import TableProcessor
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
 from epochmq_broker.schedule import DelayService
+from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
@@ -102,6 +104,9 @@ class Broker:
             self.live, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats
         )
         self.modes = MessageModes(config.config_dir, self.topics, self.groups)
+        self.slave_sync = SlaveSync(
+            self.client, self.store, self.topics, self.groups, self.offsets, self.delays, self.modes
+        )
         self.client_requests = ClientProcessor(
             self.live, self.store, self.topics, self.groups, self.offsets, self.clients, self.locks
         )
@@ -148,6 +153,7 @@ class Broker:
         await self.registration.stop()
         self.pull.hold.stop()
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
+        await self.slave_sync.stop()
         await self.ha.stop()
         self.ticks.stop()
         if self._phase is Phase.RUNNING:
@@ -178,6 +184,7 @@ class Broker:
         return {
             **admin_handlers(parts),
             **self.modes.handlers(),
+            **TableProcessor(parts, self.modes).handlers(),
             **self.send.handlers(),
             **SendBackProcessor(
                 self.live, self.store, self.put, self.topics, self.groups, self.stats
@@ -217,9 +224,12 @@ class Broker:
         self.ticks.start()
 
     def _registered(self, answer: RegisterBrokerResponseHeader) -> None:
-        """A nameserver says where the group's master serves replicas; a configured address wins."""
+        """A nameserver says where the group's master serves replicas; a configured address wins. Where it
+        serves clients, a slave copies its tables."""
         if answer.ha_server_addr and not self.live.current.ha_master_address:
             self.ha.follow(answer.ha_server_addr)
+        if self.live.current.broker_role == "SLAVE" and answer.master_addr:
+            self.slave_sync.follow(answer.master_addr)
 
     def _sample(self) -> None:
         self.stats.sample(now_ms(), time.localtime().tm_yday)

@@ -169,14 +169,28 @@ class SubscriptionGroupTable:
             self.data_version = data_version
         self.generation += 1
 
-    def replace_all(self, table: Mapping[str, SubscriptionGroupConfig], data_version: DataVersion) -> None:
-        """Becomes a copy of another broker's groups, version included; the forbidden table stays this
-        broker's own."""
-        touched = tuple(set(self._table) | set(table))
+    def replace_all(
+        self,
+        table: Mapping[str, SubscriptionGroupConfig],
+        forbidden: Mapping[str, Mapping[str, int]],
+        data_version: DataVersion,
+    ) -> None:
+        """Becomes a copy of another broker's groups, version included. RocketMQ's slave keeps a forbidden
+        table of its own, so that a group may read after a switch what it may not read before."""
+        before, forbidden_before = dict(self._table), dict(self._forbidden)
         self._table.clear()
-        self._table.update(table)
+        for name, config in table.items():
+            known = before.get(name)
+            self._table[name] = known if known == config else config
+        self._forbidden = {group: dict(topics) for group, topics in forbidden.items()}
+        touched = tuple(
+            name
+            for name in before.keys() | table.keys() | forbidden_before.keys() | forbidden.keys()
+            if before.get(name) is not self._table.get(name)
+            or forbidden_before.get(name) != self._forbidden.get(name)
+        )
         self.data_version = data_version
-        self.generation += 1
+        self.generation += bool(touched)
         self._notify(touched)
 
     def _changed(self, touched: tuple[str, ...], versions: int = 1) -> None:

@@ -173,6 +173,20 @@ class ConsumerOffsetTable:
             self.data_version = data_version
         self.changes += 1
 
+    def clamp(self, end: Callable[[str, int], int]) -> int:
+        """Takes back every offset to the `end` (of topic and queue id) of what there is; how many. What was
+        copied from a master may be ahead of what its log's copy holds: the messages that come to lie there
+        would be skipped (#4771)."""
+        taken_back = 0
+        for key, queues in self._offsets.items():
+            topic = key.split(SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                if offset > 0 and offset > (last := max(0, end(topic, queue_id))):
+                    queues[queue_id] = last
+                    taken_back += 1
+        self.changes += taken_back > 0
+        return taken_back
+
     def bump_version(self) -> None:
         """A new data version, so that slaves and returning masters see that offsets have moved."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())

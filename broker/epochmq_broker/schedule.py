@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from epochmq_broker.config import LiveConfig
@@ -74,18 +75,36 @@ class DelayService:
                     timestamp=int(version.get("timestamp", 0)),
                     counter=int(version.get("counter", 0)),
                 )
+        self._correct(queues_may_come=True)
+
+    def follow(self, offsets: Mapping[int, int], data_version: DataVersion) -> None:
+        """Takes over how far a master has delivered, for the day this broker becomes one, and writes it.
+        Raises OSError."""
+        if (offsets, data_version) != (self.offsets, self.data_version):
+            self.offsets = dict(offsets)
+            self.data_version = data_version
+            self.persist()
+
+    def _correct(self, *, queues_may_come: bool = False) -> None:
+        """Moves the offsets that lie outside their queue to its nearer end. A queue that does not exist is
+        empty, and begins at 0 when it comes; RocketMQ leaves its offset, and may skip what comes."""
         for level in range(1, len(self.delays_ms) + 1):
-            queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
             offset = self.offsets.get(level)
-            if queue is None or offset is None:
+            if offset is None:
                 continue
-            corrected = min(max(offset, queue.min_offset), queue.max_offset)
+            queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+            if queue is None and queues_may_come:
+                continue
+            first, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+            corrected = min(max(offset, first), end)
             if corrected != offset:
                 log.error("delay level %d: offset %d corrected to %d", level, offset, corrected)
                 self.offsets[level] = corrected
 
     def start(self) -> None:
-        """Begins to deliver; needs a running loop."""
+        """Begins to deliver; needs a running loop. What a master said of its deliveries may be ahead of what
+        this broker has of the log."""
+        self._correct()
         self._timer = asyncio.get_running_loop().call_later(FIRST_ROUND_S, self._round)
 
     def stop(self) -> None:

@@ -84,7 +84,7 @@ class StateFiles:
         """Writes consumerOffset.json when an offset has changed since the last time. Raises OSError."""
         changes = self._offsets.changes
         if changes != self._written_changes:
-            write_config(self._directory / OFFSETS, self.offsets_json(pretty=True))
+            write_config(self._directory / OFFSETS, self.offsets_json())
             self._written_changes = changes
 
     def persist(self) -> None:
@@ -95,42 +95,30 @@ class StateFiles:
         self._due.clear()
         write_config(self._directory / TOPICS, self.topics_json())
         write_config(self._directory / GROUPS, self.groups_json())
-        write_config(self._directory / OFFSETS, self.offsets_json(pretty=True))
+        write_config(self._directory / OFFSETS, self.offsets_json())
         self._written_changes = self._offsets.changes
 
     def topics_json(self) -> bytes:
         """topics.json."""
         return _file(self._topics.data_version, topicConfigTable=self._topic_entries.text(self._topics.table))
 
-    def groups_json(self, *, pretty: bool = True) -> bytes:
-        """subscriptionGroup.json; not pretty it is the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+    def groups_json(self) -> bytes:
+        """subscriptionGroup.json."""
         groups = self._groups
         forbidden = {group: dict(bits) for group, bits in groups.forbidden_table.items()}
-        if not pretty:
-            return fastjson.dumps(
-                {
-                    "dataVersion": groups.data_version,
-                    "forbiddenTable": forbidden,
-                    "subscriptionGroupTable": dict(groups.table),
-                }
-            )
         return _file(
             groups.data_version,
             forbiddenTable=_indented(fastjson.dumps(forbidden, pretty=True).decode(), 1),
             subscriptionGroupTable=self._group_entries.text(groups.table),
         )
 
-    def offsets_json(self, *, pretty: bool = False) -> bytes:
-        """consumerOffset.json; not pretty it is the body of GET_ALL_CONSUMER_OFFSET."""
-        line, close = ("\n\t\t", "\n\t\t}") if pretty else ("", "}")
+    def offsets_json(self) -> bytes:
+        """consumerOffset.json."""
         entries = []
         for key, queues in sorted(self._offsets.table.items()):
             inner = ",".join([f"{queue_id}:{offset}" for queue_id, offset in sorted(queues.items())])
-            entries.append(f"{line}{encode_basestring(key)}:{{{inner}{close}")
-        if pretty:
-            return _file(self._offsets.data_version, offsetTable=_joined(entries))
-        version = fastjson.dumps(self._offsets.data_version).decode()
-        return f'{{"dataVersion":{version},"offsetTable":{{{",".join(entries)}}}}}'.encode()
+            entries.append(f"\n\t\t{encode_basestring(key)}:{{{inner}\n\t\t}}")
+        return _file(self._offsets.data_version, offsetTable=_joined(entries))
 
     def _write_now(self, name: str, encode: Callable[[], bytes]) -> None:
         """At once: a message may be stored and acknowledged in this very turn of the loop under a topic it

@@ -255,12 +255,18 @@ class TopicTable:
         self.generation += 1
 
     def replace_all(self, table: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
-        """Becomes a copy of another broker's table, version included (a slave following its master)."""
-        touched = tuple(set(self._table) | set(table))
+        """Becomes a copy of another broker's table, version included (a slave following its master). An entry
+        that is equal stays the same object: whoever rendered it need not do it again."""
+        before = dict(self._table)
         self._table.clear()
-        self._table.update(table)
+        for name, config in table.items():
+            known = before.get(name)
+            self._table[name] = known if known == config else config
+        touched = tuple(
+            name for name in before.keys() | table.keys() if before.get(name) is not self._table.get(name)
+        )
         self.data_version = data_version
-        self.generation += 1
+        self.generation += bool(touched)
         self._notify(touched)
 
     def _changed(self, touched: tuple[str, ...], versions: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Subscription groups by administration: create and change (200, 225), delete (207), show (201, 352), and
+"""Subscription groups by administration: create and change (200, 225), delete (207), show (352), and
 forbid a group to read a topic (353), as RocketMQ's AdminBrokerProcessor does it.
 """
 
@@ -38,7 +38,6 @@ class AdminGroups:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
         }
@@ -68,10 +67,6 @@ class AdminGroups:
             self._parts.offsets.forget_group(header.group_name)
         self._parts.stats.forget_group(header.group_name)
         return response(command, ResponseCode.SUCCESS)
-
-    def all_groups(self, connection: Connection, command: Command) -> Command:
-        """The whole table with its version, for slaves and for exports."""
-        return response(command, ResponseCode.SUCCESS, body=self._parts.files.groups_json(pretty=False))
 
     def group_config(self, connection: Connection, command: Command) -> Command:
         """One group's configuration. As with every look-up of a group, an unknown one is created when groups

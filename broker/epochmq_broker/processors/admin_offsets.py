@@ -62,7 +62,6 @@ class AdminOffsets:
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
             RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
         }
@@ -270,10 +269,6 @@ class AdminOffsets:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     # what belongs together
-
-    def all_offsets(self, connection: Connection, command: Command) -> Command:
-        """The whole table with its version, for slaves."""
-        return response(command, ResponseCode.SUCCESS, body=self._parts.files.offsets_json(pretty=False))
 
     def groups_of_topic(self, connection: Connection, command: Command) -> Command:
         """Groups that have offsets on a topic, and what `ClientRegistry.consumers_of` adds."""

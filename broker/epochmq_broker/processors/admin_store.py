@@ -1,4 +1,4 @@
-"""The store by administration: raw consume queues (321), cleaning (306, 329), tables for slaves (45, 60, 61)
+"""The store by administration: raw consume queues (321), cleaning (306, 329), the timer for slaves (60, 61)
 and what there is of replication (907, 908, 1007), as RocketMQ's AdminBrokerProcessor does it.
 """
 
@@ -35,7 +35,6 @@ class AdminStore:
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_consume_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_commit_log,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
             RequestCode.GET_TIMER_METRICS: self.timer_metrics,
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
@@ -80,10 +79,6 @@ class AdminStore:
         """Has the next round of cleaning delete expired files, whatever the hour."""
         self._parts.store.delete_expired_files()
         return response(command, ResponseCode.SUCCESS)
-
-    def delay_offsets(self, connection: Connection, command: Command) -> Command:
-        """How far each delay level has been delivered, for slaves."""
-        return response(command, ResponseCode.SUCCESS, body=self._parts.delays.encode())
 
     def timer_checkpoint(self, connection: Connection, command: Command) -> Command:
         """There is no timer wheel; what RocketMQ says without one."""

@@ -1,4 +1,4 @@
-"""Topics by administration: create and change (17, 18), delete (215), show (21, 351), list the broker's own
+"""Topics by administration: create and change (17, 18), delete (215), show (351), list the broker's own
 (305), and what is in them (202), as RocketMQ's AdminBrokerProcessor does it.
 """
 
@@ -15,7 +15,6 @@ from epochmq_protocol import topics as names
 from epochmq_protocol.bodies import (
     CreateTopicListRequestBody,
     TopicConfigAndQueueMapping,
-    TopicConfigSerializeWrapper,
     TopicList,
     TopicOffset,
     TopicStatsTable,
@@ -48,7 +47,6 @@ class AdminTopics:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_TOPIC_CONFIG: self.topic_config,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
@@ -143,14 +141,6 @@ class AdminTopics:
                 parts.store.delete_topic(topic)
                 parts.stats.forget_topic(topic)
         return response(command, ResponseCode.SUCCESS)
-
-    def all_topics(self, connection: Connection, command: Command) -> Command:
-        """The whole table with its version, for slaves and for exports."""
-        topics = self._parts.topics
-        body = TopicConfigSerializeWrapper(
-            topic_config_table=dict(topics.table), data_version=topics.data_version
-        )
-        return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def topic_config(self, connection: Connection, command: Command) -> Command:
         """One topic's configuration."""

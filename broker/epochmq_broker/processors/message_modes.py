@@ -1,5 +1,5 @@
 """How a group gets the messages of a topic: by pull, the only way this broker knows yet, or by pop. Set (401)
-and copied to slaves (402) as by RocketMQ's QueryAssignmentProcessor and MessageRequestModeManager, kept in
+as by RocketMQ's QueryAssignmentProcessor and MessageRequestModeManager, kept in
 `config/messageRequestMode.json`.
 """
 
@@ -37,6 +37,7 @@ class MessageModes:
         self._topics = topics
         self._groups = groups
         self._modes = MessageRequestModeSerializeWrapper()
+        self.changes = 0
 
     def load(self) -> None:
         """Reads the file, or its backup. Raises when both are broken."""
@@ -48,7 +49,6 @@ class MessageModes:
         """Request code → handler."""
         return {
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.all_modes,
         }
 
     def set_mode(self, connection: Connection, command: Command) -> Command:
@@ -65,9 +65,19 @@ class MessageModes:
                 ResponseCode.SYSTEM_ERROR, "mode=POP: expected PULL, this broker has no pop yet"
             )
         self._modes.message_request_mode_map.setdefault(body.topic, {})[body.consumer_group] = body
-        write_config(self._path, fastjson.dumps(self._modes, pretty=True))
+        self._write()
         return response(command, ResponseCode.SUCCESS)
 
-    def all_modes(self, connection: Connection, command: Command) -> Command:
+    def encode(self) -> bytes:
         """The whole table, for slaves."""
-        return response(command, ResponseCode.SUCCESS, body=to_json(self._modes))
+        return to_json(self._modes)
+
+    def follow(self, modes: MessageRequestModeSerializeWrapper) -> None:
+        """Becomes a copy of a master's table. Raises OSError."""
+        if modes != self._modes:
+            self._modes = modes
+            self._write()
+
+    def _write(self) -> None:
+        self.changes += 1
+        write_config(self._path, fastjson.dumps(self._modes, pretty=True))

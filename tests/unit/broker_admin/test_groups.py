@@ -113,6 +113,17 @@ def test_what_a_file_held_is_taken_over_and_a_follower_becomes_a_copy() -> None:
     groups.restore({"g": SubscriptionGroupConfig(group_name="g")}, {"g": {"a": 4}}, DataVersion(3, 0, 1))
     assert groups.is_forbidden("g", "a")
     assert groups.data_version == DataVersion(3, 0, 1)
-    groups.replace_all({"h": SubscriptionGroupConfig(group_name="h")}, DataVersion(5, 0, 2))
-    assert list(groups) == ["h"]
-    assert groups.is_forbidden("g", "a")
+    touched: list[tuple[str, ...]] = []
+    groups.on_change.append(touched.append)
+    before = groups.get("g")
+    both = {"g": SubscriptionGroupConfig(group_name="g"), "h": SubscriptionGroupConfig(group_name="h")}
+    groups.replace_all(both, {"h": {"a": 4}}, DataVersion(5, 0, 2))
+    assert list(groups) == ["g", "h"]
+    assert groups.get("g") is before
+    assert groups.is_forbidden("h", "a")
+    assert not groups.is_forbidden("g", "a")
+    assert "g" in touched[0]
+    assert "h" in touched[0]
+    groups.replace_all(both, {"h": {"a": 4}}, DataVersion(6, 0, 2))
+    assert touched[1] == ()
+    assert groups.data_version == DataVersion(6, 0, 2)

@@ -125,3 +125,14 @@ def test_a_file_or_master_replaces_the_table() -> None:
     offsets.restore({"a@b": {1: 2}}, DataVersion(5, 0, 6))
     assert offsets.table == {"a@b": {1: 2}}
     assert offsets.data_version == DataVersion(5, 0, 6)
+
+
+def test_offsets_ahead_of_the_log_are_taken_back_to_its_end() -> None:
+    offsets = table()
+    offsets.restore({"a@g": {0: 9, 1: 5, 2: 3}, "b@g": {0: 4}}, DataVersion(5, 0, 6))
+    changes = offsets.changes
+    assert offsets.clamp(lambda topic, queue_id: 5 if topic == "a" and queue_id < 2 else 0) == 3
+    assert offsets.table == {"a@g": {0: 5, 1: 5, 2: 0}, "b@g": {0: 0}}
+    assert offsets.changes == changes + 1
+    assert offsets.clamp(lambda topic, queue_id: 5) == 0
+    assert offsets.changes == changes + 1

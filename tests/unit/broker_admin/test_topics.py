@@ -171,6 +171,14 @@ def test_a_follower_becomes_a_copy_version_included() -> None:
     topics.replace_all({"only": topic_config("only", 1)}, DataVersion(4, 2, 3))
     assert list(topics) == ["only"]
     assert topics.data_version == DataVersion(4, 2, 3)
+    seen, only, generation = watch(topics), topics.get("only"), topics.generation
+    both = {"only": topic_config("only", 1), "more": topic_config("more", 1)}
+    topics.replace_all(both, DataVersion(5, 2, 3))
+    assert seen == [("more",)]
+    assert topics.get("only") is only
+    topics.replace_all(dict(topics.table), DataVersion(6, 2, 3))
+    assert seen == [("more",), ()]
+    assert topics.generation == generation + 1
     assert topics.get("only") is not None
     assert topics.get("TBW102") is None
 

@@ -1,0 +1,366 @@
+"""A slave's copies of its master's tables: topics, subscription groups, message request modes, delay offsets
+and consumer offsets (RocketMQ's SlaveSynchronize).
+
+A table is replaced whole or not at all. RocketMQ's slave empties its topic table and then fills it through
+the rules for administrators, which one topic with an attribute breaks, in the middle and for ever; here an
+entry that cannot be read is skipped and named, and the rest taken over.
+
+A master of ours is asked every second, which costs it next to nothing (see `processors.tables`), so that what
+a switch can lose of the tables is a second; RocketMQ's is asked every 10 s, as RocketMQ's slaves do. A master
+that does not answer is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and metrics (60, 61) are
+not asked for: there is no timer here.
+
+What was copied may be ahead of this broker's log, or behind it; `promoted` sets that right before it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.message_modes import MessageModes
+from epochmq_broker.processors.tables import KNOWN_STATE, STATE, UNCHANGED
+from epochmq_broker.schedule import DelayService
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.topics import TopicTable, topic_config
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies import MessageRequestModeSerializeWrapper, convert, from_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import BodyError, EpochMQError, Retryable
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.topics import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+PERIOD_OF_JAVA_S = 10.0
+RETRY_MIN_S, RETRY_MAX_S = 1.0, 10.0
+CALL_TIMEOUT_MS = 3000
+COMPLAINT_S = 60.0
+"""A failure that goes on is logged again after this long."""
+SLICE = 1000
+"""Entries of an offset table read in one go."""
+AUTO_CREATE_QUEUES = 4
+"""What a Java producer asks for when its first message makes a topic (defaultTopicQueueNums)."""
+
+
+class Caller(Protocol):
+    """What is needed of a RemotingClient."""
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """The answer of the peer at `address`."""
+        ...
+
+
+class _Offsets(msgspec.Struct, rename="camel"):
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class _DelayOffsets(msgspec.Struct, rename="camel"):
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[int, int] = {}
+
+
+class _Part:
+    """One table: its request, how its own state is told, and what is done with an answer. `state` is the
+    master's state that was copied last, `own` what the copy's was then."""
+
+    def __init__(
+        self, name: str, code: int, own_state: Callable[[], object], adopt: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        self.name = name
+        self.code = code
+        self.own_state = own_state
+        self.adopt = adopt
+        self.state = ""
+        self.own: object = None
+
+
+class SlaveSync:
+    """The copying of one broker. `follow` says whom."""
+
+    def __init__(
+        self,
+        client: Caller,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        delays: DelayService,
+        modes: MessageModes,
+    ) -> None:
+        self.master: str | None = None
+        self.rounds = 0
+        """How many times everything was asked for and taken over."""
+        self._client = client
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = delays
+        self._modes = modes
+        self._topics_known_until = 0
+        self._task: asyncio.Task[None] | None = None
+        self._parts = (
+            _Part(
+                "topics",
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                lambda: (topics.generation, topics.data_version),
+                self._take_topics,
+            ),
+            _Part(
+                "subscription groups",
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                lambda: (groups.generation, groups.data_version),
+                self._take_groups,
+            ),
+            _Part(
+                "message request modes",
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+                lambda: modes.changes,
+                self._take_modes,
+            ),
+            _Part(
+                "delay offsets",
+                RequestCode.GET_ALL_DELAY_OFFSET,
+                lambda: (delays.data_version, dict(delays.offsets)),
+                self._take_delays,
+            ),
+            _Part(
+                "consumer offsets",
+                RequestCode.GET_ALL_CONSUMER_OFFSET,
+                lambda: (offsets.changes, offsets.data_version),
+                self._take_offsets,
+            ),
+        )
+
+    # Whom to follow
+
+    def follow(self, master_address: str | None) -> None:
+        """From now on the tables of this broker (host:port) are copied, None: nobody's. Nothing of a former
+        master is taken over any more. Needs a running loop."""
+        if master_address == self.master:
+            return
+        self.master = master_address
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        for part in self._parts:
+            part.state = ""
+        if master_address is not None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(master_address), name=f"tables of {master_address}"
+            )
+
+    async def stop(self) -> None:
+        """Copies nothing any more."""
+        task = self._task
+        self.follow(None)
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def refresh(self) -> None:
+        """Everything as the master has it now. Raises EpochMQError when it does not say, or nobody is
+        followed; OSError when a file cannot be written."""
+        if self.master is None:
+            raise EpochMQError("no master is followed")
+        await self._round(self.master)
+
+    def promoted(self) -> None:
+        """This broker has become the master, and its queues hold its whole log: sets right where the copied
+        tables and the log do not agree.
+
+        A consumer's offset behind the end of a queue would skip what comes to lie there. (#4771) A topic
+        whose first messages came after the tables were copied for the last time would have messages that
+        nobody can read."""
+        store = self._store
+
+        def end(topic: str, queue_id: int) -> int:
+            queue = store.existing_queue(topic, queue_id)
+            return 0 if queue is None else queue.max_offset
+
+        taken_back = self._offsets.clamp(end)
+        if taken_back:
+            log.warning("%d consumer offsets were ahead of the log and are taken back to its end", taken_back)
+        for topic, queues in self._unknown_topics().items():
+            log.warning("topic %s has new messages, and no settings were copied yet: made anew", topic)
+            self._topics.create_if_absent(topic_config(topic, queues))
+
+    def _unknown_topics(self) -> dict[str, int]:
+        """Topic → queues, of those without settings that have messages from after the last copy. (Older ones
+        belong to topics that were deleted.)"""
+        found: dict[str, int] = {}
+        for name in self._store.topics():
+            if name in self._topics:
+                continue
+            queues = self._store.queues.of_topic(name)
+            if any(queue.max_physical > self._topics_known_until for queue in queues):
+                fewest = 1 if name.startswith("%") else AUTO_CREATE_QUEUES
+                found[name] = max(fewest, *(queue.queue_id + 1 for queue in queues))
+        return found
+
+    # Asking
+
+    async def _run(self, master: str) -> None:
+        complaints = _Complaints(master)
+        retry_s = RETRY_MIN_S
+        while True:
+            try:
+                await self._round(master)
+            except Exception as error:
+                # The next round must come all the same; anything may be wrong with an answer. (#7219)
+                complaints.failed(error, asyncio.get_running_loop().time())
+                await asyncio.sleep(retry_s)
+                retry_s = min(retry_s * 2, RETRY_MAX_S)
+                continue
+            complaints.succeeded()
+            retry_s = RETRY_MIN_S
+            await asyncio.sleep(PERIOD_S if all(part.state for part in self._parts) else PERIOD_OF_JAVA_S)
+
+    async def _round(self, master: str) -> None:
+        """Asks for every table; one that fails keeps none of the others from being copied."""
+        failure: Exception | None = None
+        for part in self._parts:
+            try:
+                await self._copy(part, master)
+            except Retryable:
+                raise  # it would fail for the next one too
+            except (EpochMQError, OSError) as error:
+                failure = failure or EpochMQError(f"{part.name}: {error}")
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        self.rounds += 1
+
+    async def _copy(self, part: _Part, master: str) -> None:
+        known = part.state if part.own == part.own_state() else ""
+        end = self._store.max_phy_offset
+        command = request(part.code, ext={KNOWN_STATE: known})
+        answer = await self._client.call(master, command, CALL_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise EpochMQError(f"answered {answer.code}: {answer.remark or 'no remark'}")
+        ext = answer.ext or {}
+        if ext.get(UNCHANGED) != "true":
+            await part.adopt(answer.body)
+            part.state, part.own = ext.get(STATE, ""), part.own_state()
+        if part.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            self._topics_known_until = end
+
+    # Taking over. Between the reading of an answer and the change of a table nothing else runs.
+
+    async def _take_topics(self, body: bytes) -> None:
+        try:
+            answer = from_json(TopicConfigSerializeWrapper, body)
+            table, version = answer.topic_config_table, answer.data_version
+        except BodyError:
+            table, version = _readable(body, "topicConfigTable", TopicConfig)
+        if not table:
+            raise EpochMQError("an answer without any topic; every broker has some")
+        if version != self._topics.data_version or table != self._topics.table:
+            self._topics.replace_all(table, version)
+
+    async def _take_groups(self, body: bytes) -> None:
+        forbidden: dict[str, dict[str, int]] = {}
+        try:
+            answer = from_json(SubscriptionGroupWrapper, body)
+            table, version = answer.subscription_group_table, answer.data_version
+            forbidden = answer.forbidden_table
+        except BodyError:
+            table, version = _readable(body, "subscriptionGroupTable", SubscriptionGroupConfig)
+        if not table:
+            raise EpochMQError("an answer without any group; every broker has some")
+        groups = self._groups
+        if (version, table, forbidden) != (groups.data_version, groups.table, groups.forbidden_table):
+            groups.replace_all(table, forbidden, version)
+
+    async def _take_modes(self, body: bytes) -> None:
+        self._modes.follow(from_json(MessageRequestModeSerializeWrapper, body))
+
+    async def _take_delays(self, body: bytes) -> None:
+        answer = from_json(_DelayOffsets, body)
+        self._delays.follow(answer.offset_table, answer.data_version)
+
+    async def _take_offsets(self, body: bytes) -> None:
+        quoted = await _quote_keys(body)
+        try:
+            answer = _decode_offsets(quoted)
+        except ValueError:  # not as brokers write it
+            answer = from_json(_Offsets, body)
+        self._offsets.restore(answer.offset_table, answer.data_version)
+
+
+_decode_offsets = msgspec.json.Decoder(_Offsets).decode
+_NUMBER_AS_KEY = re.compile(rb"([{,])(\d+):")
+
+
+async def _quote_keys(body: bytes) -> bytes:
+    """An offset table as strict JSON: queue ids in quotes. In slices: a large one takes long."""
+    entries = body.split(b"},")
+    quoted = []
+    for start in range(0, len(entries), SLICE):
+        if start:
+            await asyncio.sleep(0)
+        quoted.append(_NUMBER_AS_KEY.sub(rb'\1"\2":', b"},".join(entries[start : start + SLICE])))
+    return b"},".join(quoted)
+
+
+def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], DataVersion]:
+    """The entries of a table that can be read; those that cannot are named in the log."""
+    value = fastjson.loads(body)
+    rows = value.get(field) if isinstance(value, dict) else None
+    if not isinstance(rows, dict):
+        raise BodyError(f"{field}: expected an object")
+    table: dict[str, T] = {}
+    for name, row in rows.items():
+        try:
+            table[name] = convert(cls, row)
+        except BodyError as error:
+            log.error("the master's %s cannot be copied: %s", name, error)
+    return table, convert(DataVersion, value.get("dataVersion") or {})
+
+
+class _Complaints:
+    """Says that a master fails when it begins, now and then while it goes on, and when it is over."""
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+        self._since: float | None = None
+        self._said = 0.0
+        self._count = 0
+
+    def failed(self, error: Exception, now_s: float) -> None:
+        self._count += 1
+        if self._since is None:
+            self._since = now_s
+        elif now_s - self._said < COMPLAINT_S:
+            return
+        self._said = now_s
+        known = isinstance(error, EpochMQError | OSError)
+        log.warning(
+            "the tables of %s are not copied (%d times in %d s): %s",
+            self._master, self._count, now_s - self._since, error,
+            exc_info=None if known else error,
+        )  # fmt: skip
+
+    def succeeded(self) -> None:
+        if self._since is not None:
+            log.info("the tables of %s are copied again", self._master)
+            self._since = None
+            self._count = 0

@@ -1,0 +1,346 @@
+"""A slave's tables become those of its master, and are fit to serve when it becomes one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker import slave_sync
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors import tables
+from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.topics import topic_config
+from epochmq_protocol import fastjson
+from epochmq_protocol.bodies import (
+    MessageRequestMode,
+    SetMessageRequestModeRequestBody,
+    TopicConfigSerializeWrapper,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import ConnectFailed, EpochMQError
+from epochmq_protocol.frame import Command, request, response
+from epochmq_protocol.topics import DataVersion, TopicConfig
+from tests.unit.broker.kit import Bench, running, send_command, until
+
+MASTER = "127.53.7.9:10911"
+
+
+class Line:
+    """The slave's way to its master: what is asked, and what it costs. `alter` may spoil the answers."""
+
+    def __init__(self, master: Bench) -> None:
+        self._peer = master.peer()
+        self.bodies: list[int] = []
+        self.alter: Callable[[Command, Command], Command] = lambda command, answer: answer
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """As a RemotingClient does it."""
+        assert address == MASTER
+        answer = self.alter(command, await self._peer.answer(self._peer.send(command)))
+        if answer.body:
+            self.bodies.append(command.code)
+        return answer
+
+
+def as_java(command: Command, answer: Command) -> Command:
+    """A master that knows nothing of states."""
+    if answer.ext is not None:
+        answer.ext.pop(tables.STATE, None)
+    return answer
+
+
+def sync_of(slave: Bench, line: Line) -> SlaveSync:
+    broker = slave.broker
+    return SlaveSync(
+        line, broker.store, broker.topics, broker.groups, broker.offsets, broker.delays, broker.modes
+    )
+
+
+def fill(master: Bench) -> None:
+    """Something in every table."""
+    broker = master.broker
+    broker.topics.put(
+        TopicConfig(topic_name="orders", read_queue_nums=3, attributes={"message.type": "FIFO"}, order=True)
+    )
+    broker.topics.delete("BenchmarkTest")
+    broker.groups.find("readers")
+    broker.groups.forbid("readers", "orders", forbidden=True)
+    for queue_id in range(3):
+        broker.offsets.commit("readers", "orders", queue_id, 10 + queue_id)
+    broker.offsets.commit('odd "group", {1:', "orders", 0, 7)
+    broker.delays.offsets.update({1: 4, 18: 2})
+    body = SetMessageRequestModeRequestBody("orders", "readers", MessageRequestMode.PULL)
+    peer = master.peer()
+    assert peer.call(request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=to_json(body))).code == 0
+
+
+def assert_equal(slave: Bench, master: Bench) -> None:
+    ours, theirs = slave.broker, master.broker
+    assert dict(ours.topics.table) == dict(theirs.topics.table)
+    assert ours.topics.data_version == theirs.topics.data_version
+    assert dict(ours.groups.table) == dict(theirs.groups.table)
+    assert ours.groups.forbidden_table == theirs.groups.forbidden_table
+    assert ours.groups.data_version == theirs.groups.data_version
+    assert ours.offsets.table == theirs.offsets.table
+    assert ours.offsets.data_version == theirs.offsets.data_version
+    assert ours.delays.offsets == theirs.delays.offsets
+    assert ours.delays.data_version == theirs.delays.data_version
+    assert ours.modes.encode() == theirs.modes.encode()
+
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+@pytest.mark.parametrize("answers", [pytest.param(None, id="ours"), pytest.param(as_java, id="rocketmqs")])
+async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
+    tmp_path: Path, answers: Callable[[Command, Command], Command] | None
+) -> None:
+    async with running(tmp_path / "master") as master:
+        fill(master)
+        async with running(tmp_path / "slave", SLAVE) as slave:
+            slave.broker.groups.find("stray")
+            slave.broker.offsets.commit("stray", "orders", 0, 1)
+            line = Line(master)
+            line.alter = answers or line.alter
+            sync = sync_of(slave, line)
+            sync.follow(MASTER)
+            await until(lambda: sync.rounds > 0)
+            await sync.stop()
+            assert_equal(slave, master)
+        async with running(tmp_path / "slave", SLAVE) as slave:
+            assert slave.broker.topics.get("orders") == master.broker.topics.get("orders")
+            assert dict(slave.broker.groups.table) == dict(master.broker.groups.table)
+            assert slave.broker.offsets.table == master.broker.offsets.table
+            assert slave.broker.modes.encode() == master.broker.modes.encode()
+
+
+async def test_only_what_has_changed_travels_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        line = Line(master)
+        sync = sync_of(slave, line)
+        sync.follow(MASTER)
+        await sync.refresh()
+        line.bodies.clear()
+        await sync.refresh()
+        assert line.bodies == []
+        master.broker.offsets.commit("readers", "orders", 1, 99)
+        await sync.refresh()
+        assert line.bodies == [RequestCode.GET_ALL_CONSUMER_OFFSET]
+        # What happened here alone is undone, though nothing has changed there.
+        slave.broker.topics.put(topic_config("mine", 1))
+        slave.broker.offsets.commit("readers", "orders", 1, 98)
+        await sync.refresh()
+        assert line.bodies[1:] == [RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET]
+        assert_equal(slave, master)
+        await sync.stop()
+        with pytest.raises(EpochMQError, match="no master"):
+            await sync.refresh()
+
+
+async def test_a_master_that_was_restarted_is_not_mistaken_for_what_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path / "slave", SLAVE) as slave:
+        async with running(tmp_path / "master") as master:
+            sync = sync_of(slave, Line(master))
+            sync.follow(MASTER)
+            await sync.refresh()
+        async with running(tmp_path / "other") as master:
+            sync._client = Line(master)
+            master.broker.topics.put(topic_config("other", 1))
+            await sync.refresh()
+            assert_equal(slave, master)
+        await sync.stop()
+
+
+async def test_tables_of_any_size_are_copied_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "SLICE", 7)
+    monkeypatch.setattr(slave_sync, "SLICE", 3)
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        for number in range(40):
+            for queue_id in range(number % 4):
+                master.broker.offsets.commit(f"g{number}", "orders", queue_id, number)
+        sync = sync_of(slave, Line(master))
+        sync.follow(MASTER)
+        await sync.refresh()
+        await sync.stop()
+        assert_equal(slave, master)
+
+
+async def test_an_entry_that_cannot_be_read_is_named_and_the_rest_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spoil(command: Command, answer: Command) -> Command:
+        if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            table = json.loads(answer.body)
+            table["topicConfigTable"]["orders"]["perm"] = "often"
+            answer.body = json.dumps(table).encode()
+        return answer
+
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        master.broker.topics.put(topic_config("zebras", 1))
+        line = Line(master)
+        line.alter = spoil
+        sync = sync_of(slave, line)
+        sync.follow(MASTER)
+        await sync.refresh()
+        await sync.stop()
+        assert "orders" not in slave.broker.topics
+        assert slave.broker.topics.get("zebras") == master.broker.topics.get("zebras")
+    assert "orders cannot be copied" in caplog.text
+
+
+async def test_an_answer_without_entries_erases_nothing_and_stops_no_other_table(tmp_path: Path) -> None:
+    def erase(command: Command, answer: Command) -> Command:
+        if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            answer.body = to_json(TopicConfigSerializeWrapper(data_version=DataVersion(9, 9, 9)))
+        if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+            answer.body = b"{}"
+        if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
+            return response(command, ResponseCode.SYSTEM_ERROR, "No delay offset in this broker")
+        return answer
+
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        topics, groups = dict(slave.broker.topics.table), dict(slave.broker.groups.table)
+        line = Line(master)
+        line.alter = erase
+        sync = sync_of(slave, line)
+        sync.follow(MASTER)
+        with pytest.raises(EpochMQError, match="topics: an answer without any topic"):
+            await sync.refresh()
+        await sync.stop()
+        assert dict(slave.broker.topics.table) == topics
+        assert dict(slave.broker.groups.table) == groups
+        assert slave.broker.offsets.table == master.broker.offsets.table
+
+
+async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(slave_sync, "RETRY_MIN_S", 0.001)
+    monkeypatch.setattr(slave_sync, "RETRY_MAX_S", 0.002)
+    calls = 0
+
+    def fail(command: Command, answer: Command) -> Command:
+        nonlocal calls
+        calls += 1
+        if calls > 40:
+            return answer
+        if calls < 30:
+            raise ConnectFailed("nobody there")
+        raise KeyError("not foreseen")
+
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        line = Line(master)
+        line.alter = fail
+        sync = sync_of(slave, line)
+        sync.follow(MASTER)
+        await until(lambda: sync.rounds > 0)
+        assert_equal(slave, master)
+        await sync.stop()
+    said = [record.message for record in caplog.records if MASTER in record.message]
+    assert "are not copied (1 times in 0 s): nobody there" in said[0]
+    assert said[1:] == [f"the tables of {MASTER} are copied again"]
+
+
+async def test_what_a_former_master_says_is_not_taken_over(tmp_path: Path) -> None:
+    asked, let_go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Line):
+        async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+            answer = await super().call(address, command)
+            asked.set()
+            await let_go.wait()
+            return answer
+
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        sync = sync_of(slave, Slow(master))
+        sync.follow(MASTER)
+        await asked.wait()
+        sync.follow(None)
+        let_go.set()
+        await sync.stop()
+        assert "orders" not in slave.broker.topics
+
+
+async def test_offsets_copied_ahead_of_the_log_are_taken_back_when_the_slave_is_promoted(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        master.broker.topics.put(topic_config("orders", 4))
+        for offset, queue_id in ((9, 0), (2, 1), (5, 3)):
+            master.broker.offsets.commit("readers", "orders", queue_id, offset)
+        peer = slave.peer()
+        for queue_id in (0, 0, 0, 1, 1, 1):
+            assert peer.call(send_command("orders", queue_id=queue_id)).code == 0
+        sync = sync_of(slave, Line(master))
+        sync.follow(MASTER)
+        await sync.refresh()
+        sync.follow(None)
+        assert slave.broker.offsets.table == master.broker.offsets.table
+        sync.promoted()
+        assert slave.broker.offsets.table == {"orders@readers": {0: 3, 1: 2, 3: 0}}
+
+
+async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_deleted_one_is_not(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        peer = slave.peer()
+        assert peer.call(send_command("deleted")).code == 0
+        sync = sync_of(slave, Line(master))
+        sync.follow(MASTER)
+        await sync.refresh()
+        assert "deleted" not in slave.broker.topics
+        for topic, queue_id in (("new", 2), ("wide", 6)):
+            assert peer.call(send_command(topic, queue_id=queue_id, default_topic_queue_nums=8)).code == 0
+            slave.broker.topics.delete(topic)
+        sync.follow(None)
+        sync.promoted()
+        assert "deleted" not in slave.broker.topics
+        assert slave.broker.topics.table["new"] == topic_config("new", 4)
+        assert slave.broker.topics.table["wide"] == topic_config("wide", 7)
+
+
+async def test_a_promoted_slave_goes_on_delivering_where_the_master_was(tmp_path: Path) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        master.broker.delays.offsets.update({3: 5, 4: 1})
+        sync = sync_of(slave, Line(master))
+        sync.follow(MASTER)
+        await sync.refresh()
+        await sync.stop()
+        on_disk = fastjson.loads((tmp_path / "slave" / "config" / "delayOffset.json").read_bytes())
+        assert on_disk["offsetTable"] == {"3": 5, "4": 1}
+        # The log that was copied ends before what was delivered of level 3.
+        queue = slave.broker.store.queue("SCHEDULE_TOPIC_XXXX", 2)
+        for number in range(2):
+            assert queue.put(number, number * 100, 100, 0)
+        slave.broker.delays.start()
+        assert slave.broker.delays.offsets == {3: 2, 4: 0}
+
+
+def test_an_offset_table_is_what_fastjson_makes_of_it() -> None:
+    offsets = ConsumerOffsetTable(lambda: 5)
+    for queue_id in (10, 9, 0):
+        offsets.commit("g", 'odd "name"', queue_id, queue_id * 7)
+    offsets.commit("g2", "T", 0, 1)
+    rows = sorted(offsets.table.items())
+    body = tables._offsets_body(to_json(offsets.data_version), [tables._offsets_entry(*row) for row in rows])
+    whole = {
+        "dataVersion": offsets.data_version,
+        "offsetTable": {key: dict(queues) for key, queues in offsets.table.items()},
+    }
+    assert body == fastjson.dumps(whole)
