@@ -134,7 +134,10 @@ SCENARIO: list[list[Step]] = [
     ],
     [
         Step("consumerProgress -g g1 -t orders", rates=True, dropped=RETRY),
-        Step("consumerProgress", any_order=True, hidden=(r"(?<=CLUSTERING) +\d+",)),
+        # A tool's consumer may heartbeat once more while it takes leave.
+        Step(
+            "consumerProgress", any_order=True, hidden=(r"(?<=CLUSTERING) +\d+",), dropped=r"^TOOLS_CONSUMER "
+        ),
         Step("consumerConnection -g g1"),
         Step("consumerConnection -g g1 -b {broker}"),
         Step("consumerConnection -g nobody"),
@@ -238,7 +241,7 @@ SCENARIO: list[list[Step]] = [
         Step("topicStatus -t orders"),
         Step("getConsumerConfig -g g1"),
         Step("consumerProgress -g g1"),
-        Step("consumerProgress", any_order=True),
+        Step("consumerProgress", any_order=True, dropped=r"^TOOLS_CONSUMER "),
         Step("statsAll -t orders"),
     ],
 ]
