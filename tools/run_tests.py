@@ -33,6 +33,7 @@ TEST = [
 ]
 SOAK = [
     ("soak: unit", pytest("unit", "-m", "soak", "--timeout=7200")),
+    ("soak: simulation", pytest("simulation", "-m", "soak", "--timeout=7200")),
     ("soak: integration", pytest("integration", "-m", "soak", "--timeout=7200")),
     ("soak: interop", pytest("interop", "-m", "soak", "--timeout=7200")),
 ]

@@ -15,6 +15,7 @@ from epochmq_controller.replicas.state import Group, ReplicaGroups
 from epochmq_controller.replicas.types import Applied, Settings
 from epochmq_dledger.core.types import Settings as RaftSettings
 from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RemoteProtocolError
 from tests.simulation import troubles
 from tests.simulation.brokers import Broker, Channel, Role
 from tests.simulation.clockwork import Host
@@ -238,7 +239,7 @@ class ControllerWorld(RaftWorld):
     def check_applied(self, controller: ControllerHost, desk: Desk, entry: Applied) -> None:
         """Every controller's tables are what the committed events make of them; and every event is one that
         the rules allow there and then."""
-        event = events.decode(entry.body)
+        event = decoded(entry.body)
         if entry.index == len(self.digests):
             if event is not None:
                 self.check_event(event)
@@ -381,6 +382,14 @@ class ControllerWorld(RaftWorld):
         master = self.master_of(group)
         if master is not None and master.up and not master.paused and master.role is Role.MASTER:
             master.fence()
+
+
+def decoded(body: bytes) -> Event | None:
+    """The event of an entry; what is none changes nothing."""
+    try:
+        return events.decode(body)
+    except RemoteProtocolError:
+        return None
 
 
 def digest(groups: ReplicaGroups, event: Event | None) -> tuple[object, ...]:

@@ -6,11 +6,13 @@ import random
 
 import msgspec
 
-from epochmq_dledger.core.types import Committed, Propose, ReadIndex, ReadReady
+from epochmq_dledger.core.types import Committed, Propose, ReadIndex, ReadReady, Refused
+from epochmq_protocol.dledger import DLedgerResponseCode
 from tests.simulation import troubles
 from tests.simulation.raft import Peer, RaftWorld, settings_for
 from tests.simulation.troubles import Plan
 
+OPEN_FATE = (DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT, DLedgerResponseCode.TERM_CHANGED)
 STORED_FILE_SIZE = 16 << 10
 """Data files of the production store, small, so that they roll; yet what is under way fits into two."""
 
@@ -22,6 +24,10 @@ class Server(Peer):
 
     def on_committed(self, effect: Committed) -> None:
         self.world.acknowledged[effect.token] = (effect.index, effect.term)
+
+    def on_refused(self, effect: Refused) -> None:
+        if effect.token > 0 and effect.code not in OPEN_FATE:
+            self.world.refused.add(effect.token)
 
     def on_read(self, effect: ReadReady) -> None:
         world = self.world
@@ -80,6 +86,10 @@ class PeersWorld(RaftWorld):
         self.wanted = plan
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.bodies: dict[int, bytes] = {}
+        """What was proposed; of a proposal with several entries the last one's."""
+        self.parts: set[bytes] = set()
+        """The other entries of such proposals."""
+        self.refused: set[int] = set()
         self.reads: dict[int, int] = {}
         self.reads_served = 0
         names = tuple(f"n{i}" for i in range(plan.peers))
@@ -117,10 +127,13 @@ class PeersWorld(RaftWorld):
             entry = entries[index]
             if entry.body != self.bodies[token] or entry.term != term:
                 self.fail(f"proposal {token} was acknowledged at {index}, term {term}, but {entry} is there")
-        known = {b"", *self.bodies.values()}
+        known = {b"", *self.parts, *self.bodies.values()}
+        refused = {self.bodies[token] for token in self.refused}
         for entry in entries:
             if entry.body not in known:
                 self.fail(f"nobody proposed {entry}")
+            if entry.body in refused:
+                self.fail(f"{entry} was refused for good, and yet committed")
 
     def someone(self, luck: float) -> Peer:
         """Mostly one that thinks it leads."""
@@ -135,8 +148,10 @@ class PeersWorld(RaftWorld):
         peer = self.someone(luck)
         if peer.up:
             token = len(self.bodies) + 1
-            self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
-            peer.receive(peer.submit, Propose(token, (self.bodies[token],)))
+            body = self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
+            more = tuple(b"%d of p%d" % (part, token) for part in range(token % 4 if token % 5 == 0 else 0))
+            self.parts.update(more)
+            peer.receive(peer.submit, Propose(token, (*more, body)))
 
     def do_burst(self, count: int) -> None:
         """A client proposes many at once."""

@@ -1,0 +1,94 @@
+"""What scenarios share: a kind world, settled, in which exactly the told things happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.brokers import Broker
+from tests.simulation.clockwork import Network, World
+from tests.simulation.controller_world import ControllerWorld
+from tests.simulation.controllers import ControllerHost
+from tests.simulation.troubles import Plan
+
+STEP_MS = 5.0
+
+
+def settled(**options: Any) -> ControllerWorld:
+    """Three controllers, one group of three brokers: one is master and writes, all are in sync."""
+    beats = {"groups": 1, "lease_ms": 600, "beat_ms": 200, "beat_timeout_ms": 1500, "beside_java": False}
+    plan = Plan(1, Network(delay_max_ms=2), drift=0.0, options=beats | options)
+    world = ControllerWorld(plan)
+    until(world, lambda: len(members(world)) == 3 and master(world).writable, 10_000)
+    until(world, lambda: len(world.acked["a"]) > 3, 2_000)
+    return world
+
+
+def until(world: World, holds: Callable[[], bool], within_ms: float) -> float:
+    """Lets the world go on until something holds; returns how long it took. It fails when it takes longer."""
+    began = world.now
+    while not holds():
+        if world.now - began > within_ms:
+            world.fail(f"not within {within_ms:.0f} ms: {holds.__code__.co_names}")
+        world.run(world.now + STEP_MS)
+    return world.now - began
+
+
+def during(world: World, for_ms: float, holds: Callable[[], bool]) -> None:
+    """Lets the world go on for a while, in which something always holds."""
+    end = world.now + for_ms
+    while world.now < end:
+        assert holds(), f"no longer at {world.now:.0f} ms"
+        world.run(world.now + STEP_MS)
+
+
+def master(world: ControllerWorld) -> Broker:
+    """The group's master by the tables."""
+    found = world.master_of("a")
+    assert found is not None, world.shown("a")
+    return found
+
+
+def has_master_but(world: ControllerWorld, old: Broker) -> bool:
+    """Whether another broker is master and may write."""
+    found = world.master_of("a")
+    return found is not None and found is not old and found.writable
+
+
+def members(world: ControllerWorld) -> frozenset[int]:
+    """The SyncStateSet by the tables."""
+    group = world.tables.get("a")
+    return group.sync_state_set if group is not None else frozenset()
+
+
+def epoch(world: ControllerWorld) -> int:
+    """The master epoch by the tables."""
+    return world.tables.groups["a"].master_epoch
+
+
+def replicas(world: ControllerWorld) -> list[Broker]:
+    """The brokers that are not master."""
+    return [broker for broker in world.brokers.values() if broker is not master(world)]
+
+
+def leading(world: ControllerWorld) -> ControllerHost:
+    """The controller that leads, and knows what it needs to."""
+    found = next((c for c in world.controllers.values() if c.desk is not None and c.desk.leads), None)
+    assert found is not None, "no controller leads"
+    return found
+
+
+def start(world: ControllerWorld, broker: Broker) -> None:
+    """A dead broker starts anew."""
+    world._start(broker, broker.life)
+
+
+def ends_well(world: ControllerWorld) -> None:
+    """The troubles end: all are in sync, the master has all that was ever acknowledged, and writes go on."""
+    world.frozen = False
+    world.calm()
+    world.run(world.now + 7_000)
+    world.check_working()
+    acked = len(world.acked["a"])
+    until(world, lambda: len(world.acked["a"]) > acked, 2_000)
+    assert master(world).log[: len(world.acked["a"])] == world.acked["a"]
