@@ -9,43 +9,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from epochmq_dledger.core.log import LogFullError
 from epochmq_dledger.core.node import Node
 from epochmq_dledger.core.types import (
     Alarm,
     Answer,
     Call,
+    ChangeMembers,
     Commit,
     Committed,
     Effect,
     Input,
+    Install,
+    Installed,
+    MembersChanged,
     Propose,
     ReadIndex,
     ReadReady,
     Refused,
     Reply,
+    Restore,
     Role,
     RoleChanged,
     SaveVote,
     Send,
+    SendSnapshot,
     Settings,
+    Snapshot,
+    Snapshotted,
     Synced,
     Tick,
     Together,
     Transfer,
     Transferred,
 )
+from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.snapshots import Snapshots, open_snapshot
 from epochmq_protocol.dledger import (
+    MEMBERS_CHANNEL,
     REQUEST_CODES,
     RESPONSE_TYPES,
     DLedgerEntry,
@@ -68,27 +81,11 @@ APPLY_MAX = 1000
 """Entries applied in one turn of the loop; the rest follows in the next."""
 
 
-class NotAppended(EpochMQError):  # noqa: N818 (says what happened)
-    """A proposal, read or transfer that failed, with DLedger's code. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT
-    leave open whether a proposal will be committed."""
-
-    def __init__(self, code: DLedgerResponseCode) -> None:
-        super().__init__(f"{code.name} ({code.value})")
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Appended:
-    """Where a proposal's last entry stands."""
-
-    index: int
-    pos: int
-    term: int
-
-
 class DLedgerPeer:
-    """One peer. `apply` is called with each committed entry, in order, once per life; `on_role` when role,
-    term or leader change; `on_fatal` when the disk failed in a way after which nothing can be promised.
+    """One peer. `apply` is called with each committed entry, in order, once per life, but not with those that
+    `machine` has from a snapshot, nor with membership entries; `on_role` when role, term or leader change;
+    `on_fatal` when the disk failed in a way after which nothing can be promised. `addresses` are the peers',
+    by id; those that the log names are put in.
     `flush_async`: entries are acknowledged once they are written, and synced soon after, as DLedger does."""
 
     def __init__(
@@ -101,6 +98,7 @@ class DLedgerPeer:
         apply: Callable[[DLedgerEntry], None],
         on_role: Callable[[RoleChanged], None] = lambda _: None,
         on_fatal: Callable[[Exception], None] = lambda _: None,
+        machine: StateMachine | None = None,
         flush_async: bool = False,
     ) -> None:
         self.settings = settings
@@ -108,6 +106,9 @@ class DLedgerPeer:
         self.folder = folder
         self.applied_index = -1
         self.log = FileLog(folder, settings.file_size)
+        self.snapshots = Snapshots(folder)
+        self._machine = machine
+        self._saving = False
         self._client = client
         self._apply = apply
         self._on_role = on_role
@@ -126,6 +127,7 @@ class DLedgerPeer:
         self._calls: set[asyncio.Task[None]] = set()
         self._worker = ThreadPoolExecutor(1, "dledger-sync")
         self._sync: asyncio.Future[None] | None = None
+        self._saves: set[asyncio.Future[int]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._catch_up: asyncio.Handle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -136,13 +138,21 @@ class DLedgerPeer:
     # Life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Recovers the directory, applies what is known to be committed, and takes part."""
+        """Recovers the directory, applies what is known to be committed, and takes part. ValueError when the
+        directory is not that of such a peer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         term, voted_for = state_files.load_vote(self.folder)
         self.log.open()
+        snapshot = open_snapshot(self.log, self.snapshots, is_needed=self._machine is not None)
         sync_and_close(self.log.take_dirty())
         committed = min(state_files.load_committed(self.folder), self.log.end_index)
+        if snapshot is not None:
+            committed = max(committed, snapshot.index)
         self.applied_index = max(self.log.begin_index - 1, -1)
+        if snapshot is not None and self._machine is not None:
+            self._machine.restore(self.snapshots.read(0, snapshot.size))
+            self.applied_index = snapshot.index
+        memberships = self._replay(committed)
         self._node = Node(
             self.settings,
             self.log,
@@ -151,11 +161,24 @@ class DLedgerPeer:
             term=term,
             voted_for=voted_for,
             committed=committed,
+            snapshot=snapshot,
+            memberships=memberships,
         )
-        while self.applied_index < committed:
-            self._apply_some()
         self._checkpoint_at = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
-        self._wake_in_time()
+        self._feed(Tick())
+
+    def _replay(self, committed: int) -> list[DLedgerEntry]:
+        """Applies what is known to be committed; the membership entries of the log after the snapshot."""
+        found: list[DLedgerEntry] = []
+        for index in range(self.applied_index + 1, self.log.end_index + 1):
+            entry = self.log.entry(index)
+            assert entry is not None, f"entry {index} is not in the log"
+            if entry.channel == MEMBERS_CHANNEL:
+                found.append(entry)
+            elif index <= committed:
+                self._apply(entry)
+        self.applied_index = max(self.applied_index, committed)
+        return found
 
     async def stop(self) -> None:
         """Ends this peer; what it has promised is on disk."""
@@ -172,6 +195,8 @@ class DLedgerPeer:
         await asyncio.gather(*calls, return_exceptions=True)
         if self._sync is not None:
             await asyncio.wait([self._sync])
+        if self._saves:
+            await asyncio.wait(self._saves)
         for token in list(self._waiting):
             self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
         for token in list(self._reads):
@@ -181,6 +206,7 @@ class DLedgerPeer:
                 sync_and_close(self.log.take_dirty())
                 self._checkpoint()
             self.log.close()
+            self.snapshots.close()
             self._node = None
         self._worker.shutdown()
 
@@ -245,6 +271,11 @@ class DLedgerPeer:
         """How far this peer knows the log to be committed."""
         return self.node.member.committed_index
 
+    @property
+    def members(self) -> dict[str, str]:
+        """Who votes, address by id, as this peer's log has it."""
+        return {peer: self.addresses[peer] for peer in self.node.member.voters}
+
     # What it does -------------------------------------------------------------------------------------------
 
     def submit(self, bodies: tuple[bytes, ...], done: Callable[[Appended | NotAppended], None]) -> None:
@@ -288,6 +319,20 @@ class DLedgerPeer:
         self._feed(Transfer(to, self._tokens))
         await future
 
+    async def change_members(self, peer: str, address: str | None) -> None:
+        """Adds a peer to the group, or removes it, and returns once that is committed. A leader that is to be
+        removed hands over first, and refuses with NOT_LEADER. NotAppended says why not."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        leader = self.node.leader
+        if address is None and peer == self.settings.self_id and leader is not None and leader.peers:
+            best = max(leader.voters(), key=lambda one: one.match_index)
+            await self.transfer(best.name)
+            raise NotAppended(DLedgerResponseCode.NOT_LEADER)
+        self._tokens += 1
+        self._waiting[self._tokens] = lambda outcome: _resolve(future, outcome)
+        self._feed(ChangeMembers(self._tokens, peer, address, self.members))
+        await future
+
     def call(self, request: RequestOrResponse, reply: Callable[[RequestOrResponse], None]) -> None:
         """Takes a peer's call; `reply` gets the answer, at once or once it may be given."""
         self._tokens += 1
@@ -319,14 +364,14 @@ class DLedgerPeer:
         try:
             for effect in self._node.step(event, self._now()):
                 self._carry_out(effect)
-        except OSError as error:
+        except (OSError, LogFullError) as error:
             self._fail_for_good(error)
 
     def _refuse(self, event: Input) -> None:
         if isinstance(event, Together):
             for proposal in event.proposals:
                 self._refuse(proposal)
-        elif isinstance(event, Propose | ReadIndex | Transfer):
+        elif isinstance(event, Propose | ReadIndex | Transfer | ChangeMembers):
             self._carry_out(Refused(event.token, DLedgerResponseCode.DISK_ERROR))
         elif isinstance(event, Call):
             self._replies.pop(event.call, None)
@@ -343,9 +388,7 @@ class DLedgerPeer:
             case SaveVote(term=term, voted_for=voted_for):
                 state_files.save_vote(self.folder, term, voted_for)
             case Send():
-                task = asyncio.get_running_loop().create_task(self._send(effect))
-                self._calls.add(task)
-                task.add_done_callback(self._calls.discard)
+                self._begin_call(effect)
             case Reply(call=call, response=response):
                 reply = self._replies.pop(call, None)
                 if reply is not None:
@@ -367,6 +410,22 @@ class DLedgerPeer:
                 self._on_role(effect)
             case Alarm(text=text):
                 log.error("%s: %s", self.settings.self_id, text)
+            case SendSnapshot(peer=peer, context=context, request=request, size=size):
+                request.data = self.snapshots.read(request.offset, size)
+                self._begin_call(Send(peer, context, request))
+            case Install(snapshot=snapshot, data=data):
+                self._save(snapshot, data, Installed(snapshot))
+            case Restore(snapshot=snapshot):
+                self._restore(snapshot)
+            case MembersChanged(addresses=addresses):
+                self.addresses.update(addresses)
+
+    def _begin_call(self, effect: Send) -> None:
+        if self._stopping:
+            return
+        task = asyncio.get_running_loop().create_task(self._send(effect))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     def _outcome(self, token: int, outcome: Appended | NotAppended) -> None:
         done = self._waiting.pop(token, None)
@@ -383,12 +442,14 @@ class DLedgerPeer:
         while self.applied_index < last:
             entry = self.log.entry(self.applied_index + 1)
             assert entry is not None, f"committed entry {self.applied_index + 1} is not in the log"
-            self._apply(entry)
+            if entry.channel != MEMBERS_CHANNEL:
+                self._apply(entry)
             self.applied_index += 1
         if self.applied_index < self.committed_index and self._catch_up is None:
             self._catch_up = asyncio.get_running_loop().call_soon(self._go_on_applying)
         while self._until_applied and self._until_applied[0][0] <= self.applied_index:
             self._until_applied.pop(0)[1]()
+        self._snapshot_if_due()
 
     def _go_on_applying(self) -> None:
         self._catch_up = None
@@ -416,6 +477,52 @@ class DLedgerPeer:
         except EpochMQError as error:
             log.debug("%s to %s: %s", type(send.request).__name__, send.peer, error)
         self._feed(Answer(send.peer, send.context, send.request, response))
+
+    # Snapshots ----------------------------------------------------------------------------------------------
+
+    def _snapshot_if_due(self) -> None:
+        """Saves what has been applied, once enough has been since the last time. What `save` gives is made on
+        the loop, for nothing may be applied meanwhile; the file is written beside it."""
+        every, last = self.settings.snapshot_entries, self.snapshots.current
+        since = self.applied_index - (last.index if last is not None else self.log.begin_index - 1)
+        if self._machine is None or not 0 < every <= since or self._saving or self._stopping:
+            return
+        entry = self.log.entry(self.applied_index)
+        if entry is None or not self.node.may_compact():
+            return
+        data = self._machine.save()
+        members = self.node.member.membership.at(self.applied_index)
+        snapshot = Snapshot(entry, len(data), zlib.crc32(data), members)
+        self._save(snapshot, data, Snapshotted(snapshot))
+
+    def _save(self, snapshot: Snapshot, data: bytes, then: Snapshotted | Installed) -> None:
+        self._saving = True
+        loop = asyncio.get_running_loop()
+        saved = loop.run_in_executor(self._worker, self.snapshots.save, snapshot, data)
+        self._saves.add(saved)
+        saved.add_done_callback(lambda done: self._on_saved(done, snapshot, then))
+
+    def _on_saved(self, done: asyncio.Future[int], snapshot: Snapshot, then: Snapshotted | Installed) -> None:
+        self._saving = False
+        self._saves.discard(done)
+        error = done.exception()
+        if error is None and self._node is not None:
+            self.snapshots.saved(snapshot, done.result())
+            log.info("%s: snapshot at %d, %d bytes", self.settings.self_id, snapshot.index, snapshot.size)
+            self._feed(then)
+        elif error is None:
+            os.close(done.result())
+        elif isinstance(then, Installed):
+            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
+        else:
+            log.warning("%s: no snapshot at %d: %s", self.settings.self_id, snapshot.index, error)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """The state machine goes on from a leader's snapshot."""
+        if self._machine is not None:
+            self._machine.restore(self.snapshots.read(0, snapshot.size))
+        self.applied_index = snapshot.index
+        self._apply_some()
 
     # Durability ---------------------------------------------------------------------------------------------
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from epochmq_dledger.core.types import Role
-from epochmq_dledger.peer import Appended, DLedgerPeer, NotAppended
+from epochmq_dledger.outcomes import Appended, NotAppended
+from epochmq_dledger.peer import DLedgerPeer
 from epochmq_protocol.dledger import (
     REQUEST_TYPES,
     AppendEntryRequest,
     AppendEntryResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     DLedgerRequestCode,
     DLedgerResponseCode,
     GetEntriesRequest,
@@ -48,6 +51,8 @@ class DLedgerService:
             DLedgerRequestCode.APPEND: self._append,
             DLedgerRequestCode.GET: self._get,
             DLedgerRequestCode.METADATA: self._metadata,
+            DLedgerRequestCode.INSTALL_SNAPSHOT: self._core,
+            DLedgerRequestCode.CHANGE_MEMBERS: self._members,
         }
 
     def _core(self, connection: Connection, command: Command) -> None:
@@ -108,7 +113,7 @@ class DLedgerService:
 
     def _metadata(self, _: Connection, command: Command) -> Command:
         request = decode_body(MetadataRequest, command.body)
-        answer = MetadataResponse(leader_id=self._peer.leader_id, peers=dict(self._peer.addresses))
+        answer = MetadataResponse(leader_id=self._peer.leader_id, peers=self._peer.members)
         return _envelope(command, _with(answer, request, self._refusal(request, by_leader=False)))
 
     def _transfer(self, connection: Connection, command: Command) -> Awaitable[Command] | None:
@@ -130,6 +135,39 @@ class DLedgerService:
             except NotAppended as error:
                 code = error.code
         return _envelope(command, _with(answer, request, code))
+
+    def _members(self, _: Connection, command: Command) -> Command | Awaitable[Command]:
+        """Who belongs to the group, from any peer; a change, from the leader, once it is committed."""
+        request = decode_body(ChangeMembersRequest, command.body)
+        if request.peer_id is not None:
+            return self._change(command, request, request.peer_id)
+        code = self._refusal(request, by_leader=False)
+        return _envelope(command, _with(self._who(), request, code))
+
+    def _who(self) -> ChangeMembersResponse:
+        peer = self._peer
+        return ChangeMembersResponse(leader_id=peer.leader_id, term=peer.term, members=peer.members)
+
+    async def _change(self, command: Command, request: ChangeMembersRequest, peer_id: str) -> Command:
+        code = self._refusal(request, by_leader=True)
+        if code is None and not _is_member(peer_id, request.address):
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if code is None:
+            try:
+                await self._peer.change_members(peer_id, request.address)
+            except NotAppended as error:
+                code = error.code
+        return _envelope(command, _with(self._who(), request, code))
+
+
+def _is_member(peer_id: str, address: str | None) -> bool:
+    """Whether these can stand in a list of peers."""
+    if address is None:
+        return True
+    try:
+        return parse_peers(f"{peer_id}-{address}") == {peer_id: address}
+    except ValueError:
+        return False
 
 
 def _with(

@@ -39,6 +39,10 @@ class DLedgerRequestCode(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
+    INSTALL_SNAPSHOT = 51006
+    """DLedger's from 0.4 on; between peers of ours it carries `InstallSnapshotRequest`."""
+    CHANGE_MEMBERS = 51091
+    """Ours: who belongs to the group, asked for and changed (`ChangeMembersRequest`)."""
 
 
 class DLedgerResponseCode(IntEnum):
@@ -203,15 +207,24 @@ class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):
     epochmq: int | None = None
     """Not DLedger's: the extensions this peer knows (`FEATURE_…` bits). Java peers ignore it and send
     none."""
+    epochmq_agreed: str | None = None
+    """Not DLedger's: what all peers of ours must have set alike, as text. Compared where both have some."""
 
 
 FEATURE_PRE_VOTE = 1
-FEATURES = FEATURE_PRE_VOTE
+FEATURE_SNAPSHOT = 2
+"""Takes a snapshot in the place of a log whose beginning is gone (INSTALL_SNAPSHOT)."""
+FEATURE_MEMBERS = 4
+"""Goes by membership entries of the log (`MEMBERS_CHANNEL`)."""
+FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS
 """The extensions of this release, as it announces them."""
 
 
 class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """A leader's sign of life; `leader_id` is the sender."""
+    """A leader's sign of life; `leader_id` is the sender. `epochmq_all` (ours): the extensions that every
+    peer of the group has announced to this leader."""
+
+    epochmq_all: int | None = None
 
 
 class HeartBeatResponse(RequestOrResponse, kw_only=True, rename="camel"):
@@ -306,6 +319,62 @@ class LeadershipTransferResponse(RequestOrResponse, kw_only=True, rename="camel"
     """200 once the transferee leads."""
 
 
+class InstallSnapshotRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """Ours: a piece of a leader's snapshot, `data` at byte `offset` of `size`. `entry` is the last entry that
+    the snapshot includes, with which the receiver's log begins anew; `crc` is the CRC-32 of all of it;
+    `members` are the voters by the last membership entry that it includes."""
+
+    entry: DLedgerEntry
+    offset: int = 0
+    size: int = 0
+    crc: int = 0
+    members: dict[str, str] | None = None
+    data: bytes = b""
+
+
+class InstallSnapshotResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """`offset`: the byte that the receiver wants next."""
+
+    offset: int = 0
+
+
+class ChangeMembersRequest(RequestOrResponse, kw_only=True, rename="camel"):
+    """Ours, to the leader: `peer_id` at `address` shall belong to the group, or, without an address, no
+    longer. Without a `peer_id`, to any peer: who belongs to it."""
+
+    peer_id: str | None = None
+    address: str | None = None
+
+
+class ChangeMembersResponse(RequestOrResponse, kw_only=True, rename="camel"):
+    """`members`: the voters by id, as the answering peer's log has them."""
+
+    members: dict[str, str] = {}
+
+
+MEMBERS_CHANNEL = 0x4D454D42
+"""The `channel` of a membership entry: its body is a `Members` in JSON. Every other entry has 0."""
+
+
+class Members(msgspec.Struct, frozen=True):
+    """Who votes, from this entry of the log on: address by id."""
+
+    peers: dict[str, str]
+
+
+def encode_members(peers: dict[str, str]) -> bytes:
+    """The body of a membership entry."""
+    return msgspec.json.encode(Members(dict(sorted(peers.items()))))
+
+
+def decode_members(entry: DLedgerEntry) -> dict[str, str]:
+    """The voters that a membership entry names; RemoteProtocolError when it cannot be read."""
+    try:
+        return msgspec.json.decode(entry.body, type=Members).peers
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"membership entry {entry.index}: {error}") from error
+
+
 REQUEST_TYPES: dict[int, type[RequestOrResponse]] = {
     DLedgerRequestCode.METADATA: MetadataRequest,
     DLedgerRequestCode.APPEND: AppendEntryRequest,
@@ -314,6 +383,8 @@ REQUEST_TYPES: dict[int, type[RequestOrResponse]] = {
     DLedgerRequestCode.HEART_BEAT: HeartBeatRequest,
     DLedgerRequestCode.PUSH: PushEntryRequest,
     DLedgerRequestCode.LEADERSHIP_TRANSFER: LeadershipTransferRequest,
+    DLedgerRequestCode.INSTALL_SNAPSHOT: InstallSnapshotRequest,
+    DLedgerRequestCode.CHANGE_MEMBERS: ChangeMembersRequest,
 }
 RESPONSE_TYPES: dict[int, type[RequestOrResponse]] = {
     DLedgerRequestCode.METADATA: MetadataResponse,
@@ -323,6 +394,8 @@ RESPONSE_TYPES: dict[int, type[RequestOrResponse]] = {
     DLedgerRequestCode.HEART_BEAT: HeartBeatResponse,
     DLedgerRequestCode.PUSH: PushEntryResponse,
     DLedgerRequestCode.LEADERSHIP_TRANSFER: LeadershipTransferResponse,
+    DLedgerRequestCode.INSTALL_SNAPSHOT: InstallSnapshotResponse,
+    DLedgerRequestCode.CHANGE_MEMBERS: ChangeMembersResponse,
 }
 REQUEST_CODES: dict[type[RequestOrResponse], DLedgerRequestCode] = {
     body: DLedgerRequestCode(code) for code, body in REQUEST_TYPES.items()

@@ -38,7 +38,8 @@ from epochmq_controller.replicas.types import (
     Tick,
 )
 from epochmq_dledger.core.types import Role, RoleChanged
-from epochmq_dledger.peer import Appended, DLedgerPeer, NotAppended
+from epochmq_dledger.outcomes import Appended, NotAppended
+from epochmq_dledger.peer import DLedgerPeer
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
 from epochmq_protocol.errors import RequestError

@@ -73,8 +73,7 @@ class Election:
     @property
     def patience_ms(self) -> int:
         """How long a silent leader is still believed in."""
-        settings = self.member.settings
-        return settings.heartbeat_interval_ms * settings.heartbeat_leaks_max
+        return self.member.settings.patience_ms
 
     # Following ----------------------------------------------------------------------------------------------
 
@@ -82,7 +81,7 @@ class Election:
         """`DLedgerLeaderElector.handleHeartBeat`."""
         member = self.member
         response = HeartBeatResponse()
-        if request.leader_id not in member.settings.peers:
+        if request.leader_id is None or not member.knows(request):
             response.code, response.term = DLedgerResponseCode.UNKNOWN_MEMBER, member.term
         elif request.leader_id == member.settings.self_id:
             response.code, response.term = DLedgerResponseCode.UNEXPECTED_MEMBER, member.term
@@ -90,6 +89,8 @@ class Election:
             response.code, response.term = DLedgerResponseCode.EXPIRED_TERM, member.term
         elif not self.follow(request.leader_id, request.term, now_ms):
             response.code = DLedgerResponseCode.INCONSISTENT_LEADER
+        else:
+            member.group_features = request.epochmq_all or 0
         member.reply(call, request, response)
 
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
@@ -112,8 +113,10 @@ class Election:
         if member.role is Role.CANDIDATE and now_ms >= self.next_vote_ms:
             if self.ballot is not Ballot.NONE:
                 self._conclude(now_ms)
-            else:
+            elif member.is_voter:
                 self._stand(now_ms)
+            else:
+                self._wait(now_ms, self.patience_ms)  # until the log says that it belongs to the group
 
     def next_deadline_ms(self) -> int:
         """When silence alone makes a follower or candidate act."""
@@ -126,6 +129,12 @@ class Election:
         self.member.become(Role.CANDIDATE, None)
         self.ballot = Ballot.NONE
         self._wait(now_ms, 0)
+
+    def step_aside(self, now_ms: int) -> None:
+        """Ends a candidacy: the log and with it the voters have changed."""
+        if self.ballot is not Ballot.NONE:
+            self.ballot = Ballot.NONE
+            self._wait(now_ms, 0)
 
     def _wait(self, now_ms: int, extra_ms: int) -> None:
         settings = self.member.settings
@@ -149,10 +158,10 @@ class Election:
             response.term = member.log.end_term
         member.reply(call, request, response)
 
-    def _judge_log(self, request: VoteRequest) -> VoteResult:
+    def _judge_log(self, request: VoteRequest, now_ms: int) -> VoteResult:
         """Whether the candidate's log is at least as new as ours (Raft §5.4.1)."""
         member = self.member
-        if request.leader_id not in member.settings.peers:
+        if not member.knows(request):
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.leader_id == member.settings.self_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -162,22 +171,29 @@ class Election:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         if request.term < member.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if request.leader_id not in member.voters and self._hears_leader(now_ms):
+            # It was removed and does not know yet; or it was added and we do not know yet, but then the
+            # leader that we hear is no worse. (Raft dissertation, §4.2.3.)
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
         return VoteResult.ACCEPT
+
+    def _hears_leader(self, now_ms: int) -> bool:
+        return self.member.role is Role.LEADER or (
+            self.member.role is Role.FOLLOWER and now_ms - self.heard_ms <= self.patience_ms
+        )
 
     def _judge_pre_vote(self, request: VoteRequest, now_ms: int) -> VoteResult:
         """A promise of nothing: no state changes. Refused while a leader is heard."""
-        verdict = self._judge_log(request)
+        verdict = self._judge_log(request, now_ms)
         if verdict is not VoteResult.ACCEPT:
             return verdict
-        if self.member.role is Role.LEADER or (
-            self.member.role is Role.FOLLOWER and now_ms - self.heard_ms <= self.patience_ms
-        ):
+        if self._hears_leader(now_ms):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return VoteResult.ACCEPT
 
     def _judge(self, request: VoteRequest, now_ms: int) -> VoteResult:
         member = self.member
-        verdict = self._judge_log(request)
+        verdict = self._judge_log(request, now_ms)
         if verdict is not VoteResult.ACCEPT:
             return verdict
         assert request.leader_id is not None
@@ -266,13 +282,13 @@ class Election:
         """Wins, or ends the candidacy once everybody has answered."""
         member = self.member
         results = list(self.answers.values())
-        if results.count(VoteResult.ACCEPT) >= member.settings.quorum:
+        if results.count(VoteResult.ACCEPT) >= member.quorum:
             if self.ballot is Ballot.PRE_VOTE:
                 self._ask_at_a_new_term(now_ms)
             else:
                 self.ballot = Ballot.NONE
                 member.become(Role.LEADER, member.settings.self_id)
-        elif len(results) == len(member.settings.peers):
+        elif self.answers.keys() >= set(member.voters):
             self._conclude(now_ms)
 
     def _conclude(self, now_ms: int) -> None:
@@ -280,7 +296,7 @@ class Election:
         (`DLedgerLeaderElector.maintainAsCandidate`)."""
         member = self.member
         results = list(self.answers.values())
-        quorum = member.settings.quorum
+        quorum = member.quorum
         bigger = sum(result in _BIGGER_LEDGER for result in results)
         not_ready = results.count(VoteResult.REJECT_TERM_NOT_READY)
         voted = self.ballot is Ballot.VOTE
@@ -318,7 +334,11 @@ class Election:
             self._end_takeover(takeover, DLedgerResponseCode.SUCCESS)
         elif now_ms > takeover.deadline_ms or member.term > takeover.request.term + 1:
             self._end_takeover(takeover, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED)
-        elif member.term == takeover.request.term and member.log.end_index >= takeover.index:
+        elif (
+            member.term == takeover.request.term
+            and member.log.end_index >= takeover.index
+            and member.is_voter
+        ):
             member.become(Role.CANDIDATE, None)
             self._ask_at_a_new_term(now_ms)  # no pre-vote: the living leader would win it
 

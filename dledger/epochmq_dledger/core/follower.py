@@ -17,12 +17,16 @@ from epochmq_dledger.core.log import LogFullError, next_pos
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.types import Alarm, Role
 from epochmq_protocol.dledger import (
+    MEMBERS_CHANNEL,
     DLedgerEntry,
     DLedgerResponseCode,
+    InstallSnapshotRequest,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
+    decode_members,
 )
+from epochmq_protocol.errors import RemoteProtocolError
 
 WAITING_MAX = 4096
 """Answers held back for durability; the leader's own limit of pushes in flight is lower."""
@@ -50,7 +54,9 @@ class Follower:
 
     def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
         """Handles one push of any type."""
-        code = self._admit(request, now_ms)
+        code = self.admit(request, now_ms)
+        if code is DLedgerResponseCode.SUCCESS:
+            code = _well_formed(request)
         if code is not DLedgerResponseCode.SUCCESS:
             self._answer(call, request, code)
             return
@@ -71,25 +77,18 @@ class Follower:
                 self._answer(call, request, code)
         self.member.commit(min(request.commit_index, self.matched_index))
 
-    def _admit(self, request: PushEntryRequest, now_ms: int) -> DLedgerResponseCode:
-        """Whether the sender is this term's leader, and what it pushes is well-formed."""
+    def admit(self, request: PushEntryRequest | InstallSnapshotRequest, now_ms: int) -> DLedgerResponseCode:
+        """Whether the sender is this term's leader."""
         member = self.member
-        if request.leader_id not in member.settings.peers or request.leader_id == member.settings.self_id:
+        if not member.knows(request) or request.leader_id in (None, member.settings.self_id):
             return DLedgerResponseCode.UNKNOWN_MEMBER
         if request.term < member.term:
             return DLedgerResponseCode.EXPIRED_TERM
         if request.term == member.term and member.role is Role.LEADER:
             return DLedgerResponseCode.NOT_FOLLOWER
+        assert request.leader_id is not None
         if not self.election.follow(request.leader_id, request.term, now_ms):
             return DLedgerResponseCode.INCONSISTENT_LEADER
-        entries = request.entries
-        if request.type is not PushType.COMMIT and not entries:
-            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-        if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:
-            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-        for at, entry in enumerate(entries):
-            if entry.index != entries[0].index + at or entry.index < 0 or entry.term > request.term:
-                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
         return DLedgerResponseCode.SUCCESS
 
     def _append(self, call: int, request: PushEntryRequest) -> None:
@@ -128,7 +127,7 @@ class Follower:
                 return False
             end_pos, end_term = entry.pos + entry.size, entry.term
         try:
-            member.log.append(fresh)
+            member.append(fresh)
         except LogFullError:
             self._answer(call, request, DLedgerResponseCode.DISK_FULL)
             return False
@@ -167,10 +166,10 @@ class Follower:
         self.waiting = deque(w for w in self.waiting if w.index <= kept)
         try:
             if disjoint:
-                log.reset(entry)
+                member.reset(entry)
                 member.synced_index = entry.index - 1
             else:
-                log.truncate(kept)
+                member.truncate(kept)
                 member.synced_index = min(member.synced_index, kept)
                 if not same and not self._write(call, request, [entry]):
                     return
@@ -179,6 +178,14 @@ class Follower:
             return
         self.matched_index = entry.index
         self._answer_when_durable(call, request, entry.index)
+
+    def begin_anew(self, index: int) -> None:
+        """A snapshot has taken the place of the log up to `index`, whose entry is all there is; it is
+        committed, and so it is every later leader's, too."""
+        self.matched_term, self.matched_index = self.member.term, index
+        waiting, self.waiting = self.waiting, deque()
+        for one in waiting:
+            self._answer(one.call, one.request, DLedgerResponseCode.INCONSISTENT_STATE)
 
     # Answers ------------------------------------------------------------------------------------------------
 
@@ -214,3 +221,21 @@ class Follower:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
         member.reply(call, request, response)
+
+
+def _well_formed(request: PushEntryRequest) -> DLedgerResponseCode:
+    """Whether what is pushed can be looked at."""
+    entries = request.entries
+    if request.type is not PushType.COMMIT and not entries:
+        return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:
+        return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    for at, entry in enumerate(entries):
+        if entry.index != entries[0].index + at or entry.index < 0 or entry.term > request.term:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if entry.channel == MEMBERS_CHANNEL:
+            try:
+                decode_members(entry)
+            except RemoteProtocolError:
+                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+    return DLedgerResponseCode.SUCCESS

@@ -4,12 +4,14 @@ checker).
 Each peer is in one of these states:
 
     Silent ──heartbeat answered──> Comparing ──equal, nothing behind──> Appending
-                                     │  ▲                                  │
-                                     │  └──── error, time-out, 406 ────────┤
-                                     └──tail differs──> Truncating ──done──┘
+                                     │ │ ▲                                 │
+                                     │ │ └──── error, time-out, 406 ───────┤
+                                     │ └──tail differs──> Truncating ──done┘
+                                     └──what it lacks is no longer in our log──> Installing ──> Comparing
 
 - Comparing finds the last entry that both logs have, walking back from the shorter log's end.
 - Truncating makes the peer cut what follows, or takes its place where the logs share nothing.
+- Installing sends our snapshot, piece by piece (see `install`).
 - Appending sends entries in batches, many in flight, bounded by count and bytes; what does not fill a batch
   waits while some are under way.
 A peer is pushed to only after it answered a heartbeat of this term: a Java peer refuses pushes before.
@@ -22,76 +24,31 @@ from collections.abc import Sequence
 
 import msgspec
 
+from epochmq_dledger.core.change import Change
 from epochmq_dledger.core.log import LogFullError, make_entry
 from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.types import Committed, Propose, ReadReady, Refused, Role, Send
+from epochmq_dledger.core.progress import Appending, Comparing, InFlight, Installing, Peer, Silent, Truncating
+from epochmq_dledger.core.types import (
+    Committed,
+    Propose,
+    ReadReady,
+    Refused,
+    Role,
+    Send,
+    SendSnapshot,
+)
 from epochmq_protocol.dledger import (
+    FEATURE_SNAPSHOT,
     DLedgerEntry,
     DLedgerResponseCode,
     HeartBeatRequest,
     HeartBeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
 )
-
-
-class Silent(msgspec.Struct):
-    """Not heard of in this term, or left alone until `until_ms` after an error."""
-
-    until_ms: int = 0
-
-
-class Comparing(msgspec.Struct):
-    """`index` -1 starts at the log's end. `context` is the outstanding call, None when it is to be sent.
-    `mismatch` is the lowest index at which the logs were found to differ."""
-
-    index: int = -1
-    context: int | None = None
-    mismatch: int | None = None
-
-
-class Truncating(msgspec.Struct):
-    """The peer is to cut after, or begin anew at, the entry at `index`."""
-
-    index: int
-    context: int | None = None
-
-
-class InFlight(msgspec.Struct, frozen=True):
-    """One unanswered push."""
-
-    context: int
-    last: int
-    count: int
-    size: int
-    sent_ms: int
-
-
-class Appending(msgspec.Struct):
-    """`next_index` is the next entry to send."""
-
-    next_index: int
-    in_flight: deque[InFlight]
-    entries: int = 0
-    size: int = 0
-    pushed_ms: int = 0
-
-
-PeerState = Silent | Comparing | Truncating | Appending
-
-
-class Peer:
-    """What a leader knows of one peer. `match_index`: the peer has, durably, our log up to here."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.state: PeerState = Silent()
-        self.match_index = -1
-        self.heard_sent_ms = -1
-        """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
-        self.heartbeat_round = 0
-        self.alive = False
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -121,8 +78,9 @@ class Leader:
         """(token, round that must succeed), in the order of rounds."""
         self.transferring_until_ms: int | None = None
         self.first_index = member.log.end_index + 1
+        self.change = Change(self)
         if member.settings.entry_of_own_term:
-            self._append((b"",))
+            self.append((b"",))
 
     # Heartbeats and reads -----------------------------------------------------------------------------------
 
@@ -135,8 +93,9 @@ class Leader:
         horizon = now_ms - member.settings.rpc_timeout_ms - member.settings.heartbeat_interval_ms
         for number in [n for n, sent in self.rounds_sent.items() if sent < horizon]:
             del self.rounds_sent[number]
+        member.group_features = FEATURE_SNAPSHOT if member.all_can(FEATURE_SNAPSHOT) else 0
         for peer in self.peers:
-            request = HeartBeatRequest()
+            request = HeartBeatRequest(epochmq_all=member.group_features)
             member.addressed(request, peer)
             member.emit(Send(peer, self.round, request))
         self._serve_reads()
@@ -155,15 +114,32 @@ class Leader:
         if sent_ms is not None and number > peer.heartbeat_round:
             peer.heartbeat_round = number
             peer.heard_sent_ms = sent_ms
-            self._count_contact()
+            self.count_contact()
         if isinstance(peer.state, Silent) and peer.state.until_ms == 0:
             peer.state = Comparing()
         self._serve_reads()
         return None
 
-    def _count_contact(self) -> None:
-        times = sorted((peer.heard_sent_ms for peer in self.peers.values()), reverse=True)
-        self.contact_ms = max(self.contact_ms, times[self.member.settings.quorum - 2])
+    def count_contact(self) -> None:
+        """Finds out when a quorum last followed."""
+        times = sorted((peer.heard_sent_ms for peer in self.voters()), reverse=True)
+        if self.member.quorum > 1:
+            self.contact_ms = max(self.contact_ms, times[self.member.quorum - 2])
+
+    def voters(self) -> list[Peer]:
+        """The other voters."""
+        return [peer for peer in self.peers.values() if peer.voter]
+
+    def leaving(self) -> list[Peer]:
+        """Those that were removed lately."""
+        guest = self.member.guest
+        return [peer for peer in self.peers.values() if not peer.voter and peer.name != guest]
+
+    def add_peer(self, name: str, *, voter: bool) -> None:
+        """Deals with one more peer from now on."""
+        if name not in self.peers:
+            self.peers[name] = Peer(name, voter=voter)
+        self.peers[name].gone_ms = None
 
     def read_index(self, token: int, now_ms: int) -> None:
         """Asks for a proof of leadership. One round serves everything that came before it began; while a
@@ -181,8 +157,8 @@ class Leader:
             self.heartbeat(now_ms)
 
     def _serve_reads(self) -> None:
-        rounds = sorted((p.heartbeat_round for p in self.peers.values()), reverse=True)
-        needed = self.member.settings.quorum - 1
+        rounds = sorted((p.heartbeat_round for p in self.voters()), reverse=True)
+        needed = self.member.quorum - 1
         proven = self.round if needed == 0 else rounds[needed - 1]
         while self.reads and self.reads[0][1] <= proven:
             token, _ = self.reads.popleft()
@@ -212,7 +188,7 @@ class Leader:
 
     def _take(self, proposals: Sequence[Propose], deadline_ms: int) -> None:
         """When there is no room for all of them together, each is tried alone."""
-        entries = self._append([body for proposal in proposals for body in proposal.bodies])
+        entries = self.append([body for proposal in proposals for body in proposal.bodies])
         if entries is None and len(proposals) > 1:
             for proposal in proposals:
                 self._take([proposal], deadline_ms)
@@ -224,7 +200,17 @@ class Leader:
                 at += len(proposal.bodies)
                 self.pending.append(Pending(proposal.token, entries[at].index, entries[at].pos, deadline_ms))
 
-    def _append(self, bodies: Sequence[bytes]) -> list[DLedgerEntry] | None:
+    def propose_as(self, token: int, body: bytes, channel: int, now_ms: int) -> bool:
+        """Appends one entry of a channel of its own; False, and it is refused, when there is no room."""
+        entries = self.append((body,), channel)
+        if entries is None:
+            self.member.emit(Refused(token, DLedgerResponseCode.DISK_FULL))
+            return False
+        deadline_ms = now_ms + self.member.settings.ack_wait_max_ms
+        self.pending.append(Pending(token, entries[0].index, entries[0].pos, deadline_ms))
+        return True
+
+    def append(self, bodies: Sequence[bytes], channel: int = 0) -> list[DLedgerEntry] | None:
         """The entries written, None when there is no room for them."""
         member = self.member
         log, file_size = member.log, member.settings.file_size
@@ -232,17 +218,18 @@ class Leader:
         entries: list[DLedgerEntry] = []
         for body in bodies:
             index += 1
-            entry = make_entry(index, self.term, body, end_pos, file_size)
+            entry = make_entry(index, self.term, body, end_pos, file_size, channel)
             end_pos = entry.pos + entry.size
             entries.append(entry)
         try:
-            log.append(entries)
+            member.append(entries)
         except LogFullError:
             return None
         return entries
 
     def give_up(self) -> None:
         """The leadership is over: nobody knows what becomes of what was proposed."""
+        self.change.give_up()
         for pending in self.pending:
             self.member.emit(Refused(pending.token, DLedgerResponseCode.TERM_CHANGED))
         for token, _ in self.reads:
@@ -260,6 +247,7 @@ class Leader:
             pending = self.pending.popleft()
             self.member.emit(Refused(pending.token, DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT))
         self.advance_commit()
+        self.change.drive(now_ms)
         for peer in self.peers.values():
             self._drive_peer(peer, now_ms)
 
@@ -271,6 +259,7 @@ class Leader:
             deadline_ms = min(deadline_ms, self.transferring_until_ms + 1)
         if self.pending:
             deadline_ms = min(deadline_ms, self.pending[0].deadline_ms + 1)
+        deadline_ms = min(deadline_ms, self.change.next_deadline_ms() or deadline_ms)
         for peer in self.peers.values():
             state = peer.state
             if isinstance(state, Appending):
@@ -291,6 +280,8 @@ class Leader:
                 self._send_compare(peer, state)
             case Truncating(context=None) as state:
                 self._send_truncate(peer, state)
+            case Installing(context=None) as state:
+                self._send_piece(peer, state)
             case Appending() as state:
                 self._send_appends(peer, state, now_ms)
             case _:
@@ -321,12 +312,76 @@ class Leader:
 
     def _send_truncate(self, peer: Peer, state: Truncating) -> None:
         entry = self.member.log.entry(state.index)
-        assert entry is not None
+        if entry is None:  # dropped since: a snapshot includes it
+            peer.state = Comparing()
+            self._drive_peer(peer, 0)
+            return
         state.context = self._push(peer, PushType.TRUNCATE, [entry])
+
+    def _begin_anew(self, peer: Peer, now_ms: int) -> None:
+        """The peer has nothing of our log: it gets all of it or, where the beginning is gone, the snapshot
+        that has taken its place."""
+        member = self.member
+        if member.log.begin_index <= 0 or member.snapshot is None:
+            peer.state = Truncating(member.log.begin_index)
+        elif member.features.get(peer.name, 0) & FEATURE_SNAPSHOT:
+            peer.state = Installing(member.snapshot)
+        else:
+            member.alarm(
+                peer.name,
+                f"{peer.name} lacks entries before {member.log.begin_index}, which are only in a snapshot "
+                "here, and it takes no snapshots: copy the folder of a peer of ours to it",
+            )
+            self._pause(peer, now_ms)
+
+    def _send_piece(self, peer: Peer, state: Installing) -> None:
+        member = self.member
+        snapshot = member.snapshot
+        assert snapshot is not None
+        if snapshot != state.snapshot:
+            state.snapshot, state.offset = snapshot, 0
+        request = InstallSnapshotRequest(
+            entry=snapshot.entry,
+            offset=state.offset,
+            size=snapshot.size,
+            crc=snapshot.crc,
+            members=snapshot.members,
+        )
+        member.addressed(request, peer.name)
+        state.context = member.context()
+        size = min(member.settings.snapshot_chunk_bytes, snapshot.size - state.offset)
+        member.emit(SendSnapshot(peer.name, state.context, request, size))
+
+    def on_piece_answer(
+        self,
+        name: str,
+        context: int,
+        request: InstallSnapshotRequest,
+        response: InstallSnapshotResponse | None,
+        now_ms: int,
+    ) -> int | None:
+        """Takes the answer to a piece of a snapshot; returns a newer term if the answer shows one."""
+        peer = self.peers[name]
+        state = peer.state
+        if isinstance(state, Installing) and state.context == context:
+            state.context = None
+            good = (DLedgerResponseCode.SUCCESS, DLedgerResponseCode.INCONSISTENT_STATE)
+            if response is None or response.code not in good or not 0 <= response.offset <= request.size:
+                self._pause(peer, now_ms)
+            elif response.offset < request.size:
+                state.offset = response.offset
+            elif response.code == DLedgerResponseCode.SUCCESS:
+                peer.state = Comparing(request.entry.index)
+            else:
+                self._pause(peer, now_ms)
+            self._drive_peer(peer, now_ms)
+        expired = response is not None and response.code == DLedgerResponseCode.EXPIRED_TERM
+        return self.term + 1 if expired else None
 
     def _send_appends(self, peer: Peer, state: Appending, now_ms: int) -> None:
         settings, log = self.member.settings, self.member.log
-        if state.in_flight and now_ms - state.in_flight[0].sent_ms > settings.push_timeout_ms:
+        late = state.in_flight and now_ms - state.in_flight[0].sent_ms > settings.push_timeout_ms
+        if late or state.next_index < log.begin_index:
             peer.state = Comparing()
             self._drive_peer(peer, now_ms)
             return
@@ -429,11 +484,11 @@ class Leader:
             return
         disjoint = response.end_index < log.begin_index or response.begin_index > log.end_index
         if disjoint or state.index < response.begin_index:
-            peer.state = Truncating(log.begin_index)
+            self._begin_anew(peer, now_ms)
         elif state.index > response.end_index:
             state.index = response.end_index
-        elif state.index == log.begin_index:
-            peer.state = Truncating(log.begin_index)
+        elif state.index <= log.begin_index:
+            self._begin_anew(peer, now_ms)
         else:
             state.mismatch = state.index
             state.index -= 1
@@ -472,8 +527,8 @@ class Leader:
         """Commits what a quorum has durably, if it is of this term (Raft §5.4.2; Java lacks the last
         condition)."""
         member = self.member
-        matches = sorted([member.synced_index, *(p.match_index for p in self.peers.values())], reverse=True)
-        index = matches[member.settings.quorum - 1]
+        matches = sorted([member.synced_index, *(p.match_index for p in self.voters())], reverse=True)
+        index = matches[member.quorum - 1]
         if index > member.committed_index and member.log.term(index) == self.term:
             member.commit(index)
         while self.pending and self.pending[0].index <= member.committed_index:

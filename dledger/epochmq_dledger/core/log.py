@@ -43,6 +43,9 @@ class Log(Protocol):
     def reset(self, entry: DLedgerEntry) -> None:
         """Drops everything and begins anew with this entry at its own index and position."""
 
+    def drop_before(self, index: int) -> None:
+        """Lets go of entries before `index`, which stays; of as many as the files allow."""
+
 
 def next_pos(end_pos: int, size: int, file_size: int) -> int:
     """Where an entry of `size` bytes goes when the log ends at `end_pos` (`MmapFileList.preAppend`): an entry
@@ -51,10 +54,12 @@ def next_pos(end_pos: int, size: int, file_size: int) -> int:
     return end_pos if size + FILLER_SIZE_MIN <= rest else end_pos + rest
 
 
-def make_entry(index: int, term: int, body: bytes, end_pos: int, file_size: int) -> DLedgerEntry:
+def make_entry(
+    index: int, term: int, body: bytes, end_pos: int, file_size: int, channel: int = 0
+) -> DLedgerEntry:
     """The entry a leader appends after a log that ends at `end_pos`."""
     size = ENTRY_HEADER_SIZE + len(body)
-    return DLedgerEntry(index, term, next_pos(end_pos, size, file_size), body, size)
+    return DLedgerEntry(index, term, next_pos(end_pos, size, file_size), body, size, channel=channel)
 
 
 class MemoryLog:
@@ -96,3 +101,6 @@ class MemoryLog:
 
     def reset(self, entry: DLedgerEntry) -> None:
         self.entries[:] = [entry]
+
+    def drop_before(self, index: int) -> None:
+        del self.entries[: max(0, index - self.begin_index)]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from epochmq_dledger.core.log import Log
+from epochmq_dledger.core.members import Membership
 from epochmq_dledger.core.types import (
+    Alarm,
     Commit,
     Effect,
     Jitter,
+    MembersChanged,
     Reply,
     Role,
     RoleChanged,
     SaveVote,
     Settings,
+    Snapshot,
 )
-from epochmq_protocol.dledger import FEATURES, RequestOrResponse
+from epochmq_protocol.dledger import FEATURE_MEMBERS, FEATURES, DLedgerEntry, RequestOrResponse
 
 
 class Member:
@@ -24,7 +30,14 @@ class Member:
     """
 
     def __init__(
-        self, settings: Settings, log: Log, jitter: Jitter, term: int, voted_for: str | None, committed: int
+        self,
+        settings: Settings,
+        log: Log,
+        jitter: Jitter,
+        term: int,
+        voted_for: str | None,
+        committed: int,
+        snapshot: Snapshot | None,
     ) -> None:
         self.settings = settings
         self.log = log
@@ -35,15 +48,43 @@ class Member:
         self.leader: str | None = None
         self.committed_index = min(committed, log.end_index)
         self.synced_index = log.end_index
+        self.snapshot = snapshot
+        """The latest durable one. Its last entry is in the log, whose beginning may be gone."""
+        self.membership = _membership(settings, snapshot)
+        self.guest: str | None = None
+        """A peer that this leader is about to add."""
         self.features: dict[str, int] = {}
         """What each peer said it can do, by its latest message."""
+        self.group_features = 0
+        """What all peers can do, as this term's leader says."""
+        self._alarms: dict[str, str] = {}
         self.effects: list[Effect] = []
         self._context = 0
 
     @property
+    def voters(self) -> tuple[str, ...]:
+        """The ids of all who vote now."""
+        return self.membership.voters
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this peer is one of them."""
+        return self.settings.self_id in self.voters
+
+    @property
+    def quorum(self) -> int:
+        """How many voters are a majority."""
+        return len(self.voters) // 2 + 1
+
+    @property
     def others(self) -> list[str]:
-        """All peers but this one."""
-        return [peer for peer in self.settings.peers if peer != self.settings.self_id]
+        """All voters but this one."""
+        return [peer for peer in self.voters if peer != self.settings.self_id]
+
+    def knows(self, message: RequestOrResponse) -> bool:
+        """Whether the sender of a vote, heartbeat or push may be heard: a voter, or a peer of ours, which may
+        know of a membership that has not come here yet."""
+        return message.leader_id in self.voters or bool((message.epochmq or 0) & FEATURE_MEMBERS)
 
     def emit(self, effect: Effect) -> None:
         """Adds to what the current step returns."""
@@ -60,6 +101,7 @@ class Member:
         request.local_id = self.settings.self_id
         request.remote_id = peer
         request.epochmq = FEATURES
+        request.epochmq_agreed = self.settings.agreed
         if request.term < 0:
             request.term = self.term
         if request.leader_id is None:
@@ -73,16 +115,65 @@ class Member:
         response.leader_id = request.leader_id
         if request.epochmq is not None:
             response.epochmq = FEATURES
+            response.epochmq_agreed = self.settings.agreed
         self.emit(Reply(call, response))
 
     def learn_features(self, peer: str | None, message: RequestOrResponse) -> None:
         """Remembers what a peer can do; one that says nothing can do nothing."""
-        if peer is not None and peer != self.settings.self_id and peer in self.settings.peers:
+        if peer is not None and peer != self.settings.self_id and (peer in self.voters or peer == self.guest):
             self.features[peer] = message.epochmq or 0
 
     def all_can(self, feature: int) -> bool:
-        """Whether every other peer has said that it knows this extension."""
+        """Whether every other voter knows this extension: it has said so, or the voters are named by the log,
+        which only peers of ours do."""
+        if self.membership.named is not None:
+            return bool(FEATURES & feature)
         return all(self.features.get(peer, 0) & feature for peer in self.others)
+
+    def agrees(self, peer: str | None, message: RequestOrResponse) -> bool:
+        """Whether a peer has set alike what all must; one that has not is not dealt with."""
+        ours, theirs = self.settings.agreed, message.epochmq_agreed
+        if ours is None or theirs is None or ours == theirs:
+            return True
+        self.alarm(
+            f"{peer}",
+            f"{peer} has {theirs}, expected {ours} as here; it is not dealt with until they are equal",
+        )
+        return False
+
+    def alarm(self, about: str, text: str) -> None:
+        """Says something to a person, once."""
+        if self._alarms.get(about) != text and len(self._alarms) < 100:
+            self._alarms[about] = text
+            self.emit(Alarm(text))
+
+    # The log, and the membership with it --------------------------------------------------------------------
+
+    def append(self, entries: list[DLedgerEntry]) -> None:
+        """Writes entries that follow the last one. LogFullError: none is written."""
+        self.log.append(entries)
+        self._changed(self.membership.note(entries))
+
+    def truncate(self, end_index: int) -> None:
+        """Cuts everything after `end_index`."""
+        self.log.truncate(end_index)
+        self._changed(self.membership.cut(end_index))
+
+    def reset(self, entry: DLedgerEntry, members: dict[str, str] | None = None) -> None:
+        """Begins anew with this entry; `members` as the log before it named them."""
+        self.log.reset(entry)
+        self.membership.restart(entry.index, members)
+        self._changed(self.membership.note([entry]) or members is not None)
+
+    def recover(self, entries: Sequence[DLedgerEntry]) -> None:
+        """Takes account of the membership entries that a peer's log had when it started."""
+        self._changed(self.membership.note(entries) or self.membership.named is not None)
+
+    def _changed(self, changed: bool) -> None:
+        if changed and self.membership.named is not None:
+            self.emit(MembersChanged(self.membership.named))
+
+    # Term and role ------------------------------------------------------------------------------------------
 
     def save_vote(self, term: int, voted_for: str | None) -> None:
         """Moves to a term, or votes in this one. A vote once given in a term is never changed."""
@@ -109,3 +200,10 @@ class Member:
         if index > self.committed_index:
             self.committed_index = index
             self.emit(Commit(index))
+
+
+def _membership(settings: Settings, snapshot: Snapshot | None) -> Membership:
+    initial = [peer for peer in settings.peers if not settings.joining or peer != settings.self_id]
+    if snapshot is None or snapshot.members is None:
+        return Membership(initial)
+    return Membership(initial, (snapshot.index, snapshot.members))

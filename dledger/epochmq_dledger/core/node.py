@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
+from epochmq_dledger.core.install import Receiver
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.log import Log
 from epochmq_dledger.core.member import Member
+from epochmq_dledger.core.progress import Installing
 from epochmq_dledger.core.types import (
     Answer,
     Call,
+    ChangeMembers,
     Effect,
     Input,
+    Installed,
     Jitter,
     Propose,
     ReadIndex,
@@ -19,6 +23,8 @@ from epochmq_dledger.core.types import (
     Role,
     Send,
     Settings,
+    Snapshot,
+    Snapshotted,
     Synced,
     Tick,
     Together,
@@ -26,9 +32,14 @@ from epochmq_dledger.core.types import (
     Transferred,
 )
 from epochmq_protocol.dledger import (
+    FEATURE_SNAPSHOT,
+    MEMBERS_CHANNEL,
+    DLedgerEntry,
     DLedgerResponseCode,
     HeartBeatRequest,
     HeartBeatResponse,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
     LeadershipTransferRequest,
     LeadershipTransferResponse,
     PushEntryRequest,
@@ -43,6 +54,7 @@ _RESPONSES: dict[type[RequestOrResponse], type[RequestOrResponse]] = {
     VoteRequest: VoteResponse,
     PushEntryRequest: PushEntryResponse,
     LeadershipTransferRequest: LeadershipTransferResponse,
+    InstallSnapshotRequest: InstallSnapshotResponse,
 }
 
 
@@ -50,8 +62,9 @@ class Node:
     """One peer of a DLedger group.
 
     `log` is written by the core itself (see `core.log`); everything else leaves as effects. `term`,
-    `voted_for` and `committed` are what was saved before. The log as given is taken for durable: recovery
-    syncs it first.
+    `voted_for`, `committed` and `snapshot` are what was saved before. The log as given is taken for durable:
+    recovery syncs it first; where there is a snapshot, its last entry is in the log. `memberships` are the
+    log's membership entries after the snapshot; None: the log is read for them.
     """
 
     def __init__(
@@ -64,10 +77,16 @@ class Node:
         term: int = 0,
         voted_for: str | None = None,
         committed: int = -1,
+        snapshot: Snapshot | None = None,
+        memberships: list[DLedgerEntry] | None = None,
     ) -> None:
-        self.member = Member(settings, log, jitter, term, voted_for, committed)
+        if snapshot is not None:
+            committed = max(committed, snapshot.index)
+        self.member = Member(settings, log, jitter, term, voted_for, committed, snapshot)
+        self.member.recover(_memberships(log, snapshot) if memberships is None else memberships)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
+        self.receiver = Receiver(self.member, self.election, self.follower)
         self.leader: Leader | None = None
         self._transfer: tuple[int, int] | None = None  # (token, context)
 
@@ -75,6 +94,15 @@ class Node:
     def role(self) -> Role:
         """What this peer is now."""
         return self.member.role
+
+    def may_compact(self) -> bool:
+        """Whether entries may be dropped for a snapshot: every peer of the group takes snapshots, and none is
+        being sent one, which would have to begin anew."""
+        member = self.member
+        if self.leader is None:
+            return member.leader is not None and bool(member.group_features & FEATURE_SNAPSHOT)
+        sending = any(isinstance(peer.state, Installing) for peer in self.leader.peers.values())
+        return member.all_can(FEATURE_SNAPSHOT) and not sending
 
     def step(self, event: Input, now_ms: int) -> list[Effect]:
         """Takes one input at a time that never goes back; returns effects to carry out in order."""
@@ -98,6 +126,18 @@ class Node:
                     self.leader.read_index(token, now_ms)
             case Transfer(to=to, token=token):
                 self._hand_over(to, token, now_ms)
+            case ChangeMembers(token=token):
+                if self.leader is None:
+                    self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+                else:
+                    self.leader.change.ask(event, now_ms)
+            case Snapshotted(snapshot=snapshot):
+                self.member.snapshot = snapshot
+                self.member.membership.settle(snapshot.index)
+                self.member.log.drop_before(snapshot.index)
+            case Installed(snapshot=snapshot):
+                if self.receiver.on_installed(snapshot) and self.leader is None:
+                    self.election.step_aside(now_ms)
         self._drive(now_ms)
         effects, self.member.effects = self.member.effects, []
         return effects
@@ -109,7 +149,7 @@ class Node:
             deadline_ms = election.next_deadline_ms()
         else:
             deadline_ms = self.leader.next_deadline_ms()
-            if self.member.settings.quorum > 1:
+            if self.member.quorum > 1:
                 deadline_ms = min(deadline_ms, self.leader.contact_ms + election.patience_ms + 1)
         if election.takeover is not None:
             deadline_ms = min(deadline_ms, election.takeover.deadline_ms + 1)
@@ -125,7 +165,7 @@ class Node:
         if self.leader is not None:
             self.leader.drive(now_ms)
             silent_ms = now_ms - self.leader.contact_ms
-            if silent_ms > self.election.patience_ms and self.member.settings.quorum > 1:
+            if silent_ms > self.election.patience_ms and self.member.quorum > 1:
                 self.election.step_down(now_ms)
                 self._settle_leadership(now_ms)
 
@@ -155,6 +195,10 @@ class Node:
             self.member.reply(call, request, response)
             return
         self.member.learn_features(request.local_id, request)
+        if not self.member.agrees(request.local_id, request):
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+            self.member.reply(call, request, _RESPONSES[type(request)](code=code))
+            return
         match request:
             case HeartBeatRequest():
                 self.election.on_heartbeat(call, request, now_ms)
@@ -162,6 +206,8 @@ class Node:
                 self.election.on_vote(call, request, now_ms)
             case PushEntryRequest():
                 self.follower.on_push(call, request, now_ms)
+            case InstallSnapshotRequest():
+                self.receiver.on_piece(call, request, now_ms)
             case LeadershipTransferRequest():
                 self.election.on_transfer(call, request, now_ms)
             case _:
@@ -180,6 +226,10 @@ class Node:
     def _answer(self, answer: Answer, now_ms: int) -> None:
         if answer.response is not None:
             self.member.learn_features(answer.peer, answer.response)
+            if not self.member.agrees(answer.peer, answer.response):
+                return
+        if self.leader is not None and answer.peer not in self.leader.peers:
+            return  # it was removed
         newer: int | None = None
         match answer.request, answer.response:
             case VoteRequest() as request, (VoteResponse() | None) as response:
@@ -190,6 +240,11 @@ class Node:
             case PushEntryRequest() as request, (PushEntryResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
                     newer = self.leader.on_push_answer(answer.peer, answer.context, request, response, now_ms)
+            case InstallSnapshotRequest() as request, (InstallSnapshotResponse() | None) as response:
+                if self.leader is not None and request.term == self.leader.term:
+                    newer = self.leader.on_piece_answer(
+                        answer.peer, answer.context, request, response, now_ms
+                    )
             case LeadershipTransferRequest(), (LeadershipTransferResponse() | None) as response:
                 self._handed_over(answer.context, response)
             case _:
@@ -212,7 +267,7 @@ class Node:
         member, leader = self.member, self.leader
         if leader is None:
             member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
-        elif to not in leader.peers:
+        elif to not in member.others:
             member.emit(Refused(token, DLedgerResponseCode.UNKNOWN_MEMBER))
         elif leader.transferring_until_ms is not None:
             member.emit(Refused(token, DLedgerResponseCode.LEADER_TRANSFERRING))
@@ -241,3 +296,9 @@ class Node:
         if self.leader is not None:
             self.leader.transferring_until_ms = None
         self.member.emit(Refused(token, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED))
+
+
+def _memberships(log: Log, snapshot: Snapshot | None) -> list[DLedgerEntry]:
+    first = log.begin_index if snapshot is None else snapshot.index + 1
+    found = [log.entry(index) for index in range(max(first, 0), log.end_index + 1)]
+    return [entry for entry in found if entry is not None and entry.channel == MEMBERS_CHANNEL]

@@ -7,7 +7,12 @@ from enum import Enum
 
 import msgspec
 
-from epochmq_protocol.dledger import DLedgerResponseCode, RequestOrResponse
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    DLedgerResponseCode,
+    InstallSnapshotRequest,
+    RequestOrResponse,
+)
 
 
 class Role(Enum):
@@ -24,7 +29,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     self_id: str
     peers: tuple[str, ...]
-    """Ids of all peers, this one among them."""
+    """Ids of all peers, this one among them, until the log says who they are (see `members`)."""
+    joining: bool = False
+    """This peer is not one of them yet: it neither votes nor stands before the log says that it belongs to
+    the group."""
+    agreed: str | None = None
+    """What all peers of ours must have set alike: one that says something else is not dealt with."""
     file_size: int = 1 << 30
     """Bytes of a data file. Positions depend on it, so all peers of a group must have the same."""
 
@@ -63,10 +73,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A new leader appends an entry with an empty body, so that what earlier terms left behind becomes
     committed (Raft §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
 
+    snapshot_entries: int = 0
+    """Entries applied since the last snapshot after which the next one is taken; 0: none is taken."""
+    snapshot_chunk_bytes: int = 256 << 10
+    """Of a snapshot that a peer is sent, the bytes of one call."""
+    snapshot_bytes_max: int = 256 << 20
+    """A larger snapshot is not received."""
+
+    catch_up_rounds_max: int = 10
+    """A new peer is sent what the log has, then what came meanwhile, and so on; when so many rounds took too
+    long each, it is given up."""
+    catch_up_wait_max_ms: int = 30_000
+    """A new peer that makes no progress for so long is given up."""
+
     @property
-    def quorum(self) -> int:
-        """How many peers are a majority."""
-        return len(self.peers) // 2 + 1
+    def patience_ms(self) -> int:
+        """How long a silent leader is still believed in."""
+        return self.heartbeat_interval_ms * self.heartbeat_leaks_max
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What is known of a saved state machine: it has applied everything up to `entry`, which stands in the
+    log still. `members`: the voters, where a membership entry is among what it has applied."""
+
+    entry: DLedgerEntry
+    size: int
+    crc: int
+    """CRC-32 of its bytes."""
+    members: dict[str, str] | None = None
+
+    @property
+    def index(self) -> int:
+        """The last entry it includes."""
+        return self.entry.index
 
 
 Jitter = Callable[[], float]
@@ -131,7 +170,41 @@ class Transfer(msgspec.Struct, frozen=True):
     token: int
 
 
-Input = Tick | Call | Answer | Propose | Together | ReadIndex | Synced | Transfer
+class ChangeMembers(msgspec.Struct, frozen=True):
+    """A peer at this address shall belong to the group; without an address, it shall no longer. `addresses`
+    are those of the present members. Answered by `Committed` or `Refused`."""
+
+    token: int
+    peer: str
+    address: str | None
+    addresses: dict[str, str]
+
+
+class Snapshotted(msgspec.Struct, frozen=True):
+    """A snapshot of this peer's own is durable."""
+
+    snapshot: Snapshot
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """The snapshot of an `Install` is durable."""
+
+    snapshot: Snapshot
+
+
+Input = (
+    Tick
+    | Call
+    | Answer
+    | Propose
+    | Together
+    | ReadIndex
+    | Synced
+    | Transfer
+    | ChangeMembers
+    | Snapshotted
+    | Installed
+)
 
 
 # Effects, to be carried out in their order ------------------------------------------------------------------
@@ -210,6 +283,48 @@ class Alarm(msgspec.Struct, frozen=True):
     text: str
 
 
+class SendSnapshot(msgspec.Struct, frozen=True):
+    """Call a peer as by `Send`, with the `size` bytes of the latest snapshot that begin at the request's
+    offset as its data."""
+
+    peer: str
+    context: int
+    request: InstallSnapshotRequest
+    size: int
+
+
+class Install(msgspec.Struct, frozen=True):
+    """Make a leader's snapshot durable in the place of this peer's own, and report with `Installed`."""
+
+    snapshot: Snapshot
+    data: bytes
+
+
+class Restore(msgspec.Struct, frozen=True):
+    """The state machine becomes what the installed snapshot says; what it includes counts as applied."""
+
+    snapshot: Snapshot
+
+
+class MembersChanged(msgspec.Struct, frozen=True):
+    """Where the members are that the log names, and a peer that is being added."""
+
+    addresses: dict[str, str]
+
+
 Effect = (
-    SaveVote | Send | Reply | Commit | Committed | Refused | ReadReady | Transferred | RoleChanged | Alarm
+    SaveVote
+    | Send
+    | Reply
+    | Commit
+    | Committed
+    | Refused
+    | ReadReady
+    | Transferred
+    | RoleChanged
+    | Alarm
+    | SendSnapshot
+    | Install
+    | Restore
+    | MembersChanged
 )

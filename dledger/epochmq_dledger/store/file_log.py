@@ -267,6 +267,21 @@ class FileLog:
         self._end_pos = entry.pos
         self.append([entry])
 
+    def drop_before(self, index: int) -> None:
+        """Removes the data files, and index files, that hold only entries before `index`, which stays."""
+        unit = self._index_unit(index)
+        if unit is None or not self._begin < index <= self._end:
+            return
+        base = unit[1] - unit[1] % self._file_size
+        self._data.drop_before(base)
+        first = self._read_entry(self._data.bases[0], with_body=False)
+        if first is None:  # the log began anew in the middle of this file, and nothing was dropped
+            return
+        self._begin = first.index
+        self._index.drop_before(self._begin * INDEX_UNIT_SIZE)
+        for dropped in [one for one in self._cache if one < self._begin]:
+            self._forget(dropped)
+
     def _erase_after_end(self) -> None:
         end = self._end_pos
         base = end - end % self._file_size

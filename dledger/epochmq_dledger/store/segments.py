@@ -132,6 +132,15 @@ class Segments:
                 self.write(base + at, bytes(size))
             at += size
 
+    def drop_before(self, offset: int) -> None:
+        """Removes the files that end at or before `offset`, the first one first: whatever remains after a
+        crash follows without a gap."""
+        for base in self.bases:
+            if base + self.file_size <= offset:
+                os.close(self._files.pop(base))
+                self._dirty.discard(base)
+                (self.folder / f"{base:020d}").unlink()
+
     def take_dirty(self) -> list[int]:
         """Duplicates of the descriptors of the files written since the last call: a thread may sync and close
         them while this object goes on."""

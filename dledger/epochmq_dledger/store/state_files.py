@@ -23,7 +23,12 @@ def replace_file(path: Path, text: str) -> None:
     finally:
         os.close(fd)
     temporary.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes what was renamed in a folder durable."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

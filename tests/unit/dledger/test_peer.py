@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from epochmq_dledger.core.types import Role, Settings
-from epochmq_dledger.peer import DLedgerPeer, NotAppended
+from epochmq_dledger.outcomes import NotAppended
+from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.service import DLedgerService, parse_peers
 from epochmq_protocol.dledger import (
     AppendEntryRequest,

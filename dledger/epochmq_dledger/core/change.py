@@ -1,0 +1,180 @@
+"""How a leader changes who belongs to the group: one peer at a time (Raft dissertation, §4).
+
+    add:     unknown ──> catching up (sent everything, counts for nothing) ──> membership entry ──> voter
+    remove:  voter ──> membership entry ──> sent the log a little longer, so that it knows ──> unknown
+
+A new peer is caught up in rounds: what the log has, then what came meanwhile. It becomes a voter after a
+round that took no longer than an election would wait: from there on the group can do with it what it can do
+with any voter. A leader does not remove itself; it is asked to hand over before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from epochmq_dledger.core.members import MEMBERS_MAX
+from epochmq_dledger.core.types import ChangeMembers, Committed, MembersChanged, Refused
+from epochmq_protocol.dledger import (
+    FEATURE_MEMBERS,
+    MEMBERS_CHANNEL,
+    DLedgerResponseCode,
+    encode_members,
+)
+
+if TYPE_CHECKING:
+    from epochmq_dledger.core.leader import Leader
+    from epochmq_dledger.core.progress import Peer
+
+
+class CatchUp(msgspec.Struct):
+    """A peer that is being added. `target`: what it must have at the end of the round that began at
+    `round_ms`. `progress` is what was last seen of it."""
+
+    event: ChangeMembers
+    target: int
+    round_ms: int
+    deadline_ms: int
+    rounds: int = 1
+    progress: tuple[int, int] = (-1, 0)
+
+
+class Change:
+    """One leadership's changes of the membership."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.member = leader.member
+        self.catching_up: CatchUp | None = None
+
+    def ask(self, event: ChangeMembers, now_ms: int) -> None:
+        """Begins a change. What is so already is answered at once."""
+        member = self.member
+        code = self._refusal(event)
+        present = event.addresses.get(event.peer) if event.peer in member.voters else None
+        if code is not None:
+            member.emit(Refused(event.token, code))
+        elif event.address == present:
+            member.emit(Committed(event.token, member.membership.index, -1, self.leader.term))
+        elif event.address is None or present is not None:
+            self._write(event, now_ms)
+        else:
+            wait_ms = member.settings.catch_up_wait_max_ms
+            self.catching_up = CatchUp(event, member.log.end_index, now_ms, now_ms + wait_ms)
+            member.guest = event.peer
+            member.emit(MembersChanged({event.peer: event.address}))
+            self.leader.add_peer(event.peer, voter=False)
+            self.leader.next_heartbeat_ms = now_ms
+
+    def _refusal(self, event: ChangeMembers) -> DLedgerResponseCode | None:
+        member, code = self.member, DLedgerResponseCode
+        if self.leader.transferring_until_ms is not None:
+            return code.LEADER_TRANSFERRING
+        if self.catching_up is not None or member.membership.index > member.committed_index:
+            return code.REPEATED_REQUEST
+        if member.log.term(member.committed_index) != self.leader.term:
+            return code.LEADER_NOT_READY
+        if not self._all_are_ours():
+            return code.UNSUPPORTED
+        if event.peer == member.settings.self_id and event.address is None:
+            return code.UNEXPECTED_MEMBER
+        is_new = event.address is not None and event.peer not in member.voters
+        if is_new and len(member.voters) >= MEMBERS_MAX:
+            return code.UNEXPECTED_ARGUMENT
+        if any(peer not in event.addresses for peer in member.voters):
+            return code.UNEXPECTED_ARGUMENT
+        return None
+
+    def _all_are_ours(self) -> bool:
+        """No voter is known to be DLedger's, and a quorum to be ours. (A dead one may never have said.)"""
+        member = self.member
+        if member.membership.named is not None:
+            return True
+        said = [
+            bool(member.features[peer] & FEATURE_MEMBERS) for peer in member.others if peer in member.features
+        ]
+        return all(said) and 1 + len(said) >= member.quorum
+
+    def _write(self, event: ChangeMembers, now_ms: int) -> None:
+        """The membership entry, which counts at once."""
+        member, leader = self.member, self.leader
+        peers = {peer: event.addresses[peer] for peer in member.voters}
+        if event.address is None:
+            del peers[event.peer]
+        else:
+            peers[event.peer] = event.address
+        if not leader.propose_as(event.token, encode_members(peers), MEMBERS_CHANNEL, now_ms):
+            return
+        for name in member.others:
+            leader.add_peer(name, voter=True)
+        for peer in leader.peers.values():
+            peer.voter = peer.name in member.voters
+        leader.count_contact()
+
+    # Time ---------------------------------------------------------------------------------------------------
+
+    def drive(self, now_ms: int) -> None:
+        """What time, or progress, made possible."""
+        if self.catching_up is not None:
+            self._catch_up(self.catching_up, now_ms)
+        member, leader = self.member, self.leader
+        if member.membership.index > member.committed_index:
+            return
+        for peer in leader.leaving():
+            if peer.gone_ms is None:
+                settings = member.settings
+                peer.gone_ms = now_ms + settings.patience_ms + settings.commit_push_interval_ms
+            elif now_ms >= peer.gone_ms:
+                del leader.peers[peer.name]
+
+    def next_deadline_ms(self) -> int | None:
+        """When time alone makes something necessary."""
+        moments = [peer.gone_ms for peer in self.leader.leaving() if peer.gone_ms is not None]
+        if self.catching_up is not None:
+            moments.append(self.catching_up.deadline_ms + 1)
+        return min(moments, default=None)
+
+    def _catch_up(self, one: CatchUp, now_ms: int) -> None:
+        member, settings = self.member, self.member.settings
+        peer = self.leader.peers[one.event.peer]
+        said = member.features.get(peer.name)
+        if said is not None and not said & FEATURE_MEMBERS:
+            self._end(DLedgerResponseCode.UNSUPPORTED)
+            return
+        progress = (peer.match_index, peer.installed_bytes)
+        if progress != one.progress:
+            one.progress, one.deadline_ms = progress, now_ms + settings.catch_up_wait_max_ms
+        while peer.match_index >= one.target:
+            if now_ms - one.round_ms <= settings.patience_ms:
+                self._admit(one, peer, now_ms)
+                return
+            if one.rounds >= settings.catch_up_rounds_max:
+                self._end(DLedgerResponseCode.FALL_BEHIND_TOO_MUCH)
+                return
+            one.rounds, one.target, one.round_ms = one.rounds + 1, member.log.end_index, now_ms
+        if now_ms > one.deadline_ms:
+            silent = peer.heartbeat_round == 0
+            code = DLedgerResponseCode
+            self._end(code.NETWORK_ERROR if silent else code.FALL_BEHIND_TOO_MUCH)
+
+    def _admit(self, one: CatchUp, peer: Peer, now_ms: int) -> None:
+        self.catching_up = None
+        self._write(one.event, now_ms)
+        self.member.guest = None
+        if not peer.voter:
+            del self.leader.peers[peer.name]
+
+    def _end(self, code: DLedgerResponseCode) -> None:
+        """Gives up on the peer that was to be added."""
+        assert self.catching_up is not None
+        event, self.catching_up = self.catching_up.event, None
+        self.member.guest = None
+        self.member.features.pop(event.peer, None)
+        self.leader.peers.pop(event.peer, None)
+        self.member.emit(Refused(event.token, code))
+
+    def give_up(self) -> None:
+        """The leadership is over."""
+        if self.catching_up is not None:
+            self._end(DLedgerResponseCode.NOT_LEADER)

@@ -1,0 +1,85 @@
+"""What a leader knows of each of its peers: how far it is, and what it is sent next (see `leader` for the
+way from state to state)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from epochmq_dledger.core.types import Snapshot
+
+
+class Silent(msgspec.Struct):
+    """Not heard of in this term, or left alone until `until_ms` after an error."""
+
+    until_ms: int = 0
+
+
+class Comparing(msgspec.Struct):
+    """`index` -1 starts at the log's end. `context` is the outstanding call, None when it is to be sent.
+    `mismatch` is the lowest index at which the logs were found to differ."""
+
+    index: int = -1
+    context: int | None = None
+    mismatch: int | None = None
+
+
+class Truncating(msgspec.Struct):
+    """The peer is to cut after, or begin anew at, the entry at `index`."""
+
+    index: int
+    context: int | None = None
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """One unanswered push."""
+
+    context: int
+    last: int
+    count: int
+    size: int
+    sent_ms: int
+
+
+class Appending(msgspec.Struct):
+    """`next_index` is the next entry to send."""
+
+    next_index: int
+    in_flight: deque[InFlight]
+    entries: int = 0
+    size: int = 0
+    pushed_ms: int = 0
+
+
+class Installing(msgspec.Struct):
+    """The peer is sent this snapshot, next from `offset` on."""
+
+    snapshot: Snapshot
+    offset: int = 0
+    context: int | None = None
+
+
+PeerState = Silent | Comparing | Truncating | Appending | Installing
+
+
+class Peer:
+    """What a leader knows of one peer. `match_index`: the peer has, durably, our log up to here. One that is
+    being added or was removed is no voter: it is sent everything, and counts for nothing."""
+
+    def __init__(self, name: str, *, voter: bool = True) -> None:
+        self.name = name
+        self.voter = voter
+        self.gone_ms: int | None = None
+        """A removed peer is sent the log until then, so that it learns that it was removed."""
+        self.state: PeerState = Silent()
+        self.match_index = -1
+        self.heard_sent_ms = -1
+        """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
+        self.heartbeat_round = 0
+        self.alive = False
+
+    @property
+    def installed_bytes(self) -> int:
+        """How much of a snapshot it has."""
+        return self.state.offset if isinstance(self.state, Installing) else 0
