@@ -25,6 +25,7 @@ from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.processors.admin import admin_handlers
 from epochmq_broker.processors.admin_parts import AdminParts
 from epochmq_broker.processors.client import ClientProcessor
+from epochmq_broker.processors.group import GroupProcessor
 from epochmq_broker.processors.message_modes import MessageModes
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.processors.query import QueryProcessor
@@ -35,6 +36,8 @@ from epochmq_broker.processors.send_fast import FastSend
 from epochmq_broker.processors.tables import TableProcessor
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.roles import Parts
 from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
@@ -76,12 +79,13 @@ class Broker:
         self.live = LiveConfig(loaded.config, loaded.without_effect)
         config = self.live.current
         self.store_host = encode_host(_ip_of(config.broker_ip1), config.listen_port)
-        self.topics = TopicTable(config, now_ms)
-        self.groups = SubscriptionGroupTable(config, now_ms)
+        self.topics = TopicTable(config, now_ms, self._epoch)
+        self.groups = SubscriptionGroupTable(config, now_ms, self._epoch)
         self.offsets = ConsumerOffsetTable(
             now_ms,
             version_step=config.consumer_offset_update_version_step,
             server_side_reset=config.use_server_side_reset_offset,
+            state_version=self._epoch,
         )
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
         self.locks = RebalanceLocks()
@@ -89,7 +93,7 @@ class Broker:
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets)
         self.store = MessageStore(StoreConfig.of(config), self.store_host)
         self.put = MessagePut(self.live, self.store)
-        self.ha = HAService(self.live, self.store, self.put, controlled=False)
+        self.ha = HAService(self.live, self.store, self.put, controlled=config.enable_controller_mode)
         self.delays = DelayService(self.live, self.store, self.put, self.stats)
         self.client = RemotingClient()
         self.registration = Registration(self.live, self.topics, self.client)
@@ -111,6 +115,7 @@ class Broker:
             self.live, self.store, self.topics, self.groups, self.offsets, self.clients, self.locks
         )
         self.clients.on_group_change.append(self.client_requests.notify_group_change)
+        self.replicas = self._make_replicas() if config.enable_controller_mode else None
         self._servers = self._make_servers(config)
         self._phase = Phase.NEW
 
@@ -123,7 +128,10 @@ class Broker:
         config = self.live.current
         for server, port in zip(self._servers, (config.listen_port, config.vip_port), strict=True):
             await server.start(config.bind_address, port)
-        self.registration.start()
+        if self.replicas is None:
+            self.registration.start()
+        else:
+            self.replicas.start()  # registers as soon as there is a role
         # What is there now stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -131,6 +139,8 @@ class Broker:
 
     async def start_parts(self) -> None:
         """Everything but the ports and the nameservers."""
+        if self.replicas is not None:
+            self.replicas.load()
         self.store.load()
         self.ha.load()
         self.files.load()
@@ -150,6 +160,8 @@ class Broker:
     async def stop(self) -> None:
         """Stops in order; what was acknowledged is on disk afterwards. Does what there is to do after a start
         that failed half way."""
+        if self.replicas is not None:
+            await self.replicas.stop()
         await self.registration.stop()
         self.pull.hold.stop()
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
@@ -193,8 +205,29 @@ class Broker:
                 self.live, self.put, self.topics, self.clients, self.stats, self.store_host
             ).handlers(),
             **QueryProcessor(self.live, self.store).handlers(),
+            **GroupProcessor(self.live, self.ha, self.replicas).handlers(),
             **self.client_requests.handlers(),
         }
+
+    def _make_replicas(self) -> ReplicasManager:
+        return ReplicasManager(
+            Parts(
+                self.live,
+                self.store,
+                self.put,
+                self.ha,
+                self.topics,
+                self.offsets,
+                self.delays,
+                self.pull,
+                self.registration,
+                self.client,
+            )
+        )
+
+    def _epoch(self) -> int:
+        """The master epoch, 0 without a controller: the state version of the tables."""
+        return self.replicas.roles.epoch if self.replicas is not None else 0
 
     def _make_servers(self, config: BrokerConfig) -> tuple[RemotingServer, RemotingServer]:
         """The main port with everything, and the VIP port without pulls."""
@@ -226,7 +259,7 @@ class Broker:
     def _registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """A nameserver says where the group's master serves replicas; a configured address wins. Where it
         serves clients, a slave copies its tables."""
-        if answer.ha_server_addr and not self.live.current.ha_master_address:
+        if self.replicas is None and answer.ha_server_addr and not self.live.current.ha_master_address:
             self.ha.follow(answer.ha_server_addr)
         if self.live.current.broker_role == "SLAVE" and answer.master_addr:
             self.slave_sync.follow(answer.master_addr)

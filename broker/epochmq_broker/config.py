@@ -105,6 +105,16 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     async_learner: bool = False
     store_path_epoch_file: str = ""  # default: <storePathRootDir>/epochFileCheckpoint
 
+    # controllers; with enableControllerMode they decide about brokerId and brokerRole
+    enable_controller_mode: bool = False
+    controller_addr: str = ""  # `host:port;host:port`
+    fetch_controller_addr_by_dns_lookup: bool = False  # controllerAddr is one name for all of them
+    controller_heart_beat_timeout_mills: Positive = 10_000
+    sync_broker_metadata_period: Annotated[int, Meta(ge=10)] = 5000
+    sync_controller_metadata_period: Annotated[int, Meta(ge=10)] = 10_000
+    broker_election_priority: int = 2**31 - 1  # the smaller is preferred
+    store_path_broker_identity: str = ""  # default: <storePathRootDir>/brokerIdentity
+
     # topics and groups
     broker_permission: Annotated[int, Meta(ge=0, le=7)] = 6
     default_topic_queue_nums: Positive = 8
@@ -214,6 +224,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
         return tuple(dict.fromkeys(addr.strip() for addr in self.namesrv_addr.split(";") if addr.strip()))
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        """The controllers' addresses, in the order given, without duplicates."""
+        return tuple(dict.fromkeys(addr.strip() for addr in self.controller_addr.split(";") if addr.strip()))
+
+    @property
     def delays_ms(self) -> tuple[int, ...]:
         """Delay of every level in ms; level n is item n-1 (ScheduleMessageService.parseDelayLevel)."""
         return tuple(
@@ -270,6 +285,14 @@ class LiveConfig:
                 notify(before, self.current)
         return list(loaded.warnings)
 
+    def take_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
+        """What the controller has made of this broker; as in RocketMQ, these two keys say so."""
+        before = self.current
+        self.current = msgspec.structs.replace(before, broker_id=broker_id, broker_role=role)
+        if before != self.current:
+            for notify in self.on_change:
+                notify(before, self.current)
+
     def as_properties(self) -> dict[str, str]:
         """Every key with its value, those without effect included, as GET_BROKER_CONFIG answers them."""
         return self.without_effect | self.current.as_properties()
@@ -305,6 +328,8 @@ def from_properties(text: Mapping[str, str]) -> Loaded:
             without_effect[key] = value
         else:
             wanted[key] = value.strip()
+    if wanted.get("enableControllerMode", "").lower() == "true" and wanted.get("brokerId") == "-1":
+        del wanted["brokerId"]  # as RocketMQ's examples have it: the controller gives one
     config, warnings = settings.load(BrokerConfig, wanted)
     return Loaded(_completed(config), tuple(warnings), without_effect)
 
@@ -358,7 +383,9 @@ def _check(config: BrokerConfig) -> None:
             str(config.max_message_size),
             "a record of it (64 KiB more) to fit in one file of mappedFileSizeCommitLog",
         )
-    if (config.broker_id != 0) != (config.broker_role == "SLAVE"):
+    if config.enable_controller_mode:
+        _check_controllers(config)
+    elif (config.broker_id != 0) != (config.broker_role == "SLAVE"):
         raise ConfigError("brokerId", str(config.broker_id), "0 for a master, any other for brokerRole=SLAVE")
     if config.ha_master_address and not _ADDRESS.match(config.ha_master_address):
         raise ConfigError("haMasterAddress", config.ha_master_address, "host:port")
@@ -370,6 +397,20 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "tlsServerMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
         )
+
+
+def _check_controllers(config: BrokerConfig) -> None:
+    addresses = config.controllers
+    single = config.fetch_controller_addr_by_dns_lookup
+    if not addresses or (single and len(addresses) > 1):
+        expected = "the name of all controllers and their port" if single else "host:port of every controller"
+        raise ConfigError("controllerAddr", config.controller_addr, expected)
+    for addr in addresses:
+        match = _ADDRESS.match(addr)
+        if match is None or not 0 < int(match.group(2)) < 65536:
+            raise ConfigError("controllerAddr", config.controller_addr, "host:port, several separated by ';'")
+    if "#" in config.broker_name + config.broker_cluster_name:
+        raise ConfigError("brokerName", config.broker_name, "no '#' in it or in brokerClusterName")
 
 
 def _advertised_address(bind_address: str) -> str:

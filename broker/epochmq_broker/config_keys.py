@@ -11,10 +11,8 @@ _NO_REPLICATION = "replication is not part of this broker yet"
 _NO_ACCESS_CONTROL = "access control is not part of this broker, and pretending would be worse than refusing"
 
 REFUSED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
-    "enableControllerMode": (_FALSE, _NO_REPLICATION),
     "enableDLegerCommitLog": (_FALSE, _NO_REPLICATION),
     "duplicationEnable": (_FALSE, _NO_REPLICATION),
-    "fetchControllerAddrByDnsLookup": (_FALSE, _NO_REPLICATION),
     "aclEnable": (_FALSE, _NO_ACCESS_CONTROL),
     "authenticationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
     "authorizationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
@@ -40,7 +38,7 @@ _NAMES = """
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
     autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
-    brokerConfigPath brokerElectionPriority brokerFastFailureEnable cgColdReadThreshold
+    brokerConfigPath brokerFastFailureEnable cgColdReadThreshold
     channelNotActiveInterval cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
@@ -52,7 +50,7 @@ _NAMES = """
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
     compatibleWithOldNameSrv compressedRegister configManagerVersion configName connectTimeoutMillis
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
-    controllerAddr controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval
+    correctLogicMinOffsetForceInterval
     correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultMessageRequestMode
     defaultPopShareQueueNum disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
@@ -103,8 +101,8 @@ _NAMES = """
     skipWhenCKRePutReachMaxTimes socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitRegistrationSize statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    storePathBrokerIdentity storePathDLedgerCommitLog syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
-    syncControllerMetadataPeriod syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
+    storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
+    syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
     timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
     timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
     timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs

@@ -125,6 +125,8 @@ class MessagePut:
         """Whether messages that want to wait have anything to wait for."""
         self.gated = False
         """Whether such messages may be refused for a lack of replicas."""
+        self.may_write: Callable[[], bool] | None = None
+        """Whether this broker may take messages now: a master under a controller, by its lease."""
         self.appended: Callable[[], None] | None = None
         """To be called after every append, while there is anybody to be woken by it."""
         live.on_change.append(self._reconfigured)
@@ -207,8 +209,13 @@ class MessagePut:
         )
 
     def refusal(self, wait: str) -> PutStatus | None:
-        """Why a message with this WAIT property may not be put now: IN_SYNC_REPLICAS_NOT_ENOUGH, or None."""
-        if not self.gated or self._replicas is None or wait.lower() != "true":
+        """Why a message with this WAIT property may not be put now: SERVICE_NOT_AVAILABLE without a lease,
+        IN_SYNC_REPLICAS_NOT_ENOUGH, or None."""
+        if not self.gated or self._replicas is None:
+            return None
+        if self.may_write is not None and not self.may_write():
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        if wait.lower() != "true":
             return None
         return self._replicas.refusal()
 
@@ -221,7 +228,9 @@ class MessagePut:
         """Calls `done` once: PUT_OK when the log is as safe up to `end` as the settings want it, else
         FLUSH_DISK_TIMEOUT or, which says more, FLUSH_SLAVE_TIMEOUT."""
         replicas = self._replicas
-        if replicas is None or not replicas.waits:
+        if self.may_write is not None and (replicas is None or not replicas.waits):
+            self._store.when_flushed(end, lambda status: self._flushed(status, done))
+        elif replicas is None or not replicas.waits:
             self._store.when_flushed(end, done)
         elif not self._syncs:
             replicas.when_replicated(end, done)
@@ -229,6 +238,11 @@ class MessagePut:
             both = _Both(done)
             self._store.when_flushed(end, both.flushed)
             replicas.when_replicated(end, both.replicated)
+
+    def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
+        """Nothing is acknowledged without the right to write."""
+        assert self.may_write is not None
+        done(status if self.may_write() else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def replicate(self, replicas: Replicas | None) -> None:
         """Who knows what replicas have, or that nobody is asked any more."""

@@ -34,14 +34,17 @@ class Acks:
         *,
         controlled: bool,
         end: Callable[[], int],
+        may_acknowledge: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`end` says where the log ends, `controlled` that a controller decides who is in sync."""
+        """`end` says where the log ends, `controlled` that a controller decides who is in sync. While
+        `may_acknowledge` says no, nobody is told PUT_OK; `settle` looks again."""
         self.alive_replicas: int | None = None
         self._sync = sync
         self._settings = settings
         self._loop = loop
         self._controlled = controlled
         self._end = end
+        self._may_acknowledge = may_acknowledge
         self._waiters: dict[int, deque[tuple[int, float, Done]]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +91,8 @@ class Acks:
         if need is None:
             # There were enough before the append; now nobody can say that this one is safe.
             need = max(self._settings.min_in_sync_replicas, 2)
-        if need == 1 or need == 0 or end <= reached(need, self._sync):
+        is_there = need == 1 or need == 0 or end <= reached(need, self._sync)
+        if is_there and self._may_acknowledge():
             done(PutStatus.PUT_OK)
             return
         if self._over or self._count >= WAITERS_MAX:
@@ -106,6 +110,8 @@ class Acks:
     def settle(self) -> None:
         """Answers everybody whom the replicas have satisfied; after each acknowledgement and each change of
         the SyncStateSet."""
+        if not self._count or not self._may_acknowledge():
+            return
         for need, queue in self._waiters.items():
             if not queue:
                 continue

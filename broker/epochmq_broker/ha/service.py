@@ -72,6 +72,8 @@ class HAService:
         self.controlled = controlled
         self.sync_state: SyncState | None = None
         self.on_proposal: Callable[[Proposal], None] = lambda proposal: None
+        self.may_acknowledge: Callable[[], bool] = lambda: True
+        """Whether a message may be acknowledged now (a write lease); `settle` when it may again."""
         config = live.current
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())
@@ -217,6 +219,11 @@ class HAService:
             self.sync_state.refused()
             self._progress()
 
+    def settle(self) -> None:
+        """Messages may be acknowledged again."""
+        if self._acks is not None:
+            self._acks.settle()
+
     def _refuse_old(self, epoch: int) -> None:
         last = self.epochs.epochs.last_epoch
         if epoch < last:
@@ -302,6 +309,7 @@ class HAService:
             asyncio.get_running_loop(),
             controlled=self.controlled,
             end=lambda: store.log.max_offset,
+            may_acknowledge=self.may_acknowledge,
         )
         sync.appended(store.max_phy_offset)
         self.role = Role.MASTER

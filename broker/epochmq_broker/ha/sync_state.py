@@ -156,7 +156,9 @@ class SyncState:
     def _may_join(self, broker_id: int, replica: Replica) -> bool:
         if broker_id in self.members or replica.async_learner:
             return False
-        return replica.ack_offset >= max(self.confirm_offset, self.epoch_start) and replica.ack_offset > 0
+        # Zero may be the word of one that has not looked yet, but in an empty group it is all there is.
+        said = replica.ack_offset > 0 or replica.ack_offset == self.end == 0
+        return said and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
 
     def proposing(self, members: frozenset[int]) -> None:
         """The proposal is on its way: from now on its members count, whatever becomes of it."""

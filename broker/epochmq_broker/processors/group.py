@@ -1,0 +1,49 @@
+"""What the other members of a replica group, and its controllers, ask a broker (AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers_controller import ExchangeHAInfoResponseHeader
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+
+class GroupProcessor:
+    """Of the main port and the VIP port."""
+
+    def __init__(self, live: LiveConfig, ha: HAService, replicas: ReplicasManager | None) -> None:
+        self._live = live
+        self._ha = ha
+        self._replicas = replicas
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler."""
+        return {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+        }
+
+    def ha_info(self, connection: Connection, command: Command) -> Command:
+        """906: where this broker serves replicas. Only a master does; RocketMQ's brokers say it in every
+        role."""
+        if self._ha.role is not Role.MASTER:
+            return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
+        config = self._live.current
+        header = ExchangeHAInfoResponseHeader(
+            master_ha_address=config.ha_server_addr,
+            master_flush_offset=0,
+            master_address=config.broker_addr,
+        )
+        return response(command, ResponseCode.SUCCESS, header=header)
+
+    def role_changed(self, connection: Connection, command: Command) -> Command:
+        """1008: a controller says who the master is."""
+        if self._replicas is not None:
+            self._replicas.notified(command)
+        return response(command, ResponseCode.SUCCESS)

@@ -1,0 +1,173 @@
+"""Heartbeats to every controller: one task each, so that one that is slow or dead delays nobody (#5929). A
+master asks for its write lease with them, several times in a lease's life, of every controller: the one that
+leads grants it, and a change of leaders costs no search."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.replicas.lease import WriteLease
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.transport.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+LEASE_EPOCH: Final = "writeLeaseEpoch"
+LEASE_MS: Final = "writeLeaseMs"
+FENCED_EPOCH: Final = "fencedEpoch"
+ASKS_PER_LEASE: Final = 5
+ASK_MIN_MS: Final = 40
+"""The least time between two requests for a lease, and what is used before a lease's length is known."""
+LEASE_TIMEOUT_MS: Final = 600
+SILENCE_MS: Final = 1500
+"""What a master that holds leases calls silence; it is heard of many times in it. Java: 10 s."""
+
+
+def clock_ms() -> float:
+    """Milliseconds of the clock that leases are counted on: monotonic, and going on while the machine is
+    suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
+
+
+class Log:
+    """What heartbeats say of the log; the driver fills it in."""
+
+    def __init__(
+        self,
+        last_epoch: Callable[[], int],
+        max_offset: Callable[[], int],
+        confirm_offset: Callable[[], int],
+    ) -> None:
+        self.last_epoch = last_epoch
+        self.max_offset = max_offset
+        self.confirm_offset = confirm_offset
+
+
+class Beats:
+    """The heartbeats of one broker. `on_lease` is called when a lease was granted, `on_starved` when a master
+    gets none."""
+
+    def __init__(self, live: LiveConfig, client: RemotingClient, lease: WriteLease, state: Log) -> None:
+        self.lease = lease
+        self.on_lease: Callable[[], None] = lambda: None
+        self.on_starved: Callable[[], None] = lambda: None
+        self._live = live
+        self._client = client
+        self._state = state
+        self._broker_id = 0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+
+    def start(self, broker_id: int, addresses: Sequence[str]) -> None:
+        """Begins, or goes on, to send to these controllers and no others."""
+        self._broker_id = broker_id
+        for address in addresses:
+            if address not in self._tasks:
+                self._wakes[address] = asyncio.Event()
+                self._tasks[address] = asyncio.create_task(self._run(address), name=f"heartbeat to {address}")
+        for address in [one for one in self._tasks if one not in addresses]:
+            self._tasks.pop(address).cancel()
+            del self._wakes[address]
+
+    async def stop(self) -> None:
+        """Sends no more."""
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def now(self) -> None:
+        """The next heartbeat is due: the role has changed."""
+        for wake in self._wakes.values():
+            wake.set()
+
+    async def once(self, timeout_ms: float) -> int:
+        """A heartbeat to every controller; how many answered. Used to say good-bye."""
+        sent = (self._beat(address, timeout_ms) for address in list(self._tasks))
+        return sum(await asyncio.gather(*sent))
+
+    async def _run(self, address: str) -> None:
+        wake = self._wakes[address]
+        silent = False
+        while True:
+            wake.clear()
+            interval_ms, timeout_ms = self._pace()
+            began = clock_ms()
+            try:
+                heard = await self._beat(address, timeout_ms)
+            except Exception:
+                log.exception("the heartbeat to controller %s failed", address)
+                heard = False
+            if heard == silent:
+                silent = not heard
+                if silent:
+                    log.warning("controller %s does not answer heartbeats", address)
+                else:
+                    log.info("controller %s answers heartbeats", address)
+            if self.lease.lacks(clock_ms()):
+                self.on_starved()
+            pause_ms = interval_ms - (clock_ms() - began)
+            try:
+                async with asyncio.timeout(max(pause_ms, ASK_MIN_MS / 2) / 1000):
+                    await wake.wait()
+            except TimeoutError:
+                pass
+
+    def _asks(self) -> bool:
+        lease = self.lease
+        return lease.epoch is not None and lease.leader_grants is not False and not lease.fenced
+
+    def _pace(self) -> tuple[float, float]:
+        """(milliseconds between two heartbeats, how long to wait for an answer)."""
+        config, lease = self._live.current, self.lease
+        if not self._asks():
+            return config.broker_heartbeat_interval, config.send_heartbeat_timeout_millis
+        interval_ms = max(lease.duration_ms / ASKS_PER_LEASE, ASK_MIN_MS)
+        interval_ms = min(interval_ms, config.broker_heartbeat_interval)
+        return interval_ms, lease.duration_ms or LEASE_TIMEOUT_MS
+
+    async def _beat(self, address: str, timeout_ms: float) -> bool:
+        """One heartbeat; whether it was answered."""
+        lease, epoch = self.lease, self.lease.epoch
+        command = self._command()
+        sent_ms = clock_ms()
+        try:
+            answer = await self._client.call(address, command, timeout_ms)
+        except EpochMQError:
+            return False
+        granted = (answer.ext or {}).get(LEASE_MS, "")
+        if answer.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
+            lease.granted(epoch, sent_ms, int(granted))
+            self.on_lease()
+        return True
+
+    def _command(self) -> Command:
+        config, lease, state = self._live.current, self.lease, self._state
+        ext: dict[str, str] = {}
+        timeout_ms = config.controller_heart_beat_timeout_mills
+        if lease.epoch is not None and lease.fenced:
+            ext[FENCED_EPOCH] = str(lease.epoch)
+        elif self._asks():
+            ext[LEASE_EPOCH] = str(lease.epoch)
+            if lease.duration_ms:
+                timeout_ms = min(timeout_ms, SILENCE_MS)
+        header = BrokerHeartbeatRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=config.broker_addr,
+            broker_name=config.broker_name,
+            broker_id=self._broker_id,
+            epoch=state.last_epoch(),
+            max_offset=state.max_offset(),
+            confirm_offset=state.confirm_offset(),
+            heartbeat_timeout_mills=timeout_ms,
+            election_priority=config.broker_election_priority,
+        )
+        return request(RequestCode.BROKER_HEARTBEAT, header, ext=ext)

@@ -1,0 +1,195 @@
+"""What a broker asks of controllers, as requests and answers on the wire (the controller's part of
+`BrokerOuterAPI`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from epochmq_broker.replicas.types import (
+    Alter,
+    ApplyId,
+    Elect,
+    FreeId,
+    Granted,
+    Look,
+    Lost,
+    MasterView,
+    Met,
+    NextId,
+    Question,
+    Refused,
+    Register,
+    Reply,
+)
+from epochmq_protocol.bodies import ElectMasterResponseBody, SyncStateSet, from_json, to_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_controller import (
+    AlterSyncStateSetRequestHeader,
+    ApplyBrokerIdRequestHeader,
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+    GetNextBrokerIdRequestHeader,
+    GetNextBrokerIdResponseHeader,
+    GetReplicaInfoRequestHeader,
+    GetReplicaInfoResponseHeader,
+    NotifyBrokerRoleChangedRequestHeader,
+    RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
+)
+from epochmq_protocol.transport.client import RemotingClient
+
+ASK_TIMEOUT_MS: Final = 3000
+SEARCH_TIMEOUT_MS: Final = 1000
+TERM: Final = "term"
+"""In the answer to 1005: a controller of ours, which grants leases, says its term."""
+
+ViewHeader = (
+    RegisterBrokerToControllerResponseHeader
+    | ElectMasterResponseHeader
+    | GetReplicaInfoResponseHeader
+    | NotifyBrokerRoleChangedRequestHeader
+)
+
+
+class Controllers:
+    """The controllers as one broker asks them."""
+
+    def __init__(self, client: RemotingClient, cluster: str, name: str, address: str) -> None:
+        """`address` is the broker's own."""
+        self._client = client
+        self._cluster, self._name, self._address = cluster, name, address
+
+    async def search(self, addresses: Sequence[str]) -> tuple[Met, ...]:
+        """Asks all of them at once who leads; those that answered in time."""
+        found = await asyncio.gather(*(self._meet(address) for address in addresses))
+        return tuple(one for one in found if one is not None)
+
+    async def _meet(self, address: str) -> Met | None:
+        try:
+            answer = await self._client.call(
+                address, request(RequestCode.CONTROLLER_GET_METADATA_INFO), SEARCH_TIMEOUT_MS
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            header = GetMetaDataResponseHeader.decode(answer.ext)
+        except EpochMQError:
+            return None
+        term = (answer.ext or {}).get(TERM)
+        return Met(
+            address,
+            header.controller_leader_address,
+            header.is_leader,
+            grants=term is not None,
+            term=int(term) if term is not None and term.isdecimal() else None,
+        )
+
+    async def ask(self, address: str, question: Question) -> Reply:
+        """One question; raises nothing."""
+        try:
+            answer = await self._client.call(address, self._request(question), ASK_TIMEOUT_MS)
+            return self._reply(question, answer)
+        except EpochMQError as error:
+            return Lost(f"{address}: {error}")
+
+    def _request(self, question: Question) -> Command:
+        cluster, name = self._cluster, self._name
+        now_ms = time.time_ns() // 1_000_000
+        match question:
+            case NextId():
+                return request(
+                    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+                    GetNextBrokerIdRequestHeader(cluster_name=cluster, broker_name=name),
+                )
+            case ApplyId(application=application):
+                return request(
+                    RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                    ApplyBrokerIdRequestHeader(
+                        cluster_name=cluster,
+                        broker_name=name,
+                        applied_broker_id=application.identity.id,
+                        register_check_code=application.check_code,
+                    ),
+                )
+            case Register(broker_id=broker_id):
+                return request(
+                    RequestCode.CONTROLLER_REGISTER_BROKER,
+                    RegisterBrokerToControllerRequestHeader(
+                        cluster_name=cluster,
+                        broker_name=name,
+                        broker_id=broker_id,
+                        broker_address=self._address,
+                        invoke_time=now_ms,
+                    ),
+                )
+            case Elect(broker_id=broker_id):
+                return request(
+                    RequestCode.CONTROLLER_ELECT_MASTER,
+                    ElectMasterRequestHeader(
+                        cluster_name=cluster, broker_name=name, broker_id=broker_id, invoke_time=now_ms
+                    ),
+                )
+            case Look():
+                return request(
+                    RequestCode.CONTROLLER_GET_REPLICA_INFO, GetReplicaInfoRequestHeader(broker_name=name)
+                )
+            case Alter():
+                return request(
+                    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+                    AlterSyncStateSetRequestHeader(
+                        broker_name=name,
+                        master_broker_id=question.broker_id,
+                        master_epoch=question.epoch,
+                        invoke_time=now_ms,
+                    ),
+                    body=to_json(SyncStateSet(set(question.members), question.set_epoch)),
+                )
+
+    def _reply(self, question: Question, answer: Command) -> Reply:
+        elected = isinstance(question, Elect) and answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+        if answer.code != ResponseCode.SUCCESS and not elected:
+            return Refused(answer.code, answer.remark or "")
+        match question:
+            case NextId():
+                free = GetNextBrokerIdResponseHeader.decode(answer.ext).next_broker_id
+                if free is None:
+                    return Refused(ResponseCode.SYSTEM_ERROR, "nextBrokerId: missing, expected a number")
+                return FreeId(free, f"{self._address};{time.time_ns() // 1_000_000}")
+            case ApplyId():
+                return Granted()
+            case Register():
+                return view(RegisterBrokerToControllerResponseHeader.decode(answer.ext), _set(answer.body))
+            case Elect():
+                body = from_json(ElectMasterResponseBody, answer.body) if answer.body else None
+                members = SyncStateSet(body.sync_state_set if body is not None else None)
+                return view(ElectMasterResponseHeader.decode(answer.ext), members)
+            case Look():
+                return view(GetReplicaInfoResponseHeader.decode(answer.ext), _set(answer.body))
+            case Alter():
+                known = _set(answer.body)
+                return MasterView(
+                    members=frozenset(known.sync_state_set or ()), set_epoch=known.sync_state_set_epoch
+                )
+
+
+def view(header: ViewHeader, known: SyncStateSet) -> MasterView:
+    """What a header and the SyncStateSet beside it say. Where both name the set's epoch the header's is the
+    newer: Java's answer to a registration has none in its body."""
+    set_epoch = known.sync_state_set_epoch
+    said = getattr(header, "sync_state_set_epoch", None)
+    return MasterView(
+        master_id=header.master_broker_id if header.master_address else None,
+        address=header.master_address or None,
+        epoch=header.master_epoch or 0,
+        members=frozenset(known.sync_state_set or ()),
+        set_epoch=said if said is not None else set_epoch,
+    )
+
+
+def _set(body: bytes) -> SyncStateSet:
+    return from_json(SyncStateSet, body) if body else SyncStateSet()

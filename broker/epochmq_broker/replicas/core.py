@@ -1,0 +1,459 @@
+# pure: what a broker does under controllers
+"""A broker's way to its id and its role: `step(input, now_ms)` takes one input and returns effects
+(`ReplicasManager`).
+
+The ladder, one question to the leading controller at a time, each rung climbed again from wherever a kill or
+a lost answer left it:
+
+1. find the leading controller;
+2. get an id: ask which is free, keep the application, apply, keep the identity;
+3. register; the answer may name the master;
+4. while nobody leads the group: ask for an election;
+5. then look every few seconds who is master and who is in sync. Notifications only make that faster.
+
+The rules beside it:
+
+- The master with the greatest epoch is the master; whatever names an older epoch changes nothing.
+- A role is taken in one go (`Become`); what is heard meanwhile waits, and the newest is taken next. That
+  somebody else is master, or nobody, is acted upon at once: `Fence`.
+- A proposed SyncStateSet is sent until its fate is known. When an answer was lost and the next is a refusal,
+  the first may have been taken: this broker registers anew, upon which a controller of ours raises the set's
+  epoch, so that nothing asked before can come true any more (#5663).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from epochmq_broker.replicas.identity import Application, Identity
+from epochmq_broker.replicas.types import (
+    Adopt,
+    Alter,
+    ApplyId,
+    Ask,
+    Become,
+    Drop,
+    Effect,
+    Elect,
+    Fence,
+    FreeId,
+    Granted,
+    Input,
+    Keep,
+    Kept,
+    Leader,
+    Look,
+    Lost,
+    MasterView,
+    Met,
+    NextId,
+    NotTaken,
+    Proposed,
+    Question,
+    Refused,
+    Register,
+    Replied,
+    Reply,
+    Said,
+    Search,
+    Searched,
+    Settings,
+    Starved,
+    Taken,
+    Tick,
+    Told,
+)
+from epochmq_protocol.codes import ResponseCode as Code
+
+PAUSE_MIN_MS, PAUSE_MAX_MS = 50, 2000
+SEARCH_PAUSE_MS = 200
+"""The least time between two searches for the leading controller."""
+ALTER_PAUSE_MS = 200
+ROLE_PAUSE_MS = 1000
+"""How long after a role could not be taken it is tried again."""
+
+STALE_MASTER = (Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER)
+SURELY_NOT_TAKEN = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
+UNREGISTERED = (Code.CONTROLLER_BROKER_METADATA_NOT_EXIST, Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
+
+
+class Role(msgspec.Struct, frozen=True):
+    """What this broker is under `epoch`: the master, or a replica of `master_id` at `address`."""
+
+    epoch: int
+    master_id: int
+    address: str | None
+    leads: bool
+
+
+class Wish(msgspec.Struct):
+    """A proposed SyncStateSet under way. `uncertain`: a question about it was not answered. `resync`: its
+    fate is found out by registering anew. `refused`: it was surely not taken."""
+
+    members: frozenset[int]
+    set_epoch: int
+    epoch: int
+    uncertain: bool = False
+    resync: bool = False
+    refused: bool = False
+    token: int | None = None
+    due_ms: int = 0
+
+
+class Core:
+    """One broker's decisions. Times are the driver's monotonic clock, milliseconds."""
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        settings: Settings,
+        now_ms: int,
+        *,
+        identity: Identity | None = None,
+        application: Application | None = None,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.application = application
+        self.role: Role | None = None
+        self.leader: str | None = None
+        self.now_ms = now_ms
+        self._cluster, self._name = cluster, name
+        self._kept = application is not None
+        self._registered = False
+        self._told: MasterView | None = None
+        """The newest that was said of the master; its epoch is known."""
+        self._set_epoch = -1
+        """That of the newest SyncStateSet handed on."""
+        self._changing: int | None = None
+        self._role_due_ms = now_ms
+        self._wish: Wish | None = None
+        self._asked: int | None = None
+        self._next_ms = now_ms
+        self._pause_ms = PAUSE_MIN_MS
+        self._searching = False
+        self._search_ms = now_ms
+        self._look_ms = now_ms
+        self._tokens = 0
+        self._complaint = ""
+        self._effects: list[Effect] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this broker has a role."""
+        return self.role is not None
+
+    def next_deadline_ms(self) -> int:
+        """The moment by which the core wants to be woken."""
+        deadline_ms = self._search_ms if not self._searching else self.now_ms + 1000
+        if self.leader is not None:
+            if self._asked is None:
+                due_ms = self._next_ms if self._rung() is not None else max(self._look_ms, self._next_ms)
+                deadline_ms = min(deadline_ms, due_ms)
+            wish = self._wish
+            if wish is not None and wish.token is None and not wish.resync:
+                deadline_ms = min(deadline_ms, wish.due_ms)
+        if self._changing is None and self._wants_role() is not None:
+            deadline_ms = min(deadline_ms, self._role_due_ms)
+        return deadline_ms
+
+    # The front door -----------------------------------------------------------------------------------------
+
+    def step(self, event: Input, now_ms: int) -> list[Effect]:
+        """Takes one input; returns effects to carry out in order."""
+        self.now_ms = now_ms
+        match event:
+            case Tick():
+                pass
+            case Searched(found=found):
+                self._searched(found)
+            case Replied(token=token, reply=reply):
+                self._replied(token, reply)
+            case Kept(what=what, error=error):
+                self._was_kept(what, error)
+            case Told(view=view):
+                self._learn(view)
+            case Taken(view=view, error=error):
+                self._taken(view, error)
+            case Proposed(members=members, set_epoch=set_epoch):
+                self._proposed(members, set_epoch)
+            case Starved():
+                self._search_ms = min(self._search_ms, now_ms)
+        self._drive()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _drive(self) -> None:
+        now_ms = self.now_ms
+        if not self._searching and now_ms >= self._search_ms:
+            self._searching = True
+            self._effects.append(Search())
+        view = self._wants_role()
+        if view is not None and self._changing is None and now_ms >= self._role_due_ms:
+            assert self.identity is not None
+            self._changing = view.epoch
+            self._effects.append(Become(view, self.identity.id))
+        if self.leader is None:
+            return
+        if self._asked is None and now_ms >= self._next_ms:
+            self._climb()
+        wish = self._wish
+        if wish is not None and wish.token is None and not wish.resync and now_ms >= wish.due_ms:
+            self._send_wish(wish)
+
+    # Who leads the controllers ------------------------------------------------------------------------------
+
+    def _searched(self, found: tuple[Met, ...]) -> None:
+        self._searching = False
+        self._search_ms = self.now_ms + self.settings.discover_ms
+        leaders = [one for one in found if one.leads]
+        if leaders:
+            chosen = max(leaders, key=lambda one: -1 if one.term is None else one.term)
+            # A leader that has lost its followers may not know it yet: a newer term wins.
+            self._follow(chosen.address, chosen.grants)
+            return
+        named = [one.leader for one in found if one.leader]
+        if named:
+            self._follow(max(sorted(set(named)), key=named.count), None)
+            return
+        self._lose_leader(f"{len(found)} controllers answer, none knows a leader")
+
+    def _follow(self, address: str, grants: bool | None) -> None:
+        self._complaint = ""
+        if address != self.leader:
+            self.leader = address
+            self._say(f"the leading controller is {address}")
+            self._next_ms, self._pause_ms = self.now_ms, PAUSE_MIN_MS
+        self._effects.append(Leader(address, grants))
+
+    def _lose_leader(self, why: str) -> None:
+        self.leader = None
+        self._complain(f"no leading controller: {why}")
+        self._search_ms = self.now_ms + SEARCH_PAUSE_MS
+
+    # The ladder ---------------------------------------------------------------------------------------------
+
+    def _rung(self) -> Question | None:
+        """The next question on the way to a role; None when all is known."""
+        if self.identity is None:
+            if self.application is None:
+                return NextId()
+            return ApplyId(self.application) if self._kept else None
+        if not self._registered:
+            return Register(self.identity.id)
+        told = self._told
+        if told is None or told.master_id is None:
+            return Elect(self.identity.id)
+        return None
+
+    def _climb(self) -> None:
+        question = self._rung()
+        if question is None:
+            if self.identity is None or self.now_ms < self._look_ms:
+                return
+            question = Look()
+        self._asked = self._ask(question)
+
+    def _ask(self, question: Question) -> int:
+        assert self.leader is not None
+        self._tokens += 1
+        self._effects.append(Ask(self._tokens, self.leader, question))
+        return self._tokens
+
+    def _replied(self, token: int, reply: Reply) -> None:
+        wish = self._wish
+        if wish is not None and wish.token == token:
+            wish.token = None
+            self._alter_replied(wish, reply)
+        elif token == self._asked:
+            self._asked = None
+            self._ladder_replied(reply)
+        # else: about a proposal that does not matter any more
+
+    def _ladder_replied(self, reply: Reply) -> None:
+        match reply:
+            case Lost(why=why):
+                self._lose_leader(why)
+                self._wait(f"asking the controller failed: {why}")
+                return
+            case Refused(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
+                self._lose_leader(remark)
+                self._wait(None)
+                return
+            case Refused():
+                self._refused(reply)
+                return
+        self._pause_ms = PAUSE_MIN_MS
+        self._next_ms = self.now_ms
+        match reply:
+            case FreeId(id=free, check_code=code):
+                self.application = Application(Identity(self._cluster, self._name, free), code)
+                self._kept = False
+                self._effects.append(Keep(self.application))
+            case Granted():
+                assert self.application is not None
+                self._effects.append(Keep(self.application.identity))
+                self._kept = False
+            case MasterView():
+                self._viewed(reply)
+
+    def _viewed(self, view: MasterView) -> None:
+        """An answer to Register, Elect or Look."""
+        was_registered, self._registered = self._registered, True
+        self._look_ms = self.now_ms + self.settings.look_ms
+        self._learn(view)
+        wish = self._wish
+        if wish is not None and wish.resync and not was_registered:
+            self._resynced(wish, view)
+        told = self._told
+        if was_registered and (told is None or told.master_id is None):
+            self._wait(None)  # nobody can be elected now
+
+    def _refused(self, reply: Refused) -> None:
+        if reply.code in UNREGISTERED and self._registered:
+            self._registered = False
+            self._wait(None)
+            return
+        if reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
+            self._say(f"id {self.application.identity.id} is another broker's: {reply.remark}")
+            self.application = None
+            self._effects.append(Drop())
+        self._wait(f"the controller refuses: {reply.remark} ({reply.code})")
+
+    def _wait(self, why: str | None) -> None:
+        self._next_ms = self.now_ms + self._pause_ms
+        self._pause_ms = min(self._pause_ms * 2, PAUSE_MAX_MS)
+        if why is not None:
+            self._complain(why)
+
+    def _was_kept(self, what: Application | Identity, error: str | None) -> None:
+        if error is not None:
+            self._kept = isinstance(what, Identity)
+            if isinstance(what, Application):
+                self.application = None
+            self._wait(f"the broker's id cannot be kept: {error}")
+            return
+        if isinstance(what, Application):
+            self._kept = True
+        else:
+            self.identity, self.application = what, None
+            self._say(f"this is broker {what.id} of {what.name}")
+
+    # Roles --------------------------------------------------------------------------------------------------
+
+    def _learn(self, view: MasterView) -> None:
+        """Somebody says who is master."""
+        told = self._told
+        if view.epoch < 1:
+            return
+        if told is not None and (view.epoch, view.set_epoch) < (told.epoch, told.set_epoch):
+            return
+        self._told = view
+        role = self.role
+        if self.identity is None:
+            return
+        if role is not None and role.leads and view.epoch > role.epoch and view.master_id != self.identity.id:
+            self._effects.append(Fence())
+        if role is not None and view.epoch == role.epoch:
+            self._look_at_set(view)
+
+    def _look_at_set(self, view: MasterView) -> None:
+        role = self.role
+        if role is None or not role.leads or view.set_epoch <= self._set_epoch:
+            return
+        self._set_epoch = view.set_epoch
+        self._wish = None
+        self._effects.append(Adopt(view.members, view.set_epoch))
+
+    def _wants_role(self) -> MasterView | None:
+        """The view whose role is to be taken."""
+        told, role = self._told, self.role
+        if told is None or told.master_id is None or self.identity is None:
+            return None
+        if role is None or told.epoch > role.epoch:
+            return told
+        moved = not role.leads and told.epoch == role.epoch and told.address != role.address
+        return told if moved and told.address else None
+
+    def _taken(self, view: MasterView, error: str | None) -> None:
+        self._changing = None
+        if error is not None:
+            self._role_due_ms = self.now_ms + ROLE_PAUSE_MS
+            self._complain(f"the role of epoch {view.epoch} cannot be taken: {error}")
+            return
+        assert view.master_id is not None
+        assert self.identity is not None
+        leads = view.master_id == self.identity.id
+        self.role = Role(view.epoch, view.master_id, view.address, leads)
+        self._set_epoch = view.set_epoch if leads else -1
+        if self._wish is not None and self._wish.epoch != view.epoch:
+            self._wish = None
+        if self._told is not None and self._told.epoch == view.epoch:
+            self._look_at_set(self._told)
+
+    # Who is in sync -----------------------------------------------------------------------------------------
+
+    def _proposed(self, members: frozenset[int], set_epoch: int) -> None:
+        epoch = (
+            self._changing
+            if self._changing is not None
+            else self.role.epoch
+            if self.role is not None
+            else None
+        )
+        if epoch is not None:
+            self._wish = Wish(members, set_epoch, epoch, due_ms=self.now_ms)
+
+    def _alter_replied(self, wish: Wish, reply: Reply) -> None:
+        wish.due_ms = self.now_ms + ALTER_PAUSE_MS
+        match reply:
+            case MasterView(members=members, set_epoch=set_epoch) if set_epoch >= 0:
+                self._wish = None
+                self._set_epoch = max(self._set_epoch, set_epoch)
+                self._effects.append(Adopt(members, set_epoch))
+            case Lost(why=why):
+                wish.uncertain = True
+                self._lose_leader(why)
+            case Refused(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
+                self._lose_leader(remark)
+            case Refused(code=Code.SYSTEM_ERROR | Code.SYSTEM_BUSY):
+                wish.uncertain = True  # in the controllers' log, perhaps
+            case Refused(code=code) if code in STALE_MASTER:
+                self._look_ms = self._next_ms = self.now_ms
+            case Refused(code=code, remark=remark) if code in SURELY_NOT_TAKEN and not wish.uncertain:
+                self._say(f"the SyncStateSet {sorted(wish.members)} is refused: {remark}")
+                wish.refused = True
+            case _:
+                wish.resync = True
+                self._registered = False
+                self._next_ms = self.now_ms
+
+    def _send_wish(self, wish: Wish) -> None:
+        if wish.refused:
+            # Not sooner: the next proposal follows the next acknowledgement.
+            self._wish = None
+            self._effects.append(NotTaken())
+            return
+        assert self.identity is not None
+        wish.token = self._ask(Alter(self.identity.id, wish.epoch, wish.members, wish.set_epoch))
+
+    def _resynced(self, wish: Wish, view: MasterView) -> None:
+        """Registered anew: nothing that was asked under an older epoch of the set can be taken any more."""
+        self._wish = None
+        if view.set_epoch > self._set_epoch:
+            self._set_epoch = view.set_epoch
+            self._effects.append(Adopt(view.members, view.set_epoch))
+        else:
+            self._effects.append(NotTaken())
+
+    # Saying -------------------------------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._effects.append(Said(text))
+
+    def _complain(self, text: str) -> None:
+        """Once; what goes on and on is not said again."""
+        if text != self._complaint:
+            self._complaint = text
+            self._effects.append(Said(text, warns=True))

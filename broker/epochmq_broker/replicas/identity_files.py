@@ -1,0 +1,84 @@
+"""`brokerIdentity` and `brokerIdentity-temp` on disk. Each is replaced as a whole and durably: a kill leaves
+the old content or the new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from epochmq_broker.replicas.identity import (
+    Application,
+    Identity,
+    check,
+    parse_application,
+    parse_identity,
+)
+from epochmq_protocol.errors import ConfigError
+
+
+class IdentityFiles:
+    """The two files of one store."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is that of `brokerIdentity`."""
+        self.path = path
+        self.temp_path = path.with_name(path.name + "-temp")
+
+    def load(self, cluster: str, name: str) -> tuple[Identity | None, Application | None]:
+        """What is known. ConfigError for a store that belongs to another broker, or a broken
+        `brokerIdentity`: who it was must not be guessed. A broken temporary file counts for none (Java writes
+        it in place)."""
+        text = _read(self.path)
+        if text:
+            try:
+                identity = parse_identity(text)
+            except ValueError as error:
+                raise ConfigError(
+                    "storePathBrokerIdentity", self.path, f"cluster#name#id in it: {error}"
+                ) from None
+            check(identity, cluster, name, str(self.path))
+            return identity, None
+        text = _read(self.temp_path)
+        if not text:
+            return None, None
+        try:
+            application = parse_application(text)
+        except ValueError:
+            return None, None
+        check(application.identity, cluster, name, str(self.temp_path))
+        return None, application
+
+    def save(self, identity: Identity) -> None:
+        """Keeps an identity; what was applied for is settled. OSError."""
+        _replace(self.path, identity.encode())
+        self.forget_application()
+
+    def save_application(self, application: Application) -> None:
+        """Keeps what is about to be applied for. OSError."""
+        _replace(self.temp_path, application.encode())
+
+    def forget_application(self) -> None:
+        """The id is somebody else's, or ours. OSError."""
+        self.temp_path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

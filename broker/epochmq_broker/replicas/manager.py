@@ -1,0 +1,317 @@
+"""Drives `core`: carries out its effects, keeps the lease, and puts what comes from controllers in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from epochmq_broker.config import BrokerConfig
+from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.sync_state import Proposal
+from epochmq_broker.replicas.beats import Beats, Log, clock_ms
+from epochmq_broker.replicas.controllers import Controllers, view
+from epochmq_broker.replicas.core import Core
+from epochmq_broker.replicas.identity import Application, Identity
+from epochmq_broker.replicas.identity_files import IdentityFiles
+from epochmq_broker.replicas.lease import WriteLease
+from epochmq_broker.replicas.roles import Parts, Roles
+from epochmq_broker.replicas.types import (
+    Adopt,
+    Ask,
+    Become,
+    Drop,
+    Effect,
+    Fence,
+    Input,
+    Keep,
+    Kept,
+    Leader,
+    NotTaken,
+    Proposed,
+    Replied,
+    Said,
+    Search,
+    Searched,
+    Settings,
+    Starved,
+    Taken,
+    Tick,
+    Told,
+)
+from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_protocol.bodies import SyncStateSet, from_json
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command
+from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
+
+log = logging.getLogger(__name__)
+
+ADDRESSES_PERIOD_S = 120.0
+"""How often controllers' names are looked up (fetchControllerAddrByDnsLookup)."""
+HANDOVER_MS = 1000
+"""How long a master that is stopped waits for its replicas, and then for the controllers."""
+HANDOVER_LOOK_MS = 10
+
+
+class ReplicasManager:
+    """What makes a broker part of a replica group. `load`, `start`, `stop`."""
+
+    def __init__(self, parts: Parts) -> None:
+        config = parts.live.current
+        self._parts = parts
+        self._ha: HAService = parts.ha
+        self.lease = WriteLease()
+        self.roles = Roles(parts, self.lease, clock_ms)
+        self.beats = Beats(
+            parts.live,
+            parts.client,
+            self.lease,
+            Log(
+                lambda: parts.ha.epochs.epochs.last_epoch,
+                lambda: parts.store.max_phy_offset,
+                lambda: parts.ha.confirm_offset,
+            ),
+        )
+        self.beats.on_lease = self._leased
+        self.beats.on_starved = lambda: self._feed(Starved())
+        path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
+        self._files = IdentityFiles(Path(path).expanduser())
+        self._controllers = Controllers(
+            parts.client, config.broker_cluster_name, config.broker_name, config.broker_addr
+        )
+        self._addresses: tuple[str, ...] = config.controllers
+        self._core: Core | None = None
+        self._inputs: deque[Input] = deque()
+        self._stepping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = False
+        parts.put.may_write = parts.ha.may_acknowledge = self.may_write
+        parts.ha.on_proposal = self._propose
+
+    # Life
+
+    def load(self) -> None:
+        """Reads who this broker is; from now on it is nobody's master. ConfigError for a store of another
+        broker's."""
+        config = self._parts.live.current
+        self._identity, self._application = self._files.load(config.broker_cluster_name, config.broker_name)
+        self._parts.live.take_role(self._identity.id if self._identity is not None else 1, "SLAVE")
+
+    def start(self) -> None:
+        """Begins to look for controllers; needs a running loop."""
+        config = self._parts.live.current
+        self._core = Core(
+            config.broker_cluster_name,
+            config.broker_name,
+            _settings(config),
+            _now_ms(),
+            identity=self._identity,
+            application=self._application,
+        )
+        self._open = True
+        if config.fetch_controller_addr_by_dns_lookup:
+            self._addresses = ()
+            self._spawn(self._look_up(config.controller_addr))
+        if self._identity is not None:
+            self.beats.start(self._identity.id, self._addresses)
+        self._parts.live.on_change.append(self._reconfigured)
+        self._feed(Tick())
+
+    async def stop(self) -> None:
+        """Hands a mastership over if somebody can take it, and ends."""
+        if not self._open:
+            return
+        await self._hand_over()
+        self._open = False
+        self._parts.live.on_change.remove(self._reconfigured)
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.roles.stop()
+        await self.beats.stop()
+
+    async def _hand_over(self) -> None:
+        """A master that goes says so: its replicas get what they lack, then the controllers need not wait for
+        its lease to run out."""
+        sync = self._ha.sync_state
+        if self.lease.epoch is None or sync is None:
+            return
+        self.lease.fence()
+        for _ in range(HANDOVER_MS // HANDOVER_LOOK_MS):
+            if sync.replicated_to_all(self._parts.store.max_phy_offset):
+                break
+            await asyncio.sleep(HANDOVER_LOOK_MS / 1000)
+        await self.beats.once(HANDOVER_MS)
+
+    # What others ask
+
+    def may_write(self) -> bool:
+        """Whether messages may be taken and acknowledged now."""
+        return self.lease.is_open(clock_ms())
+
+    def notified(self, command: Command) -> None:
+        """1008. RequestError for a header that cannot be read."""
+        header = NotifyBrokerRoleChangedRequestHeader.decode(command.ext)
+        members = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
+        self._feed(Told(view(header, members)))
+
+    @property
+    def core(self) -> Core:
+        """The core of a started manager."""
+        assert self._core is not None, "not started"
+        return self._core
+
+    # The core
+
+    def _feed(self, event: Input) -> None:
+        """One input after another: what comes while effects are carried out waits until all of them are."""
+        core = self._core
+        if core is None or not self._open:
+            return
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                for effect in core.step(self._inputs.popleft(), _now_ms()):
+                    self._carry_out(effect)
+        finally:
+            self._stepping = False
+        if self._timer is not None:
+            self._timer.cancel()
+        at = max(core.next_deadline_ms(), _now_ms() + 1) / 1000
+        self._timer = asyncio.get_running_loop().call_at(at, self._feed, Tick())
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Search():
+                self._spawn(self._search())
+            case Ask():
+                self._spawn(self._ask(effect))
+            case Keep(what=what):
+                self._keep(what)
+            case Drop():
+                self._drop()
+            case Fence():
+                self.lease.end()
+            case Become():
+                self._spawn(self._become(effect))
+            case Adopt(members=members, set_epoch=set_epoch):
+                if not self._ha.adopt(members, set_epoch):
+                    self._ha.refused()
+            case NotTaken():
+                self._ha.refused()
+            case Leader(grants=grants):
+                if grants is not None:
+                    self.lease.leader_grants = grants
+                    self._leased()
+            case Said(text=text, warns=warns):
+                log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+
+    async def _search(self) -> None:
+        self._feed(Searched(await self._controllers.search(self._addresses)))
+
+    async def _ask(self, effect: Ask) -> None:
+        self._feed(Replied(effect.token, await self._controllers.ask(effect.address, effect.question)))
+
+    def _keep(self, what: Application | Identity) -> None:
+        error = None
+        try:
+            if isinstance(what, Identity):
+                self._files.save(what)
+            else:
+                self._files.save_application(what)
+        except OSError as fault:
+            error = str(fault)
+        if error is None and isinstance(what, Identity):
+            self.beats.start(what.id, self._addresses)
+        self._feed(Kept(what, error))
+
+    def _drop(self) -> None:
+        try:
+            self._files.forget_application()
+        except OSError as error:
+            log.error("the application for an id stays on disk: %s", error)
+
+    async def _become(self, effect: Become) -> None:
+        error = None
+        try:
+            await self.roles.take(effect.view, effect.broker_id)
+        except (EpochMQError, OSError, DiskFullError) as fault:
+            error = str(fault)
+        except Exception as fault:
+            log.exception("taking the role of epoch %d failed", effect.view.epoch)
+            error = repr(fault)
+        if error is not None:
+            self.lease.end()
+        else:
+            role = "master" if self._ha.role is Role.MASTER else f"replica of {effect.view.address}"
+            log.info("broker %d is %s under epoch %d", effect.broker_id, role, effect.view.epoch)
+        self._feed(Taken(effect.view, error))
+        self.beats.now()
+
+    def _propose(self, proposal: Proposal) -> None:
+        self._feed(Proposed(proposal.members, proposal.set_epoch))
+
+    def _leased(self) -> None:
+        """The lease is, or may be, open: who waited for it is answered."""
+        self._ha.settle()
+
+    # Addresses
+
+    async def _look_up(self, text: str) -> None:
+        """Keeps the addresses behind one name; a look-up that fails changes nothing (#6873)."""
+        host, _, port = text.rpartition(":")
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                found = await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+                addresses = tuple(sorted({f"{one[4][0]!s}:{port}" for one in found}))
+                if addresses and addresses != self._addresses:
+                    log.info("controllers: %s", ", ".join(addresses))
+                    self._take_addresses(addresses)
+            except OSError as error:
+                log.warning("controllers' name %s: %s", host, error)
+            await asyncio.sleep(ADDRESSES_PERIOD_S if self._addresses else 1.0)
+
+    def _take_addresses(self, addresses: tuple[str, ...]) -> None:
+        self._addresses = addresses
+        identity = self.core.identity
+        if identity is not None:
+            self.beats.start(identity.id, addresses)
+        self._feed(Starved())
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        self.core.settings = _settings(after)
+        if before.controllers != after.controllers and not after.fetch_controller_addr_by_dns_lookup:
+            self._take_addresses(after.controllers)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a step of the replicas manager failed", exc_info=task.exception())
+
+
+def _settings(config: BrokerConfig) -> Settings:
+    return Settings(
+        look_ms=config.sync_broker_metadata_period, discover_ms=config.sync_controller_metadata_period
+    )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
