@@ -217,11 +217,11 @@ class Broker:
                 self.put,
                 self.ha,
                 self.topics,
-                self.offsets,
                 self.delays,
                 self.pull,
                 self.registration,
                 self.client,
+                self.slave_sync,
             )
         )
 
@@ -259,7 +259,9 @@ class Broker:
     def _registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """A nameserver says where the group's master serves replicas; a configured address wins. Where it
         serves clients, a slave copies its tables."""
-        if self.replicas is None and answer.ha_server_addr and not self.live.current.ha_master_address:
+        if self.replicas is not None:
+            return  # a nameserver may still name the former master
+        if answer.ha_server_addr and not self.live.current.ha_master_address:
             self.ha.follow(answer.ha_server_addr)
         if self.live.current.broker_role == "SLAVE" and answer.master_addr:
             self.slave_sync.follow(answer.master_addr)

@@ -6,7 +6,7 @@ To become the master:
 
 1. the log: see `ha.service`; from here on messages are taken under a lease
 2. `brokerId=0`, `brokerRole=SYNC_MASTER`: requests are answered as by a master
-3. stop copying the former master's tables; consumers' offsets that lie beyond their queue go back to its end
+3. stop copying the former master's tables, and set right where they and the log do not agree (#4771)
 4. deliver delayed messages
 5. tell the nameservers, at once, with the epoch in the version of the topics: of two masters they take the
    one with the greater (#6316)
@@ -29,17 +29,16 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.service import HAService
-from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_broker.replicas.types import MasterView
 from epochmq_broker.schedule import DelayService
+from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -54,14 +53,6 @@ ADDRESS_TIMEOUT_MS = 1000
 ADDRESS_PAUSE_MIN_S, ADDRESS_PAUSE_MAX_S = 0.05, 2.0
 
 
-class TableCopies(Protocol):
-    """Who copies the master's tables (`slave_sync`)."""
-
-    def follow(self, master_addr: str | None) -> None:
-        """Copies those of the broker at this address, or of nobody."""
-        ...
-
-
 @dataclass(frozen=True)
 class Parts:
     """The broker's parts that change with its role."""
@@ -71,12 +62,11 @@ class Parts:
     put: MessagePut
     ha: HAService
     topics: TopicTable
-    offsets: ConsumerOffsetTable
     delays: DelayService
     pull: PullProcessor
     registration: Registration
     client: RemotingClient
-    copies: TableCopies | None = None
+    copies: SlaveSync
 
 
 class Roles:
@@ -110,9 +100,8 @@ class Roles:
         self._lease.begin(view.epoch)
         await parts.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
         parts.live.take_role(0, "SYNC_MASTER")
-        if parts.copies is not None:
-            parts.copies.follow(None)
-        clamp(parts.offsets, parts.store)
+        parts.copies.follow(None)
+        parts.copies.promoted()
         if not self._delivering:
             self._delivering = True
             parts.delays.start()
@@ -131,8 +120,7 @@ class Roles:
         await parts.ha.become_replica(None, view.epoch, broker_id=broker_id)
         if view.address:
             self._finder = asyncio.create_task(self._find(view.address), name="find the master's HA address")
-            if parts.copies is not None:
-                parts.copies.follow(view.address)
+        parts.copies.follow(view.address)
         self._tell()
 
     def _tell(self) -> None:
@@ -165,19 +153,3 @@ class Roles:
                         return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, ADDRESS_PAUSE_MAX_S)
-
-
-def clamp(offsets: ConsumerOffsetTable, store: MessageStore) -> int:
-    """Moves offsets beyond the end of their queue back to it; how many. The messages there were cut off with
-    the log, or never came here; those that take their places must be consumed (#4771)."""
-    moved = 0
-    for key, queues in offsets.table.items():
-        topic, _, group = key.partition("@")
-        for queue_id, offset in list(queues.items()):
-            queue = store.existing_queue(topic, queue_id)
-            end = 0 if queue is None else queue.max_offset
-            if offset > end:
-                log.warning("group %s, %s/%d: from offset %d back to %d", group, topic, queue_id, offset, end)
-                offsets.commit(group, topic, queue_id, end)
-                moved += 1
-    return moved
