@@ -1,0 +1,132 @@
+"""The tables of a master and its slave, RocketMQ's and ours: topics, groups, consumer offsets and delay
+offsets end up equal."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.java_cluster import java_broker
+from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.pair import SEND_MESSAGE_V2, Pair
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import Factory, our_broker
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+UPDATE_CONSUMER_OFFSET, UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_GROUP = 15, 17, 200
+DELETE_TOPIC = 215
+TABLES = {
+    21: "topicConfigTable",
+    43: "offsetTable",
+    45: "offsetTable",
+    201: "subscriptionGroupTable",
+    402: "messageRequestModeMap",
+}
+
+
+def java_slave(config: Path) -> ManagedProcess:
+    """RocketMQ's slave, which need not be waited a minute for."""
+    return JavaProcess(
+        "EagerSlave",
+        ["-c", str(config)],
+        home=config.parent,
+        classes=compile_java("EagerSlave.java"),
+        jvm=["-XX:MaxDirectMemorySize=512m"],
+    )
+
+
+def table(pair: Pair, number: int, code: int) -> dict[str, Any]:
+    """One of a broker's tables, as it tells a slave."""
+    answer = call(pair.brokers[number].address, code)
+    assert answer.code == 0, (code, answer.remark)
+    found: dict[str, Any] = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))[TABLES[code]]
+    return found
+
+
+def ask(pair: Pair, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+    answer = call(pair.master.address, code, ext, body)
+    assert answer.code == 0, (code, answer.remark)
+
+
+def create_topic(pair: Pair, topic: str, *, queues: int, attributes: str = "") -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    ask(pair, UPDATE_AND_CREATE_TOPIC, fields | ({"attributes": attributes} if attributes else {}))
+
+
+def commit(pair: Pair, group: str, queue_id: int, offset: int) -> None:
+    fields = {
+        "consumerGroup": group,
+        "topic": "orders",
+        "queueId": str(queue_id),
+        "commitOffset": str(offset),
+    }
+    ask(pair, UPDATE_CONSUMER_OFFSET, fields)
+
+
+def delay(pair: Pair, level: int) -> None:
+    ext = {
+        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
+        "h": "0", "i": f"DELAY\x01{level}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    assert call(pair.master.address, SEND_MESSAGE_V2, ext, b"later", timeout_s=10).code == 0
+
+
+def wait_equal(pair: Pair) -> None:
+    differing: list[int] = []
+
+    def equal() -> bool:
+        differing[:] = [code for code in TABLES if table(pair, 0, code) != table(pair, 1, code)]
+        return not differing
+
+    try:
+        wait_until(equal, timeout_s=90, what="the slave's tables are the master's")
+    except AssertionError as error:
+        for code in differing:
+            error.add_note(f"{code}: master {table(pair, 0, code)}\nslave {table(pair, 1, code)}")
+        raise
+
+
+@pytest.mark.parametrize(
+    ("master", "slave"),
+    [pytest.param(our_broker, java_slave, id="java-copies-ours"),
+     pytest.param(java_broker, our_broker, id="ours-copies-java")],
+)  # fmt: skip
+def test_the_slave_s_tables_become_the_master_s(tmp_path: Path, master: Factory, slave: Factory) -> None:
+    with Pair(tmp_path, [master, slave], octet=66) as pair:
+        # A topic with an attribute keeps RocketMQ's slave from copying any, then and ever after.
+        attributes = "+message.type=FIFO" if slave is our_broker else ""
+        create_topic(pair, "orders", queues=5, attributes=attributes)
+        create_topic(pair, "doomed", queues=1)
+        config = {"groupName": "readers", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
+        ask(pair, UPDATE_AND_CREATE_GROUP, {}, json.dumps(config).encode())
+        for number in range(3):
+            assert pair.send(queue_id=number).code == 0
+            commit(pair, "readers", number, 1)
+        delay(pair, 1)
+        wait_until(
+            lambda: table(pair, 0, 45) == {"1": 1}, timeout_s=30, what="the delayed message is delivered"
+        )
+        wait_equal(pair)
+        assert table(pair, 1, 21)["orders"]["readQueueNums"] == 5
+        assert table(pair, 1, 201)["readers"]["retryMaxTimes"] == 3
+        assert table(pair, 1, 43)["orders@readers"] == {"0": 1, "1": 1, "2": 1}
+        assert table(pair, 1, 45) == {"1": 1}
+        # What changes and what goes.
+        ask(pair, DELETE_TOPIC, {"topic": "doomed"})
+        commit(pair, "readers", 0, 0)
+        commit(pair, "readers", 3, 0)
+        wait_equal(pair)
+        assert "doomed" not in table(pair, 1, 21)
+        assert table(pair, 1, 43)["orders@readers"] == {"0": 0, "1": 1, "2": 1, "3": 0}
+        # On the slave's disk too, where it finds them as a master.
+        path = pair.store(1) / "config" / "delayOffset.json"
+        assert re.search(r'"offsetTable":\{\s*1:1\s*\}', path.read_text())
