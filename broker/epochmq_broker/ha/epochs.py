@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry
+from epochmq_protocol.errors import EpochMQError
 
 
 class Epochs:
@@ -110,3 +112,58 @@ def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -
         and local[0].start_offset == master[0].start_offset == 0
         and local[0].epoch < master[0].epoch
     )
+
+
+class HADivergedError(EpochMQError):
+    """The two logs have no epoch in common: what of ours is the master's cannot be said."""
+
+
+def common_end(
+    local: Sequence[EpochEntry], start: int, end: int, master: Sequence[EpochEntry], master_end: int
+) -> int:
+    """Up to where a replica, whose log runs from `start` to `end`, keeps it when it begins to follow a master
+    with these epochs; the epochs from there on are forgotten, too. HADivergedError."""
+    if end == 0 and start <= 0:
+        return 0  # an empty log is the beginning of any; what its epochs say is about bytes that are gone
+    if not local:
+        return end
+    point = truncation_point(local, end, master, master_end)
+    if point is None and began_elsewhere(local, master):
+        return 0
+    if point is None:
+        raise HADivergedError(
+            f"no epoch of this log {_brief(local)} is one of the master's {_brief(master)}: "
+            "compare the two, and clear the store of the one that is wrong"
+        )
+    return min(point, end)
+
+
+def _brief(entries: Sequence[EpochEntry]) -> str:
+    shown = ", ".join(f"{entry.epoch} from {entry.start_offset}" for entry in entries[-5:])
+    return f"[{'…, ' if len(entries) > 5 else ''}{shown}]"
+
+
+class KeptEpochs(Protocol):
+    """Epochs that may be on disk: `Epochs`, or the file that keeps them."""
+
+    def append(self, entry: EpochEntry) -> bool: ...
+    def truncate_suffix(self, offset: int) -> object: ...
+
+
+def begin_epoch(kept: KeptEpochs, last_epoch: int, epoch: int, end: int) -> None:
+    """A master begins `epoch` where its log ends. It may be its own already: an epoch has one master. An
+    epoch without a byte here may have some elsewhere: its master may come back with what it wrote alone, and
+    must not find its own epoch to agree on (#9942)."""
+    if last_epoch == epoch:
+        return
+    kept.truncate_suffix(end)
+    kept.append(EpochEntry(epoch, end))
+
+
+def learn_epoch(kept: KeptEpochs, told: Sequence[EpochEntry], epoch: int, start_offset: int) -> None:
+    """A replica is about to take bytes labelled so. Epochs that the labels skip, because nothing of them was
+    to be sent, are known from what the master `told` in its handshake."""
+    for entry in told:
+        if entry.epoch < epoch:
+            kept.append(entry)
+    kept.append(EpochEntry(epoch, start_offset))

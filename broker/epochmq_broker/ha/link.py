@@ -25,6 +25,7 @@ from typing import Final
 from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.flow import FlowMonitor
+from epochmq_broker.ha.progress import check_report, start_position
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store.commit_log import CommitLog
@@ -86,8 +87,8 @@ class Master:
 
 
 class ReplicaLink:
-    """One connection. `position` is the log offset of the next byte to send, -1 before the replica has said
-    where it is."""
+    """One connection. `position` is the log offset of the next byte to send, and so the end of what the
+    replica may claim to have; -1 before the replica has said where it is."""
 
     def __init__(self, sock: socket.socket, remote: str, master: Master, serial: int) -> None:
         """`serial` is the replica's id as long as it has not told its own."""
@@ -107,7 +108,6 @@ class ReplicaLink:
         self.flow = FlowMonitor(now)
         epochs = master.epochs.epochs if master.epochs is not None else None
         self._blocks = Blocks(epochs, master.log.files.file_size)
-        self._sent_until = 0  # what the replica may claim to have
         self._confirm_sent = -1
         self._announce = False  # the replica has yet to be told the epoch of what comes next
         # What is being sent: a header, then bytes of a file.
@@ -193,8 +193,8 @@ class ReplicaLink:
         end = master.log.max_offset
         if self.phase is Phase.SAY_WHERE:
             self._begin(offset, end)
-        elif offset > self._sent_until:
-            raise RemoteProtocolError(f"it reports {offset}, but was sent nothing behind {self._sent_until}")
+        else:
+            check_report(offset, self.position)
         self.ack_offset = offset
         master.sync.appended(end)
         if not master.sync.acknowledged(self.broker_id, offset, master.now_ms):
@@ -205,17 +205,13 @@ class ReplicaLink:
     def _begin(self, offset: int, end: int) -> None:
         """Finds the place to send from."""
         commit_log = self._master.log
-        first = max(commit_log.min_offset, 0)
-        if offset > end:
-            raise RemoteProtocolError(f"its log ends at {offset}, behind ours at {end}")
-        if 0 < offset < first:
-            raise RemoteProtocolError(
-                f"its log ends at {offset}, ours begins at {first}: it needs a copy, or to begin anew"
-            )
-        self.position = offset
-        if offset == 0:
-            self.position = end - end % commit_log.files.file_size if self._last_file else first
-        self._sent_until = self.position
+        self.position = start_position(
+            offset,
+            max(commit_log.min_offset, 0),
+            end,
+            commit_log.files.file_size,
+            last_file=self._last_file,
+        )
         self.phase = Phase.FOLLOW
         self._announce = self._master.epochs is not None
         if self._master.epochs is None:
@@ -285,7 +281,6 @@ class ReplicaLink:
         self._confirm_sent = confirm
         self._announce = False
         self.position += size
-        self._sent_until = self.position
         self._wrote_at = self._master.loop.time()
         self.flow.add(size)
 
@@ -364,7 +359,6 @@ class ReplicaLink:
             pieces.append((self._blocks.header(self.position, size, confirm), at, size))
             self.position += size
         self._announce = False
-        self._sent_until = self.position
         sent = sum(size for _, _, size in pieces)
         # The file may expire, and its number go to another one, while the thread is at it.
         fd = os.dup(file.fd)

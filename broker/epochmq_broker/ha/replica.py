@@ -22,13 +22,12 @@ from collections.abc import Callable
 from typing import Final
 
 from epochmq_broker.ha.epoch_file import EpochFile
-from epochmq_broker.ha.epochs import began_elsewhere, truncation_point
+from epochmq_broker.ha.epochs import HADivergedError, common_end
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.stream import MasterStream
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.bodies import HAClientRuntimeInfo
-from epochmq_protocol.epochs import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha import HAConnectionState, Handshake
 
@@ -41,10 +40,6 @@ PAUSE_MAX_S: Final = 3.0
 CHECK_S: Final = 0.5
 SLICE: Final = 256
 """Records looked at, or dispatched, before others have their turn."""
-
-
-class HADivergedError(EpochMQError):
-    """The two logs have no epoch in common: what of ours is the master's cannot be said."""
 
 
 class Step(enum.Enum):
@@ -214,22 +209,9 @@ class Replica:
             if stream.closed.done() and not self._stopped:
                 raise ConnectionError(stream.closed.result()) from None
             raise
-        end = self._store.max_phy_offset
-        ours = epochs.epochs.entries
-        if end == 0 and self._store.min_phy_offset <= 0:
-            # An empty log is the beginning of any; what its epochs say is about bytes that are gone.
-            epochs.truncate_suffix(0)
-            return
-        if not ours:
-            return
-        point = truncation_point(ours, end, theirs, header.max_offset)
-        if point is None and began_elsewhere(ours, theirs):
-            point = 0
-        if point is None:
-            raise HADivergedError(
-                f"no epoch of this log {_brief(ours)} is one of the master's {_brief(theirs)}: "
-                "compare the two, and clear the store of the one that is wrong"
-            )
+        store = self._store
+        end = store.max_phy_offset
+        point = common_end(epochs.epochs.entries, store.min_phy_offset, end, theirs, header.max_offset)
         if point < end:
             log.warning("the log ends at %d, the master's parts from it at %d: cut there", end, point)
             self._truncate(point)
@@ -316,8 +298,3 @@ async def sound_end(store: MessageStore) -> int:
         if over:
             return position
         await asyncio.sleep(0)
-
-
-def _brief(entries: list[EpochEntry]) -> str:
-    shown = ", ".join(f"{entry.epoch} from {entry.start_offset}" for entry in entries[-5:])
-    return f"[{'…, ' if len(entries) > 5 else ''}{shown}]"

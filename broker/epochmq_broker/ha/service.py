@@ -32,6 +32,7 @@ from pathlib import Path
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.ha.acks import Acks
 from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.epochs import begin_epoch
 from epochmq_broker.ha.master import HAMaster
 from epochmq_broker.ha.replica import SLICE, Replica, sound_end
 from epochmq_broker.ha.settings import HASettings
@@ -172,8 +173,8 @@ class HAService:
             self._broker_id = broker_id
             await self._end_whole()
             await self._dispatch_rest()
-            self._begin_epoch(epoch)
             end = self._store.max_phy_offset
+            begin_epoch(self.epochs, self.epochs.epochs.last_epoch, epoch, end)
             last = self.epochs.epochs.last
             assert last is not None
             sync = self._sync(broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end))
@@ -260,15 +261,6 @@ class HAService:
             await asyncio.sleep(0)  # others have their turn
         store.inflow.close_blank()
         store.note_received()
-
-    def _begin_epoch(self, epoch: int) -> None:
-        end = self._store.max_phy_offset
-        if self.epochs.epochs.last_epoch == epoch:
-            return  # it is ours already: an epoch has one master
-        # An epoch without a byte here may have some elsewhere: its master may come back with what it wrote
-        # alone, and must not find its own epoch to agree on. (#9942)
-        self.epochs.truncate_suffix(end)
-        self.epochs.append(EpochEntry(epoch, end))
 
     # Serving and following
 

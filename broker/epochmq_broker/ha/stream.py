@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.epochs import learn_epoch
 from epochmq_broker.ha.flow import FlowMonitor
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.mapped_file import DiskFullError
@@ -184,15 +185,11 @@ class MasterStream(asyncio.BufferedProtocol):
         return size
 
     def _labelled(self, header: Transfer) -> None:
-        """A new epoch is on disk before any byte of it is in the log. Epochs that the labels skip, because
-        nothing of them was to be sent, are known from the handshake."""
+        """A new epoch is on disk before any byte of it is in the log."""
         if header.epoch == self._epoch:
             return
         assert self._epochs is not None
-        for entry in self._known:
-            if entry.epoch < header.epoch:
-                self._epochs.append(entry)
-        self._epochs.append(EpochEntry(header.epoch, header.epoch_start_offset))
+        learn_epoch(self._epochs, self._known, header.epoch, header.epoch_start_offset)
         self._epoch = header.epoch
 
     def _block(self, offset: int, size: int) -> None:
