@@ -6,6 +6,8 @@ Pure, in two steps, because a runtime must know a group's pods before it can say
 
     identities = pods_of(group)                          # which pods there are, with their volumes and ports
     pods = render(group, {i.name: place for i in ...})   # what they are, given an address and paths for each
+
+The brokers of a group under controllers need the controllers' places too: `render(group, places, quorum)`.
 """
 
 from __future__ import annotations
@@ -26,6 +28,24 @@ BROKER_HA_PORT = 10912
 CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
 """What a controller's log grows by; RocketMQ's default is a GiB, for some thousand entries."""
 
+REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
+    # What is acknowledged is on every replica that may become the master.
+    "allAckInSyncStateSet": True,
+    # A replica that hangs holds up senders until it has left the SyncStateSet.
+    "haMaxTimeSlaveNotCatchup": 3000,
+    "checkSyncStateSetPeriod": 500,
+    "haSendHeartbeatInterval": 1000,
+    "haHousekeepingInterval": 5000,
+    # One that comes back is behind by much, and reads it in large blocks.
+    "haTransferBatchSize": 1024 * 1024,
+    # How long a change goes unnoticed when the message about it was lost.
+    "syncBrokerMetadataPeriod": 1000,
+    "syncControllerMetadataPeriod": 2000,
+    "controllerHeartBeatTimeoutMills": 3000,
+}
+"""What brokers under controllers are told unless `spec.config` says otherwise. RocketMQ's own values suit
+replicas that are far apart, and lose what was acknowledged when a master dies (`allAckInSyncStateSet`)."""
+
 MASTER_BROKER_ID = 0
 """RocketMQ's id of whichever replica is the master."""
 
@@ -45,7 +65,8 @@ WAITS_FOR: Mapping[Component, tuple[Component, ...]] = {
     Component.CONTROLLER: (),
     Component.BROKER: (Component.NAMESERVER, Component.CONTROLLER),
 }
-"""What of the same group a pod waits for before it starts: a broker registers with what is there."""
+"""What a pod waits for before it starts, of the groups it depends on: a broker registers with what is
+there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +126,15 @@ class NameserverProbe:
 
 @dataclass(frozen=True, slots=True)
 class BrokerProbe:
-    """Ready when the broker at `address` (host:port) answers requests and each of `nameservers` lists this
-    address under `cluster` and `broker_name`."""
+    """Ready when the broker at `address` (host:port) answers requests, each of `nameservers` lists this
+    address under `cluster` and `broker_name`, and, where there are `controllers`, the one that leads has a
+    master for the group and this replica in its SyncStateSet."""
 
     address: str
     cluster: str
     broker_name: str
     nameservers: tuple[str, ...]
+    controllers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +153,8 @@ Probe = NameserverProbe | BrokerProbe | ControllerProbe
 @dataclass(frozen=True, slots=True)
 class Pod:
     """Everything a runtime needs to run one pod. `args` follow the command `epochmq`; two pods that compare
-    equal need no restart to become one another."""
+    equal need no restart to become one another. It waits (`WAITS_FOR`) for pods
+    of its own group and of `controlled_by`."""
 
     name: str
     group: str
@@ -142,6 +166,7 @@ class Pod:
     ports: tuple[Port, ...]
     volumes: tuple[Volume, ...]
     probe: Probe
+    controlled_by: str | None = None
 
     def port(self, name: str) -> str:
         """`host:port` of the port with this name."""
@@ -149,13 +174,13 @@ class Pod:
 
 
 def pods_of(group: Group) -> tuple[PodIdentity, ...]:
-    """The pods of a group, in start order. A broker group has a nameserver of its own; a controller group has
-    one for each controller, in its process or apart."""
+    """The pods of a group, in start order. A controller group has a nameserver for each controller, in its
+    process or apart, and the brokers under it register there; any other broker group has one of its own."""
     if isinstance(group, ControllerGroup):
         return _controller_pods(group)
     brokers = tuple(
         PodIdentity(
-            name=f"{group.name}-broker-{ordinal}",
+            name=broker_pod_name(group.name, ordinal),
             group=group.name,
             component=Component.BROKER,
             ordinal=ordinal,
@@ -164,7 +189,7 @@ def pods_of(group: Group) -> tuple[PodIdentity, ...]:
         )
         for ordinal in range(group.spec.replicas)
     )
-    return (_nameserver_pod(group, 0), *brokers)
+    return brokers if group.controlled_by is not None else (_nameserver_pod(group, 0), *brokers)
 
 
 def _nameserver_pod(group: Group, ordinal: int) -> PodIdentity:
@@ -203,9 +228,16 @@ def controller_pod_name(group: str, ordinal: int | str) -> str:
     return f"{group}-controller-{ordinal}"
 
 
-def render(group: Group, places: Mapping[str, Place]) -> tuple[Pod, ...]:
-    """The group's pods, in start order. `places` has one for each name in `pods_of(group)`; KeyError
-    otherwise."""
+def broker_pod_name(group: str, ordinal: int | str) -> str:
+    """The name of a broker's pod; with a pattern for the ordinal, of all of them."""
+    return f"{group}-broker-{ordinal}"
+
+
+def render(
+    group: Group, places: Mapping[str, Place], quorum: ControllerGroup | None = None
+) -> tuple[Pod, ...]:
+    """The group's pods, in start order. `quorum` are the controllers of a broker group that has some.
+    `places` has one for each name in `pods_of` of both; KeyError otherwise."""
     identities = pods_of(group)
     if isinstance(group, ControllerGroup):
         peers = ";".join(
@@ -219,16 +251,21 @@ def render(group: Group, places: Mapping[str, Place]) -> tuple[Pod, ...]:
             else _controller(group, identity, places[identity.name], peers)
             for identity in identities
         )
-    nameservers = tuple(
-        f"{places[identity.name].address}:{NAMESERVER_PORT}"
-        for identity in identities
-        if identity.component is Component.NAMESERVER
-    )
+    known = identities if quorum is None else pods_of(quorum)
+    nameservers = _addresses(known, places, NAMESERVER_PORT)
+    controllers = _addresses(known, places, CONTROLLER_PORT)
     return tuple(
         _nameserver(identity, places[identity.name])
         if identity.component is Component.NAMESERVER
-        else _broker(group, identity, places[identity.name], nameservers)
+        else _broker(group, identity, places[identity.name], nameservers, controllers)
         for identity in identities
+    )
+
+
+def _addresses(pods: tuple[PodIdentity, ...], places: Mapping[str, Place], port: int) -> tuple[str, ...]:
+    """host:port of every one of these pods that listens on this port."""
+    return tuple(
+        f"{places[pod.name].address}:{port}" for pod in pods if any(one.number == port for one in pod.ports)
     )
 
 
@@ -278,14 +315,18 @@ def _controller(group: ControllerGroup, identity: PodIdentity, place: Place, pee
     return _pod(identity, place, ConfigFile(f"{place.config_directory}/{name}", text), probe, verb)
 
 
-def _broker(group: BrokerGroup, identity: PodIdentity, place: Place, nameservers: tuple[str, ...]) -> Pod:
+def _broker(
+    group: BrokerGroup,
+    identity: PodIdentity,
+    place: Place,
+    nameservers: tuple[str, ...],
+    controllers: tuple[str, ...],
+) -> Pod:
     store = place.volumes["store"]
     config: dict[str, ConfigValue] = {
         "brokerClusterName": group.spec.cluster,
         "brokerName": group.broker_name,
-        # A group without controllers has one replica, which is its master.
-        "brokerId": MASTER_BROKER_ID,
-        "brokerRole": "ASYNC_MASTER",
+        **_role(group, controllers),
         "namesrvAddr": ";".join(nameservers),
         "bindAddress": place.bind_address,
         "brokerIP1": place.address,
@@ -296,8 +337,22 @@ def _broker(group: BrokerGroup, identity: PodIdentity, place: Place, nameservers
         "storePathCommitLog": f"{store}/commitlog",
     }
     text = _properties(config) + _said(group)
-    probe = BrokerProbe(f"{place.address}:{BROKER_PORT}", group.spec.cluster, group.broker_name, nameservers)
-    return _pod(identity, place, ConfigFile(f"{place.config_directory}/broker.conf", text), probe)
+    address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
+    probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers)
+    file = ConfigFile(f"{place.config_directory}/broker.conf", text)
+    return _pod(identity, place, file, probe, controlled_by=group.controlled_by)
+
+
+def _role(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
+    """Who says what the broker is to its group."""
+    if group.controlled_by is None:  # its one replica is its master
+        return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
+    unsaid = {key: value for key, value in REPLICATION_DEFAULTS.items() if key not in group.spec.config}
+    return {
+        "enableControllerMode": True,
+        "controllerAddr": ";".join(controllers),
+        **unsaid,
+    }
 
 
 def _said(group: Group) -> str:
@@ -308,7 +363,13 @@ def _said(group: Group) -> str:
 
 
 def _pod(
-    identity: PodIdentity, place: Place, config: ConfigFile, probe: Probe, verb: str | None = None
+    identity: PodIdentity,
+    place: Place,
+    config: ConfigFile,
+    probe: Probe,
+    verb: str | None = None,
+    *,
+    controlled_by: str | None = None,
 ) -> Pod:
     return Pod(
         name=identity.name,
@@ -321,6 +382,7 @@ def _pod(
         ports=identity.ports,
         volumes=tuple(Volume(name, place.volumes[name]) for name in identity.volumes),
         probe=probe,
+        controlled_by=controlled_by,
     )
 
 

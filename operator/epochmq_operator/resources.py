@@ -83,6 +83,8 @@ CONTROLLER_OWNED_KEYS: Mapping[str, str] = {
 than `mappedFileSize`."""
 
 CONTROLLER_COUNTS = (1, 3, 5)
+REPLICAS_MAX = 9
+"""More replicas make a group slower, and hardly safer."""
 
 CONFIG_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,99}\Z")
 # Anchored for the engine that pydantic and the API server share, in which $ is the end of the text alone.
@@ -97,10 +99,10 @@ EXPECTED: Mapping[str, str] = {
     "metadata.labels": "a mapping of strings",
     "metadata.annotations": "a mapping of strings",
     "spec": "a mapping with at least replicas",
-    "spec.replicas": "a whole number of at least 1",
+    "spec.replicas": "a whole number from 1 to 9",
     "spec.brokerName": f"letters, digits, '-', '_', '|' and '%', at most {BROKER_NAME_LENGTH_MAX} characters",
     "spec.cluster": f"letters, digits, '-', '_', '|' and '%', at most {BROKER_NAME_LENGTH_MAX} characters",
-    "spec.controllerGroup": "no such field: brokers under controllers are not there yet",
+    "spec.controllerGroup": "the name of a ControllerGroup",
     "spec.config": "a mapping of RocketMQ's broker keys to values",
     "spec.config.*": "a string, a number, or true or false",
 }
@@ -142,23 +144,6 @@ def _unowned(key: str, owner: str | None) -> str:
     return key
 
 
-def _one_replica(replicas: int) -> int:
-    if replicas > 1:
-        raise PydanticCustomError(
-            "refused",
-            "expected 1: more than one replica needs brokers under controllers, which is not there yet",
-        )
-    return replicas
-
-
-def _no_controllers(name: str | None) -> str | None:
-    if name is not None:
-        raise PydanticCustomError(
-            "refused", "expected {expected}", {"expected": EXPECTED["spec.controllerGroup"]}
-        )
-    return name
-
-
 def _quorum(replicas: int) -> int:
     if replicas in CONTROLLER_COUNTS:
         return replicas
@@ -198,9 +183,10 @@ class BrokerGroupSpec(Model):
     replicas: Annotated[
         int,
         Field(
-            ge=1, description="How many replicas hold the group's log; one of them is the master at a time."
+            ge=1,
+            le=REPLICAS_MAX,
+            description="How many replicas hold the group's log; one of them is the master at a time.",
         ),
-        AfterValidator(_one_replica),
     ]
     broker_name: Annotated[
         RocketMQName | None,
@@ -208,9 +194,12 @@ class BrokerGroupSpec(Model):
     ] = None
     cluster: Annotated[RocketMQName, Field(description="RocketMQ's brokerClusterName.")] = "DefaultCluster"
     controller_group: Annotated[
-        str | None,
-        Field(description="The ControllerGroup that elects the group's master."),
-        AfterValidator(_no_controllers),
+        DnsLabel | None,
+        Field(
+            max_length=NAME_LENGTH_MAX,
+            description="The ControllerGroup that elects the group's master. Left out, a group of several "
+            "replicas has one of its own, under its own name.",
+        ),
     ] = None
     config: Annotated[
         dict[ConfigKey, ConfigValue],
@@ -238,6 +227,22 @@ class BrokerGroup(Model):
     def broker_name(self) -> str:
         """RocketMQ's brokerName of every replica."""
         return self.spec.broker_name or self.metadata.name
+
+    @property
+    def controlled_by(self) -> str | None:
+        """The name of the ControllerGroup that elects its master. None: its one replica is the master, and
+        there is nothing to elect."""
+        return self.spec.controller_group or (self.name if self.spec.replicas > 1 else None)
+
+    @property
+    def own_controllers(self) -> ControllerGroup | None:
+        """The ControllerGroup that belongs to this group alone, if it names none and needs one."""
+        if self.controlled_by is None or self.spec.controller_group is not None:
+            return None
+        metadata = {"name": self.name, "namespace": self.metadata.namespace}
+        return ControllerGroup.model_validate(
+            {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata}
+        )
 
 
 class NameserverSpec(Model):
@@ -333,9 +338,26 @@ class Resources:
         )
 
     @property
-    def groups(self) -> tuple[Group, ...]:
-        """All of them, those that others depend on first."""
+    def documents(self) -> tuple[Group, ...]:
+        """All that the documents name."""
         return (*self.controller_groups, *self.broker_groups)
+
+    @property
+    def quorums(self) -> tuple[ControllerGroup, ...]:
+        """The controller groups, those that belong to a broker group included."""
+        own = (group.own_controllers for group in self.broker_groups)
+        return (*self.controller_groups, *(group for group in own if group is not None))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All that there is to run, those that others depend on first."""
+        return (*self.quorums, *self.broker_groups)
+
+    def quorum_of(self, group: BrokerGroup) -> ControllerGroup | None:
+        """The controllers that elect the group's master, None when nobody does. KeyError when they are none
+        of these resources."""
+        name = group.controlled_by
+        return None if name is None else {quorum.name: quorum for quorum in self.quorums}[name]
 
 
 @dataclass(slots=True)

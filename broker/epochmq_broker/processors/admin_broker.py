@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from epochmq_broker.ha.service import HAService
 from epochmq_broker.processors.admin_parts import REGISTER_WAIT_MS, AdminParts, now_ms
 from epochmq_broker.stats import window
 from epochmq_broker.store.config_files import write_config
@@ -148,6 +149,7 @@ class AdminBroker:
             **parts.delays.running_stats(),
             **dict.fromkeys(_THREAD_POOL_KEYS, "0"),
             **_CAPACITIES,
+            **_replication(parts.ha),
             "brokerActive": "true",
             "brokerVersion": str(int(CURRENT_VERSION)),
             "brokerVersionDesc": version_name(int(CURRENT_VERSION)),
@@ -191,6 +193,14 @@ class AdminBroker:
         )
         body = BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+def _replication(ha: HAService) -> dict[str, str]:
+    """What a replica under controllers adds to RocketMQ's figures: the epoch of the end of its log, and up to
+    where it is confirmed."""
+    if not ha.controlled:
+        return {}
+    return {"epoch": str(ha.epochs.epochs.last_epoch), "confirmOffset": str(ha.confirm_offset)}
 
 
 _FOR_TOOLS = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1), "useTLS": "false"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from epochmq.exits import UsageError, complain
 from epochmq_operator.render import setting_text
-from epochmq_operator.resources import ControllerGroup, Group, Resources, show
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group, Resources, show
 from epochmq_protocol.errors import ConfigError
 
 SOME_QUORUM = {
@@ -17,6 +17,9 @@ SOME_QUORUM = {
 }
 """The operator's own keys, without which no controller's configuration loads."""
 
+UNDER_CONTROLLERS = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}
+"""The same of a broker's."""
+
 Warnings = Sequence[str]
 
 
@@ -25,15 +28,16 @@ def check(resources: Resources) -> None:
     complained about, as they do."""
     faults: list[str] = []
     for group in resources.groups:
-        faults += _faults(group, _controller(group) if isinstance(group, ControllerGroup) else _broker)
+        faults += _faults(group, _controller(group) if isinstance(group, ControllerGroup) else _broker(group))
     if faults:
         raise UsageError("these resources cannot be run:\n" + "\n".join(faults))
 
 
-def _broker(text: Mapping[str, str]) -> Warnings:
+def _broker(group: BrokerGroup) -> Callable[[Mapping[str, str]], Warnings]:
     from epochmq_broker.config import from_properties
 
-    return from_properties(text).warnings
+    base = UNDER_CONTROLLERS if group.controlled_by is not None else {}
+    return lambda text: from_properties(base | dict(text)).warnings
 
 
 def _controller(group: ControllerGroup) -> Callable[[Mapping[str, str]], Warnings]:

@@ -24,12 +24,17 @@ def run(state: Path, *, as_json: bool) -> int:
     elif seen.pods:
         from rich.console import Console
 
-        from epochmq.verbs.view import WIDTH_ELSEWHERE, controllers_table, replica_groups_table, row_of, table
+        from epochmq.verbs import view
 
-        console = Console() if sys.stdout.isatty() else Console(width=WIDTH_ELSEWHERE)
-        console.print(table([row_of(o) for o in seen.pods], console.width))
-        quorums = [status.controllers(group, seen) for group in seen.resources.controller_groups]
-        for more in (controllers_table(quorums), replica_groups_table(quorums)):
+        console = Console() if sys.stdout.isatty() else Console(width=view.WIDTH_ELSEWHERE)
+        console.print(view.table([view.row_of(o) for o in seen.pods], console.width))
+        report = status.report(directory, seen)
+        tables = (
+            view.controllers_table(report.controller_groups),
+            view.replica_groups_table(report.controller_groups),
+            view.broker_groups_table(report.broker_groups),
+        )
+        for more in tables:
             if more.row_count:
                 console.print("", more)
         if directory.supervisor() is None:

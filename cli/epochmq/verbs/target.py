@@ -16,8 +16,8 @@ class _Pod(msgspec.Struct):
     pod: str
     group: str
     component: str
-    address: str
     phase: str
+    nameservers: list[str] = []
 
 
 class _PodsFile(msgspec.Struct):
@@ -49,13 +49,12 @@ class Target:
             pods = []
         except (OSError, msgspec.DecodeError) as error:
             raise UsageError(f"{state} cannot be read: {error}") from None
-        with_brokers = {pod.group for pod in pods if pod.component == "broker"}
-        running = [
-            pod
+        running = {
+            pod.group: pod.nameservers
             for pod in pods
-            if pod.phase != "Stopped" and pod.component == "nameserver" and pod.group in with_brokers
-        ]
-        groups = sorted({pod.group for pod in running})
+            if pod.phase != "Stopped" and pod.component == "broker" and pod.nameservers
+        }
+        groups = sorted(running)
         if not groups:
             what = "no broker group" if any(pod.phase != "Stopped" for pod in pods) else "nothing"
             raise UsageError(
@@ -68,10 +67,8 @@ class Target:
                 "--broker-group is missing" if wanted is None else f"--broker-group {wanted} does not run"
             )
             raise UsageError(f"{problem}; in {state} run: {', '.join(groups)}")
-        return [f"{pod.address}:{NAMESERVER_PORT}" for pod in running if pod.group == wanted]
-
-
-NAMESERVER_PORT = 9876
+        assert wanted is not None
+        return running[wanted]
 
 
 def _addresses(text: str) -> list[str]:

@@ -32,7 +32,9 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float) -> in
         applying.enter_context(directory.applying())
         plan = runtime.plan(directory.resources(), wanted)
         runtime.one_namespace(plan.merged)
+        runtime.known_quorums(plan.merged)
         runtime.same_quorums(directory, plan.merged)
+        runtime.same_elections(directory, plan.merged)
         if directory.supervisor() is not None:
             return _hand_over(directory, plan, applying, timeout_s)
         directory.write_resources(plan.merged)

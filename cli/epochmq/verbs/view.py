@@ -15,7 +15,7 @@ from rich.text import Text
 
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.state import PodPhase, PodRecord
-from epochmq_operator.local.status import ControllerGroupStatus, Observed
+from epochmq_operator.local.status import BrokerGroupStatus, ControllerGroupStatus, Observed
 from epochmq_operator.render import BROKER_PORT, CONTROLLER_PORT, MASTER_BROKER_ID, NAMESERVER_PORT, Component
 from epochmq_operator.resources import Resources
 
@@ -161,12 +161,42 @@ def _figures(figures: dict[str, str]) -> list[str]:
     return rates + [_since_morning(figures, kind) for kind in ("Put", "Get")]
 
 
+def broker_groups_table(groups: Sequence[BrokerGroupStatus]) -> Table:
+    """A row for each replica of the groups that controllers keep."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("REPLICA", "ID", "ROLE", "EPOCH", "IN SYNC"):
+        made.add_column(title, no_wrap=True)
+    for title in ("END OF LOG", "CONFIRMED", "BEHIND"):
+        made.add_column(title, justify="right", no_wrap=True)
+    for group in (group for group in groups if group.controller_group is not None):
+        ends = [r.max_offset for r in group.replicas if r.role == "master" and r.max_offset is not None]
+        for replica in group.replicas:
+            end = replica.max_offset
+            behind = max(ends[0] - end, 0) if ends and end is not None else None
+            made.add_row(
+                replica.pod,
+                _or_dash(replica.broker_id),
+                replica.role or "-",
+                _or_dash(replica.epoch),
+                "yes" if replica.in_sync else "no",
+                *(_or_dash(n) for n in (end, replica.confirm_offset, behind)),
+            )
+    return made
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
 def _role(row: Row) -> str:
-    if row.readiness.controller is not None:
-        return row.readiness.controller.role
-    if row.component is not Component.BROKER or row.readiness.broker_id is None:
+    readiness = row.readiness
+    if readiness.controller is not None:
+        return readiness.controller.role
+    if row.component is not Component.BROKER or readiness.broker_id is None:
         return str(row.component)
-    return "master" if row.readiness.broker_id == MASTER_BROKER_ID else "slave"
+    if readiness.group is not None:
+        return "master" if readiness.group.master_address == row.address else "slave"
+    return "master" if readiness.broker_id == MASTER_BROKER_ID else "slave"
 
 
 def _rate(text: str | None) -> str:
@@ -199,11 +229,8 @@ def duration(ms: int) -> str:
 def nameservers_in(records: Sequence[PodRecord], resources: Resources) -> list[str]:
     """The addresses of the nameservers that the brokers among these resources register with."""
     groups = {group.name for group in resources.broker_groups}
-    return [
-        remoting_address(record)
-        for record in records
-        if record.component is Component.NAMESERVER and record.group in groups
-    ]
+    found = (address for record in records if record.group in groups for address in record.nameservers)
+    return list(dict.fromkeys(found))
 
 
 def next_steps(state: Path, resources: Resources, nameservers: Sequence[str], *, detached: bool) -> str:

@@ -18,7 +18,7 @@ from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.restart import Restarts
 from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.local.tasks import first, owned
-from epochmq_operator.render import Component, Pod
+from epochmq_operator.render import BrokerProbe, Component, Pod
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
@@ -59,6 +59,7 @@ class PodKeeper:
             phase=PodPhase.WAITING,
             since_ms=_now_ms(),
             log_offset=_size(state.log_path(pod.name)),
+            nameservers=list(pod.probe.nameservers) if isinstance(pod.probe, BrokerProbe) else [],
         )
         self.readiness = Readiness(False)
         self._state = state

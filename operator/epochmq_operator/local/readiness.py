@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochmq_operator.local.replica_groups import PROBE_TIMEOUT_MS, ReplicaGroup, leader_of, replica_group
 from epochmq_operator.render import BrokerProbe, ControllerProbe, NameserverProbe, Probe
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.transport import RemotingClient
-
-PROBE_TIMEOUT_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,16 @@ class ControllerFigures:
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """The answer. `reason` says what is not as it should be; `broker_id` is the one the broker is registered
-    under; `figures` are the broker's own runtime figures (RocketMQ's runtimeInfo), empty for others, and
-    `controller` is None for others."""
+    under (0: the master); `figures` are the broker's own runtime figures (RocketMQ's runtimeInfo), empty for
+    others; `group` is what the controllers say of the broker's group, None when there are none; `controller`
+    is None for others."""
 
     ready: bool
     reason: str = ""
     broker_id: int | None = None
     figures: dict[str, str] = field(default_factory=dict)
     controller: ControllerFigures | None = None
+    group: ReplicaGroup | None = None
 
 
 async def ask(client: RemotingClient, probe: Probe) -> Readiness:
@@ -70,7 +71,27 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         if broker_id is None:
             reason = f"not registered at {nameserver} as {probe.broker_name} of {probe.cluster}"
             return Readiness(False, reason, figures=figures)
-    return Readiness(True, broker_id=broker_id, figures=figures)
+    if not probe.controllers:
+        return Readiness(True, broker_id=broker_id, figures=figures)
+    try:
+        leader = await leader_of(client, probe.controllers)
+        group = await replica_group(client, leader, probe.broker_name)
+    except EpochMQError as error:
+        return Readiness(False, str(error), broker_id, figures)
+    reason = _not_in_sync(group, probe.address)
+    return Readiness(not reason, reason, broker_id, figures, group=group)
+
+
+def _not_in_sync(group: ReplicaGroup, address: str) -> str:
+    """What is missing until the group can lose another replica for this one; empty: nothing."""
+    if group.master_id is None:
+        return "the group has no master"
+    for replica in group.replicas:
+        if replica.address == address:
+            if not replica.alive:
+                return "its heartbeats do not reach the controllers"
+            return "" if replica.in_sync else f"not in the SyncStateSet {group.sync_state_set}"
+    return "the controllers do not know it"
 
 
 async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readiness:
@@ -82,7 +103,7 @@ async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readine
     leader = ext.get("controllerLeaderAddress")
     leads = ext.get("isLeader") == "true"
     role = "leader" if leads else "follower" if leader not in (None, probe.address) else "candidate"
-    figures = ControllerFigures(role, leader, _number(ext.get("term")), _number(ext.get("committedIndex")))
+    figures = ControllerFigures(role, leader, number(ext.get("term")), number(ext.get("committedIndex")))
     reason = ""
     if ext.get("group") != probe.group:
         reason = f"it is a controller of {ext.get('group')}"
@@ -96,7 +117,8 @@ async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readine
     return Readiness(not reason, reason, controller=figures)
 
 
-def _number(text: str | None) -> int | None:
+def number(text: str | None) -> int | None:
+    """A figure as a number, None when it is none."""
     try:
         return int(text or "")
     except ValueError:

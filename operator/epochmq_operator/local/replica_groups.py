@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from epochmq_operator.local.readiness import PROBE_TIMEOUT_MS
 from epochmq_protocol.bodies import BrokerReplicasInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.transport import RemotingClient
 
+PROBE_TIMEOUT_MS = 1000
 NAMES_AFTER, NAMES = "brokerNamesAfter", "brokerNames"
 """See `docs/controller.md`: a controller of ours lists its groups."""
 PAGES_MAX = 20
@@ -39,6 +41,31 @@ class ReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
     replicas: list[ReplicaOfController]
 
 
+async def leader_of(client: RemotingClient, controllers: Sequence[str]) -> str:
+    """The address of the controller that leads, by the first of these that answers. EpochMQError when none
+    does, or none leads."""
+    faults: list[str] = []
+    for address in controllers:
+        try:
+            answer = await _answer(client, address, request(RequestCode.CONTROLLER_GET_METADATA_INFO))
+        except EpochMQError as error:
+            faults.append(str(error))
+            continue
+        leader = (answer.ext or {}).get("controllerLeaderAddress")
+        if leader:
+            return leader
+        faults.append(f"{address} knows of no leader")
+    raise EpochMQError("no controller leads: " + ("; ".join(faults) or "there is none"))
+
+
+async def replica_group(client: RemotingClient, leader: str, broker_name: str) -> ReplicaGroup:
+    """One group that the leader at this address keeps. EpochMQError when it does not know it."""
+    found = await _asked(client, leader, [broker_name])
+    if not found:
+        raise EpochMQError(f"the controllers know of no group {broker_name}")
+    return found[0]
+
+
 async def replica_groups(client: RemotingClient, leader: str) -> list[ReplicaGroup]:
     """All groups that the leader at this address (host:port) keeps, by name, up to a bound. EpochMQError when
     it does not answer, or leads no more."""
@@ -54,10 +81,13 @@ async def replica_groups(client: RemotingClient, leader: str) -> list[ReplicaGro
         if not names:
             break
         after = names[-1]
-        question = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode(names))
-        body = from_json(BrokerReplicasInfo, (await _answer(client, leader, question)).body)
-        found += _groups(body)
+        found += await _asked(client, leader, names)
     return found
+
+
+async def _asked(client: RemotingClient, leader: str, names: list[str]) -> list[ReplicaGroup]:
+    question = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode(names))
+    return _groups(from_json(BrokerReplicasInfo, (await _answer(client, leader, question)).body))
 
 
 async def _answer(client: RemotingClient, leader: str, question: Command) -> Command:

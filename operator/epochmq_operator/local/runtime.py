@@ -27,7 +27,7 @@ from epochmq_operator.local.state import (
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.local.tasks import first, owned
-from epochmq_operator.render import controller_pod_name
+from epochmq_operator.render import broker_pod_name, controller_pod_name
 from epochmq_operator.resources import Group, Resources, show
 from epochmq_protocol.errors import EpochMQError
 
@@ -59,10 +59,10 @@ class Plan:
 def plan(running: Resources, wanted: Resources) -> Plan:
     """The wanted resources on top of the running ones: a group is replaced by one of its name, the others
     stay."""
-    before = {(group.kind, group.name): group for group in running.groups}
+    before = {(group.kind, group.name): group for group in running.documents}
     after = dict(before)
     changes: list[str] = []
-    for group in wanted.groups:
+    for group in wanted.documents:
         known = before.get((group.kind, group.name))
         after[group.kind, group.name] = group
         if known is None:
@@ -94,7 +94,7 @@ def one_namespace(resources: Resources) -> None:
     """The local runtime keeps pods by name alone. StateError when two groups of one name came from two
     namespaces, or are of two kinds."""
     seen: dict[str, Group] = {}
-    for group in resources.groups:
+    for group in resources.documents:
         other = seen.setdefault(group.name, group)
         namespaces = other.metadata.namespace, group.metadata.namespace
         if namespaces[0] != namespaces[1]:
@@ -111,13 +111,40 @@ def one_namespace(resources: Resources) -> None:
 def same_quorums(state: StateDirectory, resources: Resources) -> None:
     """StateError when controllers are to be more or fewer than those whose data is there: most of another
     number may know nothing of what was acknowledged."""
-    for group in resources.controller_groups:
+    for group in resources.quorums:
         count = state.controllers_with_data(group.name)
         if count is not None and count != group.spec.replicas:
             raise StateError(
                 f"ControllerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the "
                 f"data under {state.path / 'volumes'} is that of {count}, and their number cannot be changed "
                 f"yet (to begin anew, run down and remove {controller_pod_name(group.name, '*')} there)"
+            )
+
+
+def known_quorums(resources: Resources) -> None:
+    """StateError when a broker group names controllers that are not there."""
+    for group in resources.broker_groups:
+        try:
+            resources.quorum_of(group)
+        except KeyError:
+            raise StateError(
+                f"BrokerGroup {group.name}: spec.controllerGroup: {show(group.spec.controller_group)}, "
+                "expected the name of a ControllerGroup in these files, or of one that runs here"
+            ) from None
+
+
+def same_elections(state: StateDirectory, resources: Resources) -> None:
+    """StateError when a group's data was written under controllers and it is to run without, or the other way
+    round: which of the replicas has all of it, only the controllers know."""
+    for group in resources.broker_groups:
+        for controlled, pod in state.brokers_with_data(group.name):
+            if controlled == (group.controlled_by is not None):
+                continue
+            was, to_be = ("with", "without") if controlled else ("without", "with")
+            raise StateError(
+                f"BrokerGroup {group.name}: the data of {pod} under {state.path / 'volumes'} was written "
+                f"{was} controllers and cannot be used {to_be} them yet (to begin anew, run down and remove "
+                f"{broker_pod_name(group.name, '*')} there)"
             )
 
 

@@ -33,8 +33,16 @@ from pydantic import ValidationError
 
 from epochmq_operator.local.network import allocate
 from epochmq_operator.local.process import Process, is_alive
-from epochmq_operator.render import Component, Place, Pod, controller_pod_name, pods_of, render
-from epochmq_operator.resources import KINDS, Resources
+from epochmq_operator.render import (
+    Component,
+    Place,
+    Pod,
+    broker_pod_name,
+    controller_pod_name,
+    pods_of,
+    render,
+)
+from epochmq_operator.resources import KINDS, BrokerGroup, Resources
 from epochmq_protocol.errors import EpochMQError
 
 T = TypeVar("T")
@@ -65,7 +73,7 @@ class PodPhase(StrEnum):
 class PodRecord(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=False):
     """What the supervisor knows of a pod. `reason` says in words why it is in its phase; `failures` counts
     the ends since it last was ready; `since_ms` is when the phase began, `log_offset` where in its log the
-    output of the last process starts."""
+    output of the last process starts; `nameservers` are those that a broker registers with."""
 
     pod: str
     group: str
@@ -78,6 +86,7 @@ class PodRecord(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Fals
     failures: int = 0
     since_ms: int = 0
     log_offset: int = 0
+    nameservers: list[str] = []
 
 
 class PodsFile(msgspec.Struct, kw_only=True):
@@ -144,6 +153,15 @@ class StateDirectory:
         supervisor makes the volumes of all before it starts the first."""
         found = list((self.absolute / "volumes").glob(controller_pod_name(group, "[0-9]")))
         return len(found) if any(any(volume.glob("*/*")) for volume in found) else None
+
+    def brokers_with_data(self, group: str) -> list[tuple[bool, str]]:
+        """(Was it under controllers?, pod) of each broker of a group of this name that left a log here."""
+        found = sorted((self.absolute / "volumes").glob(broker_pod_name(group, "[0-9]")))
+        return [
+            ((store / "brokerIdentity").exists(), pod.name)
+            for pod in found
+            if any((store := pod / "store").glob("commitlog/*"))
+        ]
 
     def place(self, pod: str, address: str, volumes: tuple[str, ...]) -> Place:
         """Where a pod will be."""
@@ -269,9 +287,7 @@ class StateDirectory:
 
 def documents_of(resources: Resources) -> list[dict[str, Any]]:
     """The documents that load to these resources, defaults filled in."""
-    return [
-        group.model_dump(by_alias=True) for group in (*resources.broker_groups, *resources.controller_groups)
-    ]
+    return [group.model_dump(by_alias=True) for group in resources.documents]
 
 
 def digest_of(resources: Resources) -> str:
@@ -289,11 +305,12 @@ def render_all(state: StateDirectory, resources: Resources, network: NetworkFile
     """Every pod of the resources, placed in this directory and network."""
     pods: list[Pod] = []
     for group in resources.groups:
+        quorum = resources.quorum_of(group) if isinstance(group, BrokerGroup) else None
         places = {
             identity.name: state.place(identity.name, network.addresses[identity.name], identity.volumes)
-            for identity in pods_of(group)
+            for identity in (*pods_of(group), *(pods_of(quorum) if quorum is not None else ()))
         }
-        pods += render(group, places)
+        pods += render(group, places, quorum)
     return tuple(pods)
 
 

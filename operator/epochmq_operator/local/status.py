@@ -12,10 +12,10 @@ from enum import StrEnum
 import msgspec
 
 from epochmq_operator.local.process import is_alive
-from epochmq_operator.local.readiness import Readiness, ask
+from epochmq_operator.local.readiness import Readiness, ask, number
 from epochmq_operator.local.replica_groups import ReplicaGroup, replica_groups
 from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory, render_all
-from epochmq_operator.render import MASTER_BROKER_ID, Component, Pod
+from epochmq_operator.render import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.transport import RemotingClient
@@ -45,11 +45,17 @@ class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
-    """A broker. `admin_address` is null: this version has no sidecar. `role` is null while it is not
-    known."""
+    """A broker. `broker_id` is the one that the controllers gave it for good, which SyncStateSets are made
+    of; null while it is not known, 0 without controllers. `role` is null while it is not known. `epoch` is
+    that of the end of its log, null without epochs; `max_offset` is where its log ends, `confirm_offset` up
+    to where all in the SyncStateSet have it. `admin_address` is null: this version has no sidecar."""
 
-    broker_id: int
+    broker_id: int | None
     role: str | None
+    in_sync: bool
+    epoch: int | None
+    max_offset: int | None
+    confirm_offset: int | None
     ha_address: str
     admin_address: str | None = None
 
@@ -80,11 +86,13 @@ class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """A group. Without controllers there are no epochs and no SyncStateSet: null, and empty."""
+    """A group. Without controllers there are no epochs and no SyncStateSet: null, and empty. They are so too
+    while no controller answers."""
 
     name: str
     broker_name: str
     cluster: str
+    controller_group: str | None
     phase: GroupPhase
     nameservers: list[str]
     master_epoch: int | None = None
@@ -138,8 +146,14 @@ class Observation:
         return cls(Resources(), [], {})
 
     def of(self, group: BrokerGroup | ControllerGroup) -> list[Observed]:
-        """A group's pods."""
-        return [o for o in self.pods if o.pod.group == group.name]
+        """A group's pods. Controllers that belong to a broker group bear its name."""
+        names = {identity.name for identity in pods_of(group)}
+        return [o for o in self.pods if o.pod.name in names]
+
+    def kept(self, group: BrokerGroup) -> ReplicaGroup | None:
+        """What the controllers say of a group; None when there are none, or none answers."""
+        found = self.replica_groups.get(group.controlled_by or "", [])
+        return next((one for one in found if one.broker_name == group.broker_name), None)
 
 
 async def observe(state: StateDirectory) -> Observation:
@@ -159,7 +173,7 @@ async def observe(state: StateDirectory) -> Observation:
             # Whatever answers at a pod's address while the pod has no process is not the pod.
             readiness = answer if alive else Readiness(False, "no process")
             observed.append(Observed(pod=pod, record=record, alive=alive, readiness=readiness))
-        leaders = [found for group in resources.controller_groups if (found := leader_of(group, observed))]
+        leaders = [found for group in resources.quorums if (found := leader_of(group, observed))]
         kept = await asyncio.gather(*(_kept(client, leader.pod) for leader in leaders))
     finally:
         await client.close()
@@ -195,8 +209,8 @@ def report(state: StateDirectory, seen: Observation) -> Status:
         nameservers=nameservers_of(seen.pods),
         nameserver_pods=[_pod(o, "data") for o in seen.pods if o.pod.component is Component.NAMESERVER],
         controllers=[_controller(o) for o in seen.pods if o.pod.component is Component.CONTROLLER],
-        controller_groups=[controllers(group, seen) for group in seen.resources.controller_groups],
-        broker_groups=[_group(group, seen.of(group)) for group in seen.resources.broker_groups],
+        controller_groups=[controllers(group, seen) for group in seen.resources.quorums],
+        broker_groups=[_group(group, seen) for group in seen.resources.broker_groups],
     )
 
 
@@ -239,14 +253,21 @@ def _controller(o: Observed) -> ControllerStatus:
     )
 
 
-def _group(group: BrokerGroup, observed: list[Observed]) -> BrokerGroupStatus:
+def _group(group: BrokerGroup, seen: Observation) -> BrokerGroupStatus:
+    observed, kept = seen.of(group), seen.kept(group)
+    brokers = [o for o in observed if o.pod.component is Component.BROKER]
     return BrokerGroupStatus(
         name=group.name,
         broker_name=group.broker_name,
         cluster=group.spec.cluster,
+        controller_group=group.controlled_by,
         phase=_phase(observed),
-        nameservers=[o.pod.port("remoting") for o in observed if o.pod.component is Component.NAMESERVER],
-        replicas=[_replica(o) for o in observed if o.pod.component is Component.BROKER],
+        nameservers=list(brokers[0].pod.probe.nameservers)
+        if brokers and isinstance(brokers[0].pod.probe, BrokerProbe)
+        else [],
+        master_epoch=kept.master_epoch if kept else None,
+        sync_state_set=kept.sync_state_set if kept else [],
+        replicas=[replica_of(group, o, kept) for o in brokers],
     )
 
 
@@ -262,14 +283,28 @@ def _phase(observed: list[Observed]) -> GroupPhase:
     return GroupPhase.DEGRADED
 
 
-def _replica(o: Observed) -> ReplicaStatus:
-    # Without controllers the only replica is the master, and its id does not change.
-    broker_id = MASTER_BROKER_ID if o.readiness.broker_id is None else o.readiness.broker_id
-    role = "master" if broker_id == MASTER_BROKER_ID else "slave"
+def replica_of(group: BrokerGroup, o: Observed, kept: ReplicaGroup | None) -> ReplicaStatus:
+    """One replica, by what it says itself and what the controllers say of it."""
+    address, figures = o.pod.port("remoting"), o.readiness.figures
+    registered = o.readiness.broker_id
+    if group.controlled_by is None:
+        # The only replica is the master, and its id does not change.
+        broker_id: int | None = MASTER_BROKER_ID if registered is None else registered
+        in_sync = o.readiness.ready
+    else:
+        known = next((one for one in kept.replicas if one.address == address), None) if kept else None
+        broker_id = known.broker_id if known else None
+        in_sync = known is not None and known.in_sync and known.alive
+    leads = registered == MASTER_BROKER_ID if kept is None else kept.master_id == broker_id
+    role = None if registered is None else "master" if leads else "slave"
     return ReplicaStatus(
         **msgspec.structs.asdict(_pod(o, "store")),
         broker_id=broker_id,
-        role=role if o.readiness.ready else None,
+        role=role,
+        in_sync=in_sync,
+        epoch=number(figures.get("epoch")),
+        max_offset=number(figures.get("commitLogMaxOffset")),
+        confirm_offset=number(figures.get("confirmOffset")),
         ha_address=o.pod.port("ha"),
     )
 

@@ -163,8 +163,7 @@ class Supervisor:
                 del self._keepers[keeper.pod.name]
 
     async def _turn(self, keeper: PodKeeper) -> None:
-        """Returns when the pods of the group that come before this one are ready, at the latest after a
-        while."""
+        """Returns when the pods that this one depends on are ready, at the latest after a while."""
         before = WAITS_FOR[keeper.pod.component]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TURN_MAX_S):
@@ -177,7 +176,7 @@ class Supervisor:
         return [
             other.pod.name
             for other, _ in self._keepers.values()
-            if other.pod.group == keeper.pod.group
+            if other.pod.group in (keeper.pod.group, keeper.pod.controlled_by)
             and other.pod.component in before
             and other.record.phase is not PodPhase.READY
         ]

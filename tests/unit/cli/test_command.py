@@ -156,9 +156,16 @@ def test_a_state_directory_that_is_damaged_is_said(tmp_path: Path) -> None:
 
 
 def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
-    def pod(group: str, component: str) -> dict[str, str]:
+    def pod(group: str, component: str) -> dict[str, object]:
         name = f"{group}-{component}-0"
-        return {"pod": name, "group": group, "component": component, "address": group, "phase": "Ready"}
+        nameservers = [f"{group}:9876"] if component == "broker" else []
+        return {
+            "pod": name,
+            "group": group,
+            "component": component,
+            "phase": "Ready",
+            "nameservers": nameservers,
+        }
 
     pods = [pod("quorum", "nameserver"), pod("quorum", "controller")]
     (tmp_path / "pods.json").write_text(json.dumps({"pods": pods}))

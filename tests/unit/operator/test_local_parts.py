@@ -19,8 +19,22 @@ from epochmq_operator.local import network
 from epochmq_operator.local.network import NetworkError, allocate, candidates
 from epochmq_operator.local.process import Process, current, identify, is_alive, send_signal
 from epochmq_operator.local.restart import DELAY_FIRST_S, DELAY_MAX_S, STEADY_AFTER_S, Restarts
-from epochmq_operator.local.runtime import differences, one_namespace, plan, same_quorums
-from epochmq_operator.local.state import NetworkFile, StateDirectory, StateError, digest_of
+from epochmq_operator.local.runtime import (
+    differences,
+    known_quorums,
+    one_namespace,
+    plan,
+    same_elections,
+    same_quorums,
+)
+from epochmq_operator.local.state import (
+    NetworkFile,
+    StateDirectory,
+    StateError,
+    addresses_for,
+    digest_of,
+    render_all,
+)
 from epochmq_operator.local.supervisor import rotate
 from epochmq_operator.render import Component, NameserverProbe, Pod, Port
 from epochmq_operator.resources import Resources, load
@@ -345,3 +359,54 @@ def test_another_number_of_controllers_is_refused_only_where_their_data_is(tmp_p
             StateError, match=f"ControllerGroup q: spec.replicas: {count}, expected 3: the data"
         ):
             same_quorums(state, quorum(count))
+
+
+GROUP_OF_SEVERAL = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: a}
+spec: {replicas: 3%s}
+"""
+
+
+def test_controllers_of_a_groups_own_are_run_with_it_and_not_kept_as_a_document(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    resources = load([("f", GROUP_OF_SEVERAL % "")])
+    state.write_resources(resources)
+    assert state.resources() == resources
+    placed = addresses_for(resources, NetworkFile(network="127.9.9", addresses={}))
+    pods = render_all(state, resources, placed)
+    assert [pod.name for pod in pods] == [
+        *(f"a-controller-{n}" for n in range(3)),
+        *(f"a-broker-{n}" for n in range(3)),
+    ]
+    one = plan(resources, group("a"))
+    assert one.changes == ("a: spec.replicas: 3 → 1",)
+    assert [found.kind for found in one.merged.groups] == ["BrokerGroup"]
+
+
+def test_controllers_that_a_group_names_must_be_there() -> None:
+    named = load([("f", GROUP_OF_SEVERAL % ", controllerGroup: q")])
+    with pytest.raises(StateError, match=r'BrokerGroup a: spec\.controllerGroup: "q", expected'):
+        known_quorums(named)
+    known_quorums(plan(quorum(3), named).merged)
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_data_written_with_controllers_is_not_used_without_nor_the_other_way_round(
+    tmp_path: Path, controlled: bool
+) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    with_controllers, without = load([("f", GROUP_OF_SEVERAL % "")]), group("a")
+    store = state.volume_path("a-broker-1", "store")
+    (store / "commitlog").mkdir(parents=True)
+    for resources in (with_controllers, without):
+        same_elections(state, resources)
+    (store / "commitlog" / "00000000000000000000").touch()
+    if controlled:
+        (store / "brokerIdentity").write_text("c#a#2")
+    same_elections(state, with_controllers if controlled else without)
+    with pytest.raises(StateError, match=r"BrokerGroup a: the data of a-broker-1 under .* was written with"):
+        same_elections(state, without if controlled else with_controllers)

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 
-from epochmq_operator.render import WAITS_FOR, Component, Place, Pod, pods_of, render
+from epochmq_operator.render import WAITS_FOR, BrokerProbe, Component, Place, Pod, pods_of, render
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group, load
 from epochmq_protocol import properties
 
@@ -29,7 +29,7 @@ def controllers_of(text: str) -> ControllerGroup:
     return group
 
 
-def places_for(group: Group) -> dict[str, Place]:
+def places_for(*groups: Group) -> dict[str, Place]:
     return {
         identity.name: Place(
             address=f"127.200.1.{number}",
@@ -37,12 +37,14 @@ def places_for(group: Group) -> dict[str, Place]:
             config_directory=f"/run/{identity.name}",
             volumes={volume: f"/volumes/{identity.name}/{volume}" for volume in identity.volumes},
         )
-        for number, identity in enumerate(pods_of(group), 1)
+        for number, identity in enumerate((one for group in groups for one in pods_of(group)), 1)
     }
 
 
-def rendered(group: Group) -> tuple[Pod, ...]:
-    return render(group, places_for(group))
+def rendered(group: Group, quorum: ControllerGroup | None = None) -> tuple[Pod, ...]:
+    if quorum is None and isinstance(group, BrokerGroup):
+        quorum = group.own_controllers
+    return render(group, places_for(group, *([quorum] if quorum is not None else [])), quorum)
 
 
 FULL = """\
@@ -86,7 +88,7 @@ spec:
     ids=["orders", "full", "controllers", "apart"],
 )
 def test_the_pods_of_a_group_are_those_of_the_golden_file(name: str, text: str) -> None:
-    (group,) = load([(name, text)]).groups
+    (group,) = load([(name, text)]).documents
     pods = [dataclasses.asdict(pod) for pod in rendered(group)]
     for file in (file for pod in pods for file in pod["config_files"]):
         file["text"] = file["text"].splitlines()
@@ -123,6 +125,47 @@ def test_each_controller_knows_all_and_has_an_address_and_a_volume_of_its_own(
 
 def test_only_brokers_wait_for_others_for_a_controller_is_ready_with_a_quorum_alone() -> None:
     assert [component for component, others in WAITS_FOR.items() if others] == [Component.BROKER]
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_brokers_know_every_controller_and_every_nameserver_of_their_quorum(embedded: bool) -> None:
+    group = group_of(FULL.replace("replicas: 1", "replicas: 2\n  controllerGroup: eu"))
+    text = APART.replace("replicas: 1", "replicas: 3").replace("false", str(embedded).lower())
+    quorum = controllers_of(text)
+    pods = rendered(group, quorum)
+    assert [pod.name for pod in pods] == ["eu-orders-broker-0", "eu-orders-broker-1"]
+    places = places_for(group, quorum)
+    names = [f"eu-{'controller' if embedded else 'nameserver'}-{n}" for n in range(3)]
+    nameservers = tuple(f"{places[name].address}:9876" for name in names)
+    controllers = tuple(f"{places[f'eu-controller-{n}'].address}:9878" for n in range(3))
+    for pod in pods:
+        assert (pod.group, pod.controlled_by) == ("eu-orders", "eu")
+        assert pod.probe == BrokerProbe(pod.port("remoting"), "Shop", "Orders_EU", nameservers, controllers)
+        read = properties.parse(pod.config_files[0].text)
+        assert read["namesrvAddr"] == ";".join(nameservers)
+        assert read["controllerAddr"] == ";".join(controllers)
+        assert read["enableControllerMode"] == "true"
+        assert read["allAckInSyncStateSet"] == "true"
+        assert not {"brokerId", "brokerRole"} & read.keys()
+
+
+def test_what_the_spec_says_of_replication_counts_more_than_our_defaults() -> None:
+    group = group_of(
+        FULL.replace("replicas: 1", "replicas: 3").replace(
+            "deleteWhen", "allAckInSyncStateSet: false\n    inSyncReplicas: 2\n    deleteWhen"
+        )
+    )
+    text = rendered(group)[0].config_files[0].text
+    assert text.count("allAckInSyncStateSet") == 1
+    assert properties.parse(text)["allAckInSyncStateSet"] == "false"
+
+
+def test_more_replicas_restart_none_of_those_that_are_there() -> None:
+    three, four = (group_of(FULL.replace("replicas: 1", f"replicas: {n}")) for n in (3, 4))
+    quorum = three.own_controllers
+    assert quorum is not None
+    places = places_for(four, quorum)
+    assert render(four, places, quorum)[:3] == render(three, places, quorum)
 
 
 def test_rendering_is_the_same_whatever_the_order_of_the_keys() -> None:

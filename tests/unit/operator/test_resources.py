@@ -10,7 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, ResourceError, load, show
+from epochmq_operator.resources import (
+    BrokerGroup,
+    ControllerGroup,
+    ResourceError,
+    Resources,
+    load,
+    show,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: orders}\n"
@@ -39,7 +46,31 @@ def test_three_lines_of_spec_are_enough() -> None:
 def test_the_example_loads() -> None:
     path = ROOT / "examples" / "orders.yaml"
     (group,) = load([(str(path), path.read_text())]).broker_groups
-    assert (group.name, group.spec.replicas) == ("orders", 1)
+    assert (group.name, group.spec.replicas, group.controlled_by) == ("orders", 3, "orders")
+
+
+def test_a_group_of_several_replicas_has_controllers_of_its_own_unless_it_names_some() -> None:
+    alone, several, named = (
+        load([("f", HEAD + f"spec: {spec}\n")])
+        for spec in ("{replicas: 1}", "{replicas: 2}", "{replicas: 1, controllerGroup: quorum}")
+    )
+    assert [resources.broker_groups[0].controlled_by for resources in (alone, several, named)] == [
+        None,
+        "orders",
+        "quorum",
+    ]
+    assert alone.groups == alone.broker_groups
+    assert alone.quorum_of(alone.broker_groups[0]) is None
+    (own,) = several.quorums
+    assert (own.name, own.spec.replicas, own.spec.nameserver.embedded) == ("orders", 3, True)
+    assert several.groups == (own, *several.broker_groups)
+    assert several.documents == several.broker_groups
+    assert several.quorum_of(several.broker_groups[0]) == own
+    with pytest.raises(KeyError):
+        named.quorum_of(named.broker_groups[0])
+    (quorum,) = load([("f", CONTROLLERS.replace("orders", "quorum"))]).controller_groups
+    both = Resources(named.broker_groups, (quorum,))
+    assert both.quorum_of(both.broker_groups[0]) == quorum
 
 
 def test_a_file_holds_any_number_of_documents_and_the_order_is_kept() -> None:
@@ -71,18 +102,14 @@ def test_a_loaded_group_dumps_to_what_loads_again() -> None:
     assert BrokerGroup.model_validate(group.model_dump(by_alias=True)) == group
 
 
-WHOLE = "expected a whole number of at least 1"
+WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
     ('replicas: "1"', f'5: spec.replicas: "1", {WHOLE}'),
     ("replicas: 0", f"5: spec.replicas: 0, {WHOLE}"),
     ("replicas: true", f"5: spec.replicas: true, {WHOLE}"),
-    (
-        "replicas: 3",
-        "5: spec.replicas: 3, expected 1: more than one replica needs brokers under controllers, which is "
-        "not there yet",
-    ),
+    ("replicas: 10", f"5: spec.replicas: 10, {WHOLE}"),
     (
         "replica: 1",
         f"4: spec.replicas: missing, {WHOLE}",
@@ -96,10 +123,9 @@ SPEC_FAULTS = [
     *(
         (
             f"replicas: 1\n  controllerGroup: {value}",
-            f"6: spec.controllerGroup: {value}, expected no such field: brokers under controllers are not "
-            "there yet",
+            f"6: spec.controllerGroup: {value}, expected the name of a ControllerGroup",
         )
-        for value in ('"controllers"', "7")
+        for value in ('"A B"', "7")
     ),
     (
         "replicas: 1\n  brokerName: a b",
