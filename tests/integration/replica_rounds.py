@@ -1,0 +1,317 @@
+"""Kill -9 and SIGSTOP of any process of a replica group while producers send, and the account of what the
+group owes afterwards.
+
+Producers try every broker, also those that are not master, so that two masters at a time would be seen. A
+send without an answer is indeterminate: it may be stored once, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from epochmq_protocol.message import MessageExt, decode_records
+from tests.support.process import wait_until
+from tests.support.remoting import call, frame, read_frame, split_address
+from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+
+SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_EPOCH_CACHE = 310, 11, 1007
+SUCCESS, PULL_NOT_FOUND = 0, 19
+TOPIC = "orders"
+QUEUES = 4
+ANSWER_S = 2.0
+PAUSE_S = 0.02
+STRAY = 20
+"""One send of so many goes to a broker chosen by chance."""
+SAFE = {
+    "allAckInSyncStateSet": True,
+    "minInSyncReplicas": 2,
+    "registerNameServerPeriod": 10_000,
+    "haMaxTimeSlaveNotCatchup": 2000,
+    "checkSyncStateSetPeriod": 500,
+    "controllerHeartBeatTimeoutMills": 3000,
+}
+
+
+@dataclass(frozen=True)
+class Ack:
+    """An acknowledged message: where it was said to be, and between which moments that was decided."""
+
+    body: bytes
+    queue_id: int
+    queue_offset: int
+    position: int
+    sent_s: float
+    acked_s: float
+    address: str
+
+
+class Producer(threading.Thread):
+    """Sends to one queue, one message after another, whoever takes it."""
+
+    def __init__(self, queue_id: int, addresses: list[str], seed: int) -> None:
+        super().__init__(name=f"producer-{queue_id}", daemon=True)
+        self.acks: list[Ack] = []
+        self.sent = 0
+        self.fault: BaseException | None = None
+        self.queue_id = queue_id
+        self._addresses = addresses
+        self._random = random.Random(seed * 100 + queue_id)
+        self._sockets: dict[str, socket.socket] = {}
+        self._over = threading.Event()
+
+    def finish(self) -> None:
+        """Sends no more; waits for the end."""
+        self._over.set()
+        self.join(30)
+        assert not self.is_alive()
+        assert self.fault is None, self.fault
+
+    def run(self) -> None:
+        try:
+            target = self._random.choice(self._addresses)
+            while not self._over.is_set():
+                stray = self._random.randrange(STRAY) == 0
+                address = self._random.choice(self._addresses) if stray else target
+                if not self._send(address) and not stray:
+                    self._over.wait(PAUSE_S)
+                    target = self._random.choice(self._addresses)
+        except BaseException as error:
+            self.fault = error
+        finally:
+            for one in self._sockets.values():
+                one.close()
+
+    def _send(self, address: str) -> bool:
+        """Whether it was acknowledged."""
+        self.sent += 1
+        body = b"%d-%d-" % (self.queue_id, self.sent) + b"x" * self._random.randrange(1000)
+        key = f"{self.queue_id:08X}{self.sent:024X}"
+        ext = {
+            "a": "producers", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(self.queue_id), "f": "0",
+            "g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02",
+            "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        sent_s = time.monotonic()
+        try:
+            connection = self._sockets.get(address)
+            if connection is None:
+                connection = socket.create_connection(split_address(address), timeout=ANSWER_S)
+                self._sockets[address] = connection
+            connection.sendall(frame(SEND_MESSAGE_V2, ext, body, opaque=self.sent))
+            header, _ = read_frame(connection)
+        except OSError:
+            lost = self._sockets.pop(address, None)
+            if lost is not None:
+                lost.close()
+            return False
+        acked_s = time.monotonic()
+        assert header["opaque"] == self.sent
+        if header["code"] != SUCCESS:
+            return False
+        found = header["extFields"]
+        self.acks.append(
+            Ack(
+                body,
+                self.queue_id,
+                int(found["queueOffset"]),
+                int(found["msgId"][16:32], 16),
+                sent_s,
+                acked_s,
+                address,
+            )
+        )
+        return True
+
+
+@dataclass
+class Round:
+    """What one trouble was, and when."""
+
+    what: str
+    began_s: float
+    ended_s: float
+
+
+@dataclass
+class ReplicaRounds:
+    """Three brokers under three controllers. `with ReplicaRounds(…) as rounds: rounds.run(60)`."""
+
+    directory: Path
+    seed: int
+    octet: int = 72
+    troubles: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.group = ReplicaGroup(
+            self.directory, [our_controller] * 3, [our_broker] * 3, broker=SAFE, octet=self.octet
+        )
+        addresses = [member.address for member in self.group.brokers]
+        self.producers = [Producer(queue, addresses, self.seed) for queue in range(QUEUES)]
+
+    def __enter__(self) -> Self:
+        self.group.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self.group.members:
+            member.process.signal(signal.SIGCONT)
+        if error is not None:
+            error.add_note(self.story())
+            error.add_note(self.group.logs(8000))
+        self.group.kill()
+
+    # Trouble ------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Trouble for so long, then the account."""
+        for producer in self.producers:
+            producer.start()
+        wait_until(lambda: all(one.acks for one in self.producers), what="every producer was acknowledged")
+        over = time.monotonic() + seconds
+        while time.monotonic() < over:
+            before = sum(len(one.acks) for one in self.producers)
+            self._trouble()
+            # Not worse than a minority at a time: the group gets to its feet again in between.
+            self.group.wait_in_sync(3)
+            wait_until(lambda floor=before: self._acks() > floor, what="messages are acknowledged again")  # type: ignore[misc]
+        for producer in self.producers:
+            producer.finish()
+        self.check()
+
+    def _acks(self) -> int:
+        return sum(len(one.acks) for one in self.producers)
+
+    def _trouble(self) -> None:
+        """One trouble, or two at once: one for a broker, one for a controller."""
+        began_s = time.monotonic()
+        kinds = self.random.choice((("broker",), ("broker",), ("controller",), ("broker", "controller")))
+        undo: list[Callable[[], None]] = []
+        names = []
+        for kind in kinds:
+            victim = self._victim(kind)
+            how = self.random.choice(("kill", "stop"))
+            names.append(f"{how} {victim.name}")
+            if how == "kill":
+                victim.process.kill()
+                undo.append(victim.start)
+            else:
+                victim.process.signal(signal.SIGSTOP)
+                undo.append(partial(victim.process.signal, signal.SIGCONT))
+        time.sleep(self.random.uniform(0.1, 3.5))
+        for one in undo:
+            one()
+        self.troubles.append(Round(" and ".join(names), began_s, time.monotonic()))
+
+    def _victim(self, kind: str) -> Member:
+        """Whoever leads, more often than not."""
+        members = self.group.brokers if kind == "broker" else self.group.controllers
+        leads = self.group.master() if kind == "broker" else self.group.leader()
+        return leads if leads is not None and self.random.random() < 0.6 else self.random.choice(members)
+
+    # The account --------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What was acknowledged is there, where it was said to be; queues are dense; at most one master
+        acknowledged at a time; all replicas are equal."""
+        self.group.wait_in_sync(3)
+        wait_until(
+            lambda: len({max_offset(one) for one in self.group.brokers}) == 1, what="all logs end equally"
+        )
+        master = self.group.wait_master()
+        for producer in self.producers:
+            stored = read_queue(master, producer.queue_id)
+            bodies = [record.body for record in stored]
+            assert [record.queue_offset for record in stored] == list(range(len(stored)))
+            assert len(set(bodies)) == len(bodies), "a message is stored twice"
+            for ack in producer.acks:
+                assert ack.queue_offset < len(bodies), f"lost: {ack}"
+                assert bodies[ack.queue_offset] == ack.body, f"lost: {ack}"
+                assert stored[ack.queue_offset].physical_offset == ack.position, ack
+        self._check_masters(master)
+        logs = {member.name: log_of(member) for member in self.group.brokers}
+        assert len(set(logs.values())) == 1, {name: len(data) for name, data in logs.items()}
+        assert len({epochs_of(member) for member in self.group.brokers}) == 1
+
+    def _check_masters(self, master: Member) -> None:
+        """No message that was sent after one of a newer epoch was acknowledged is of an older epoch."""
+        body = json.loads(call(master.address, GET_BROKER_EPOCH_CACHE).body)
+        starts = [(entry["startOffset"], entry["epoch"]) for entry in body["epochList"]]
+        acks = sorted((ack for one in self.producers for ack in one.acks), key=lambda ack: ack.position)
+        earliest_s = float("inf")
+        for start, epoch in reversed(starts):
+            of_epoch = [ack for ack in acks if ack.position >= start]
+            acks = [ack for ack in acks if ack.position < start]
+            for ack in of_epoch:
+                assert ack.sent_s < earliest_s, f"epoch {epoch} wrote after a newer one had: {ack}"
+            assert len({ack.address for ack in of_epoch}) <= 1, f"epoch {epoch} had two masters"
+            earliest_s = min([earliest_s, *(ack.acked_s for ack in of_epoch)])
+
+    def longest_silence_s(self) -> float:
+        """The longest time without an acknowledgement."""
+        moments = sorted(ack.acked_s for one in self.producers for ack in one.acks)
+        return max(after - before for before, after in itertools.pairwise(moments))
+
+    def story(self) -> str:
+        """What happened, and how long nothing was acknowledged after each trouble began."""
+        moments = sorted(ack.acked_s for one in self.producers for ack in one.acks)
+        lines = [
+            f"seed {self.seed}: {len(moments)} acknowledged of {sum(one.sent for one in self.producers)}"
+        ]
+        for one in self.troubles:
+            ends = [*(moment for moment in moments if one.began_s <= moment), float("inf")]
+            gaps = [b - a for a, b in zip([one.began_s, *ends], ends, strict=False) if a < one.ended_s + 1]
+            lines.append(f"{one.what} for {one.ended_s - one.began_s:.1f} s: silence {max(gaps):.2f} s")
+        return "\n".join(lines)
+
+
+def read_queue(member: Member, queue_id: int) -> list[MessageExt]:
+    """Every message of a queue, as consumers get them."""
+    found: list[MessageExt] = []
+    while True:
+        ext = {
+            "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue_id),
+            "queueOffset": str(len(found)), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
+            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+        }  # fmt: skip
+        answer = call(member.address, PULL_MESSAGE, ext)
+        if answer.code == PULL_NOT_FOUND:
+            return found
+        assert answer.code == SUCCESS, answer
+        found += decode_records(answer.body)
+
+
+def max_offset(member: Member) -> int:
+    """The end of its log; -1 while it does not say."""
+    with contextlib.suppress(OSError):
+        return int(json.loads(call(member.address, GET_BROKER_EPOCH_CACHE).body)["maxOffset"])
+    return -1
+
+
+def log_of(member: Member) -> bytes:
+    """The log's bytes."""
+    end = max_offset(member)
+    data = bytearray()
+    for path in sorted((member.config.parent / "store" / "commitlog").iterdir()):
+        data += path.read_bytes()[: max(end - int(path.name), 0)]
+    return bytes(data)
+
+
+def epochs_of(member: Member) -> str:
+    """The epoch file."""
+    return (member.config.parent / "store" / "epochFileCheckpoint").read_text()

@@ -1,0 +1,27 @@
+"""A replica group in trouble, as real processes; see `replica_rounds`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.replica_rounds import ReplicaRounds
+
+ROUND_S = 40
+SOAK_S = 1200
+
+
+def test_a_minute_of_trouble_loses_nothing_and_never_has_two_masters(tmp_path: Path) -> None:
+    with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
+        rounds.run(ROUND_S)
+        print(rounds.story())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_S + 600)
+def test_twenty_minutes_of_trouble(tmp_path: Path) -> None:
+    with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
+        rounds.run(SOAK_S)
+        print(rounds.story())
