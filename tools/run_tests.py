@@ -1,62 +1,115 @@
-"""Runs the parts of the test suite one after another, with a line of progress for each: `test` is what
-continuous integration runs, `soak` the long rounds. All parts run; those that failed are named at the end."""
+"""Runs the parts of the test suite, with a line of progress for each: `test` is what continuous integration
+runs, two parts side by side, because most of them wait for processes half of the time; `soak` the long
+rounds, one after another. All parts run; what a part printed follows when it ends, and those that failed are
+named last."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-
-LINT = [
-    ("ruff", [str(BIN / "ruff"), "check", "."]),
-    ("format", [str(BIN / "ruff"), "format", "--check", "."]),
-    ("arrows between rooms", [str(BIN / "lint-imports")]),
-    ("purity", [sys.executable, "tools/purity.py"]),
-    ("types", [str(BIN / "mypy")]),
-]
-
-
-def pytest(folder: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", f"tests/{folder}", *options]
-
-
-TEST = [
-    *LINT,
-    ("unit tests", pytest("unit", "-m", "not soak")),
-    ("simulation: seeded faults", pytest("simulation", "-m", "not soak")),
-    ("integration: real processes", pytest("integration", "-m", "not soak")),
-    ("interop: Java and C++ peers", pytest("interop", "-m", "not soak")),
-]
-SOAK = [
-    ("soak: unit", pytest("unit", "-m", "soak", "--timeout=7200")),
-    ("soak: simulation", pytest("simulation", "-m", "soak", "--timeout=7200")),
-    ("soak: integration", pytest("integration", "-m", "soak", "--timeout=7200")),
-    ("soak: interop", pytest("interop", "-m", "soak", "--timeout=7200")),
-]
+LANES = 2
 NO_TESTS_COLLECTED = 5
 
 
-def main() -> int:
-    parts = {"test": TEST, "soak": SOAK}[sys.argv[1]]
-    failed = []
-    for number, (name, command) in enumerate(parts, 1):
-        print(f"[{number}/{len(parts)}] {name} …", flush=True)
+class Part(NamedTuple):
+    """One command of the suite."""
+
+    name: str
+    command: list[str]
+
+
+INTEROP = ROOT / "tests" / "interop"
+REPLICAS = ("test_controller", "test_dledger", "test_replica", "test_slave", "test_store")
+"""How the files of `tests/interop` begin in which brokers, controllers and stores meet; in all others clients
+do."""
+
+
+def interop(*, replicas: bool) -> list[str]:
+    """One of the two halves of `tests/interop`."""
+    files = sorted(path for path in INTEROP.glob("test_*.py") if path.name.startswith(REPLICAS) == replicas)
+    return [str(path.relative_to(ROOT)) for path in files]
+
+
+def pytest(name: str, *paths: str) -> Part:
+    """A part that pytest runs, of the short tests."""
+    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths])
+
+
+def soak(folder: str) -> Part:
+    """The long rounds of a folder."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "--timeout=7200", f"tests/{folder}"]
+    return Part(f"soak: {folder}", command)
+
+
+# The longest first, so that both lanes end together.
+TEST = [
+    Part("ruff", [str(BIN / "ruff"), "check", "."]),
+    Part("format", [str(BIN / "ruff"), "format", "--check", "."]),
+    Part("arrows between rooms", [str(BIN / "lint-imports")]),
+    Part("purity", [sys.executable, "tools/purity.py"]),
+    Part("types", [str(BIN / "mypy")]),
+    pytest("integration: real processes", "tests/integration"),
+    pytest("interop: brokers, controllers, stores", *interop(replicas=True)),
+    pytest("interop: clients and tools", *interop(replicas=False)),
+    pytest("simulation: seeded faults", "tests/simulation"),
+    pytest("unit tests", "tests/unit"),
+]
+SOAK = [soak(folder) for folder in ("unit", "simulation", "integration", "interop")]
+
+
+class Run:
+    """The parts of one run, and how each ended."""
+
+    def __init__(self, parts: list[Part], lanes: int) -> None:
+        self.parts = parts
+        self.lanes = lanes
+        self.failed: list[str] = []
+        self._printing = threading.Lock()
+
+    def all(self) -> int:
+        """Runs every part; the exit status, 1 when one failed."""
+        with ThreadPoolExecutor(self.lanes) as lanes:
+            list(lanes.map(self._one, range(1, len(self.parts) + 1), self.parts))
+        print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
+        for name in self.failed:
+            print(f"  failed: {name}")
+        return 1 if self.failed else 0
+
+    def _one(self, number: int, part: Part) -> None:
+        label = f"[{number}/{len(self.parts)}] {part.name}"
+        print(f"{label} …", flush=True)
         started = time.monotonic()
-        status = subprocess.run(command, cwd=ROOT, check=False).returncode
-        passed = status == 0 or (status == NO_TESTS_COLLECTED and sys.argv[1] == "soak")
+        with tempfile.TemporaryFile() as output:
+            status = subprocess.run(
+                part.command, cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
+            ).returncode
+            output.seek(0)
+            printed = output.read().decode(errors="replace")
+        passed = status == 0 or (status == NO_TESTS_COLLECTED and "soak" in part.name)
         verdict = "ok" if passed else f"FAILED ({status})"
-        print(f"[{number}/{len(parts)}] {name}: {verdict}, {time.monotonic() - started:.0f} s", flush=True)
-        if not passed:
-            failed.append(name)
-    print(
-        f"{len(parts) - len(failed)} passed, {len(failed)} failed"
-        + "".join(f"\n  failed: {n}" for n in failed)
-    )
-    return 1 if failed else 0
+        with self._printing:
+            print(f"{printed.rstrip()}\n{label}: {verdict}, {time.monotonic() - started:.0f} s", flush=True)
+            if not passed:
+                self.failed.append(part.name)
+
+
+def main() -> int:
+    if sys.argv[1:] not in (["test"], ["soak"]):
+        print("usage: run_tests.py test|soak", file=sys.stderr)
+        return 2
+    if sys.argv[1] == "soak":
+        return Run(SOAK, 1).all()
+    return Run(TEST, min(LANES, os.cpu_count() or 1)).all()
 
 
 if __name__ == "__main__":
