@@ -7,9 +7,7 @@ send without an answer is indeterminate: it may be stored once, or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import random
 import signal
 import socket
@@ -20,17 +18,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from epochmq_protocol.message import MessageExt, decode_records
+from tests.support.group_traffic import (
+    QUEUES,
+    SEND_MESSAGE_V2,
+    SUCCESS,
+    check_equal,
+    epoch_cache,
+    read_queue,
+    send_header,
+)
 from tests.support.process import wait_until
-from tests.support.remoting import call, frame, read_frame, split_address
+from tests.support.remoting import frame, read_frame, split_address
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
 
-SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_EPOCH_CACHE = 310, 11, 1007
-SUCCESS, PULL_NOT_FOUND = 0, 19
-TOPIC = "orders"
-QUEUES = 4
 ANSWER_S = 2.0
 PAUSE_S = 0.02
 STRAY = 20
@@ -98,12 +100,7 @@ class Producer(threading.Thread):
         """Whether it was acknowledged."""
         self.sent += 1
         body = b"%d-%d-" % (self.queue_id, self.sent) + b"x" * self._random.randrange(1000)
-        key = f"{self.queue_id:08X}{self.sent:024X}"
-        ext = {
-            "a": "producers", "b": TOPIC, "c": "TBW102", "d": str(QUEUES), "e": str(self.queue_id), "f": "0",
-            "g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02",
-            "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
+        ext = send_header(self.queue_id, f"{self.queue_id:08X}{self.sent:024X}")
         sent_s = time.monotonic()
         try:
             connection = self._sockets.get(address)
@@ -230,9 +227,6 @@ class ReplicaRounds:
         """What was acknowledged is there, where it was said to be; queues are dense; at most one master
         acknowledged at a time; all replicas are equal."""
         self.group.wait_in_sync(3)
-        wait_until(
-            lambda: len({max_offset(one) for one in self.group.brokers}) == 1, what="all logs end equally"
-        )
         master = self.group.wait_master()
         for producer in self.producers:
             stored = read_queue(master, producer.queue_id)
@@ -244,14 +238,12 @@ class ReplicaRounds:
                 assert bodies[ack.queue_offset] == ack.body, f"lost: {ack}"
                 assert stored[ack.queue_offset].physical_offset == ack.position, ack
         self._check_masters(master)
-        logs = {member.name: log_of(member) for member in self.group.brokers}
-        assert len(set(logs.values())) == 1, {name: len(data) for name, data in logs.items()}
-        assert len({epochs_of(member) for member in self.group.brokers}) == 1
+        check_equal(self.group)
 
     def _check_masters(self, master: Member) -> None:
         """No message that was sent after one of a newer epoch was acknowledged is of an older epoch."""
-        body = json.loads(call(master.address, GET_BROKER_EPOCH_CACHE).body)
-        starts = [(entry["startOffset"], entry["epoch"]) for entry in body["epochList"]]
+        entries: Any = epoch_cache(master)["epochList"]
+        starts = [(entry["startOffset"], entry["epoch"]) for entry in entries]
         acks = sorted((ack for one in self.producers for ack in one.acks), key=lambda ack: ack.position)
         earliest_s = float("inf")
         for start, epoch in reversed(starts):
@@ -278,40 +270,3 @@ class ReplicaRounds:
             gaps = [b - a for a, b in zip([one.began_s, *ends], ends, strict=False) if a < one.ended_s + 1]
             lines.append(f"{one.what} for {one.ended_s - one.began_s:.1f} s: silence {max(gaps):.2f} s")
         return "\n".join(lines)
-
-
-def read_queue(member: Member, queue_id: int) -> list[MessageExt]:
-    """Every message of a queue, as consumers get them."""
-    found: list[MessageExt] = []
-    while True:
-        ext = {
-            "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue_id),
-            "queueOffset": str(len(found)), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
-            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
-        }  # fmt: skip
-        answer = call(member.address, PULL_MESSAGE, ext)
-        if answer.code == PULL_NOT_FOUND:
-            return found
-        assert answer.code == SUCCESS, answer
-        found += decode_records(answer.body)
-
-
-def max_offset(member: Member) -> int:
-    """The end of its log; -1 while it does not say."""
-    with contextlib.suppress(OSError):
-        return int(json.loads(call(member.address, GET_BROKER_EPOCH_CACHE).body)["maxOffset"])
-    return -1
-
-
-def log_of(member: Member) -> bytes:
-    """The log's bytes."""
-    end = max_offset(member)
-    data = bytearray()
-    for path in sorted((member.config.parent / "store" / "commitlog").iterdir()):
-        data += path.read_bytes()[: max(end - int(path.name), 0)]
-    return bytes(data)
-
-
-def epochs_of(member: Member) -> str:
-    """The epoch file."""
-    return (member.config.parent / "store" / "epochFileCheckpoint").read_text()
