@@ -2,18 +2,28 @@
 
 python -m tests.simulation raft 17            one seed: its story, or the promise it breaks
 python -m tests.simulation controllers 0 500  seeds 0 to 499
+python -m tests.simulation mutations 400      every mistake, each on up to 400 seeds; remembers which found it
+python -m tests.simulation mutations 400 cut  those whose name has "cut" in it
 """
 
 from __future__ import annotations
 
 import sys
 
-from tests.simulation.campaign import KINDS, report, sweep
+from tests.simulation.campaign import KINDS, PROCESSES, report, sweep
 from tests.simulation.clockwork import ViolationError
+from tests.simulation.mutations import search
 
 
 def main(arguments: list[str]) -> int:
     """Exit status 1 when a promise was broken, 2 when the arguments cannot be understood."""
+    if len(arguments) in (2, 3) and arguments[0] == "mutations":
+        found = search(int(arguments[1]), PROCESSES, *arguments[2:])
+        missed = [mistake for mistake, seed in found.items() if seed is None]
+        print(
+            f"{len(found) - len(missed)} of {len(found)} found" + "".join(f"\n  not: {one}" for one in missed)
+        )
+        return 1 if missed else 0
     if len(arguments) not in (2, 3) or arguments[0] not in KINDS:
         print(__doc__)
         return 2

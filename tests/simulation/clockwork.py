@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 RPC_TIMEOUT_MS = 1000
 SWEEP_MS = 50
+SWAMPED_MAX_MS = 800.0
 
 
 class ViolationError(AssertionError):
@@ -147,6 +148,8 @@ class World:
         self.steps = 0
         self.happenings: Counter[str] = Counter()
         """What befell this world, by name."""
+        self.swamped_until = 0.0
+        """Until when every message takes long, and so comes in any order."""
         self.latest: dict[tuple[str, str], float] = {}
         """When the latest message of each link is to arrive."""
         self.at(SWEEP_MS, self._sweep)
@@ -208,6 +211,9 @@ class World:
     def delay(self) -> float:
         """How long one message takes, milliseconds."""
         network = self.network
+        if self.swamped_until > self.now and not self.quiet:
+            self.happenings["delayed"] += 1
+            return self.random.random() * SWAMPED_MAX_MS
         if network.slow and not self.quiet and self.random.random() < network.slow:
             self.happenings["delayed"] += 1
             return self.random.random() * network.slow_max_ms
@@ -325,6 +331,11 @@ class World:
     def _cut(self, source: Host, target: Host, duration_ms: float) -> None:
         link = (source.name, target.name)
         self.cuts[link] = max(self.cuts.get(link, 0), self.now + duration_ms)
+
+    def do_swamp(self, duration_ms: float) -> None:
+        """For a while every message is late, and comes in any order."""
+        self.swamped_until = max(self.swamped_until, self.now + duration_ms)
+        self.note(f"the network is swamped for {duration_ms:.0f} ms")
 
     def do_leap(self, who: str, by_ms: float) -> None:
         """A machine's clock leaps forward."""

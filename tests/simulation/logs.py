@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from epochmq_dledger.core.log import MemoryLog
+from epochmq_dledger.core.log import LogFullError, MemoryLog
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_protocol.dledger import DLedgerEntry
@@ -15,6 +15,7 @@ from tests.simulation.disks import Folder
 
 if TYPE_CHECKING:
     from tests.simulation.raft import RaftWorld
+    from tests.simulation.store_world import StoreWorld
 
 INDEX_FILE_SIZE = 32 * 64
 
@@ -22,9 +23,16 @@ INDEX_FILE_SIZE = 32 * 64
 class Watcher:
     """One peer's log as the world checks it."""
 
-    def __init__(self, world: RaftWorld, name: str) -> None:
+    def __init__(self, world: RaftWorld | StoreWorld, name: str) -> None:
         self.world = world
         self.name = name
+        self.full_until = 0.0
+
+    def check_room(self) -> None:
+        """LogFullError while the disk is full."""
+        if self.full_until > self.world.now and not self.world.quiet:
+            self.world.happened("writes to a full disk")
+            raise LogFullError(f"the disk of {self.name} is full")
 
     def appending(self, before: int, entries: list[DLedgerEntry]) -> None:
         """Log matching. `before` is the term of the entry that they follow."""
@@ -61,6 +69,7 @@ class Disk(MemoryLog):
         self.durable_end = -1
 
     def append(self, entries: list[DLedgerEntry]) -> None:
+        self.watcher.check_room()
         self.watcher.appending(self.end_term, entries)
         super().append(entries)
 
@@ -101,7 +110,7 @@ class Disk(MemoryLog):
 class StoredDisk:
     """The production store. `crash` takes pages unless it is a mere kill -9, which takes none."""
 
-    def __init__(self, world: RaftWorld, name: str, file_size: int) -> None:
+    def __init__(self, world: RaftWorld | StoreWorld, name: str, file_size: int) -> None:
         self.world = world
         self.watcher = Watcher(world, name)
         self.file_size = file_size
@@ -141,6 +150,7 @@ class StoredDisk:
         return self.store.term(index)
 
     def append(self, entries: list[DLedgerEntry]) -> None:
+        self.watcher.check_room()
         self.watcher.appending(self.end_term, entries)
         self.store.append(entries)
 

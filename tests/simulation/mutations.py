@@ -4,11 +4,14 @@ source of one function. The simulator must find every one of them."""
 from __future__ import annotations
 
 import inspect
+import json
+import multiprocessing
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from epochmq_controller.replicas import leases, rules
@@ -19,10 +22,13 @@ from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.node import Node
-from epochmq_dledger.core.types import Settings
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import Segments
 from tests.simulation.brokers import Broker
 from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
+
+FOUND = Path(__file__).with_name("mutations_found.json")
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,10 @@ class Mutation:
         plain = original.fget if isinstance(original, property) else original
         source = textwrap.dedent(inspect.getsource(plain))
         if source.count(self.before) != 1:
-            raise ValueError(f"{self.mistake}: {self.before!r} is not once in {self.function}")
+            raise ValueError(
+                f"the mistake {self.mistake!r} can no longer be made: {self.before!r} stands "
+                f"{source.count(self.before)} times in {self.function}, expected once; make it anew"
+            )
         made: dict[str, Any] = {}
         code = "from __future__ import annotations\n" + source.replace(self.before, self.after)
         exec(compile(code, f"<{self.mistake}>", "exec"), sys.modules[plain.__module__].__dict__, made)
@@ -54,23 +63,59 @@ class Mutation:
             setattr(self.owner, self.function, original)
 
 
-def find(mutation: Mutation, seeds_max: int) -> tuple[int, str] | None:
-    """(after how many seeds, by which broken promise) the mistake is found; None when it is not."""
+@dataclass(frozen=True)
+class Found:
+    """The seed that finds a mistake, and the promise that it breaks there."""
+
+    seed: int
+    text: str
+
+
+def find(mutation: Mutation, seeds: Iterable[int]) -> Found | None:
+    """The first of the seeds that finds the mistake; None when none does."""
     kind = KINDS[mutation.kind]
     with mutation.made():
-        for seed in range(seeds_max):
+        for seed in seeds:
             try:
                 kind.live(kind.plan(seed))
             except ViolationError as violation:
-                return seed + 1, violation.text
-            except AssertionError as error:
-                return seed + 1, f"an assertion of the core: {error}"
+                return Found(seed, violation.text)
+            except Exception as error:
+                return Found(seed, f"{type(error).__name__} in the core: {error}")
     return None
+
+
+def remembered() -> dict[str, int]:
+    """The seed that found each mistake when it was looked for last."""
+    found: dict[str, int] = json.loads(FOUND.read_text(encoding="utf-8"))
+    return found
+
+
+def _search(task: tuple[str, int]) -> tuple[str, Found | None]:
+    mistake, seeds_max = task
+    mutation = next(one for one in MUTATIONS if one.mistake == mistake)
+    return mistake, find(mutation, range(seeds_max))
+
+
+def search(seeds_max: int, processes: int, chosen: str = "") -> dict[str, Found | None]:
+    """Looks for every mistake (whose name has `chosen` in it) from seed 0 on, and remembers where it was
+    found."""
+    tasks = [(one.mistake, seeds_max) for one in MUTATIONS if chosen in one.mistake]
+    results: dict[str, Found | None] = {}
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for mistake, found in pool.imap_unordered(_search, tasks):
+            print(f"{mistake}: {found}", flush=True)
+            results[mistake] = found
+    seeds = remembered() if FOUND.exists() else {}
+    seeds |= {mistake: found.seed for mistake, found in results.items() if found is not None}
+    known = [one.mistake for one in MUTATIONS if one.mistake in seeds]
+    FOUND.write_text(json.dumps({one: seeds[one] for one in known}, indent=1) + "\n", encoding="utf-8")
+    return results
 
 
 RAFT = [
     Mutation(
-        "a quorum off by one", "raft", Settings, "quorum", "len(self.peers) // 2 + 1", "len(self.peers) // 2"
+        "a quorum off by one", "raft", Member, "quorum", "len(self.voters) // 2 + 1", "len(self.voters) // 2"
     ),
     Mutation(
         "a leader counts what it has not synced",
@@ -133,8 +178,8 @@ RAFT = [
         "raft",
         Election,
         "_count",
-        "results.count(VoteResult.ACCEPT) >= member.settings.quorum",
-        "len(results) >= member.settings.quorum",
+        "results.count(VoteResult.ACCEPT) >= member.quorum",
+        "len(results) >= member.quorum",
     ),
     Mutation(
         "pre-votes count as votes",
@@ -164,7 +209,7 @@ RAFT = [
         "a push of an older term is taken",
         "raft",
         Follower,
-        "_admit",
+        "admit",
         "if request.term < member.term:",
         "if False:",
     ),
@@ -233,12 +278,87 @@ RAFT = [
         "self.pending[0].index <= member.log.end_index",
     ),
     Mutation(
+        "proposals written together are told one place",
+        "raft",
+        Leader,
+        "_take",
+        "entries[at].index",
+        "entries[-1].index",
+    ),
+    Mutation(
+        "a proposal of several entries is committed with its first",
+        "raft",
+        Leader,
+        "_take",
+        "Pending(proposal.token, entries[at].index, entries[at].pos, deadline_ms)",
+        "Pending(proposal.token, entries[at].index - len(proposal.bodies) + 1, entries[at].pos, deadline_ms)",
+    ),
+    Mutation(
         "a refused push counts as stored",
         "raft",
         Leader,
         "_appended",
         "if response.code != DLedgerResponseCode.SUCCESS:",
         "if False:",
+    ),
+]
+
+STORE = [
+    Mutation(
+        "a cut erases only the header of the first entry",
+        "store",
+        FileLog,
+        "_erase_after_end",
+        "self._data.erase_from(end)",
+        "self._data.write(end, bytes(min(ENTRY_HEADER_SIZE, self._file_size - end % self._file_size)))",
+    ),
+    Mutation(
+        "a cut is not synced",
+        "store",
+        FileLog,
+        "truncate",
+        "sync_and_close(self._data.take_dirty())",
+        "pass",
+    ),
+    Mutation(
+        "recovery leaves what lies behind the log's end",
+        "store",
+        FileLog,
+        "open",
+        "    self._erase_after_end()\n",
+        "",
+    ),
+    Mutation(
+        "a torn body counts",
+        "store",
+        FileLog,
+        "_read_entry",
+        " if entry.body_crc in (0, _crc(entry.body)) else None",
+        "",
+    ),
+    Mutation(
+        "what a killed process left behind counts as durable",
+        "store",
+        Segments,
+        "open",
+        "self._dirty.update(bases)",
+        "pass",
+    ),
+    Mutation(
+        "the name of a new file is not synced",
+        "store",
+        Segments,
+        "_create",
+        "self._sync_folder()",
+        "pass",
+    ),
+    Mutation(
+        "the index of whole files is not synced",
+        "store",
+        FileLog,
+        "_append",
+        "self._index_due = True",
+        "pass",
     ),
 ]
 
@@ -378,4 +498,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + CONTROLLERS
+MUTATIONS = RAFT + STORE + CONTROLLERS

@@ -435,6 +435,12 @@ class RaftWorld(World):
         peer.slow_disk_until = self.now + duration_ms
         self.note(f"the disk of {peer.name} is slow for {duration_ms:.0f} ms")
 
+    def do_full_disk(self, who: str, duration_ms: float) -> None:
+        """A disk takes nothing more for a while."""
+        peer = self.peer(who)
+        peer.log.watcher.full_until = self.now + duration_ms
+        self.note(f"the disk of {peer.name} is full for {duration_ms:.0f} ms")
+
     def do_stuck_disks(self, duration_ms: float) -> None:
         """The disks of all but the leader make nothing durable."""
         leader = self.leader()

@@ -60,15 +60,25 @@ def plan(seed: int) -> Plan:
             "beside_java": rng.random() < 0.33,
             "wire": rng.random() < 0.1,
             "ticking": rng.random() < 0.05,
-            "stored": rng.random() < 0.15,
+            "stored": rng.random() < 0.1,
+            "single": rng.random() < 0.15,
         },
     )
-    names = [f"n{i}" for i in range(found.peers)]
     rates = troubles.mixture(rng, troubles.PEER_RATES)
-    makers = troubles.peer_makers(names)
+    rates["old_debts"] = rng.choice((0, 0, 0, 4))
+    rates["lost_tail"] = rng.choice((0, 0, 0, 4))
+    return planned(rng, found, rates, per_minute=60 * rng.choice((1, 4, 10)))
+
+
+def planned(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
+    """Events at these rates, and clients that propose and read."""
+    names = [f"n{i}" for i in range(found.peers)]
     until_ms = found.troubled_ms
+    makers = troubles.peer_makers(names) | {
+        "old_debts": lambda r: (round(r.uniform(0, 60), 1), round(r.uniform(0, 300))),
+        "lost_tail": lambda r: (round(r.uniform(0, 300)),),
+    }
     streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
-    per_minute = 60 * rng.choice((1, 4, 10))
     streams.append(troubles.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random())))
     streams.append(troubles.stream(rng, "burst", 3, until_ms, lambda r: (r.randint(5, 60),)))
     streams.append(troubles.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
@@ -82,7 +92,9 @@ class PeersWorld(RaftWorld):
     """A plan's world."""
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
-        super().__init__(plan.seed, plan.network, verbose=verbose, **plan.options)
+        options = dict(plan.options)
+        single = options.pop("single", False)
+        super().__init__(plan.seed, plan.network, verbose=verbose, **options)
         self.wanted = plan
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.bodies: dict[int, bytes] = {}
@@ -97,6 +109,8 @@ class PeersWorld(RaftWorld):
             settings = settings_for(name, names)
             if self.stored:
                 settings = msgspec.structs.replace(settings, file_size=STORED_FILE_SIZE)
+            if single:
+                settings = msgspec.structs.replace(settings, push_batch_max=1)
             peer = Server(self, name, settings)
             peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             self.add_peer(peer)
@@ -168,6 +182,64 @@ class PeersWorld(RaftWorld):
         """In the midst of proposals the clock of one peer leaps, and it stands against a living leader."""
         self.do_storm(luck)
         self.at(after_ms, self.do_leap, who, by_ms)
+
+    def do_old_debts(self, dies_after_ms: float, jitter_ms: float) -> None:
+        """Raft's figure 8: a leader's entries reach nobody, it dies; so does the next one; the first leads
+        again, gives its old entries to a peer and dies; the second comes back."""
+        first = self.leader()
+        if first is None or not first.up:
+            return
+        self.note(f"old debts of {first.name}")
+        self.do_isolate(first.name, "out", 150)
+        self.do_burst(8)
+        self.at(60, self._stop_named, first.name, 1300 + jitter_ms)
+        self.at(1250 + jitter_ms, self._second_debtor, first.name)
+        self.at(1300 + jitter_ms, self._watch_debtor, first.name, dies_after_ms, self.now + 4000)
+
+    def _second_debtor(self, first: str) -> None:
+        second = self.leader()
+        if second is not None and second.up and second.name != first and not self.quiet:
+            self.do_isolate(second.name, "out", 150)
+            self.do_burst(2)
+            self.at(60, self._stop_named, second.name, 2500)
+
+    def _watch_debtor(self, name: str, dies_after_ms: float, until_ms: float) -> None:
+        peer = self.peer(name)
+        if peer.node is not None and peer.node.leader is not None:
+            self.at(dies_after_ms, self._stop_named, name, 4000)
+        elif self.now < until_ms and not self.quiet:
+            self.at(5, self._watch_debtor, name, dies_after_ms, until_ms)
+
+    def _stop_named(self, name: str, down_ms: float) -> None:
+        peer = self.peer(name)
+        if peer.up and not self.quiet:
+            self.happened("kills")
+            self.stop_peer(peer, down_ms)
+
+    def do_lost_tail(self, jitter_ms: float) -> None:
+        """A leader's entries reach one peer only, no disk keeps them, and the leader dies; the others go on
+        without that peer; its sync ends after they have written other entries in the place of its own."""
+        leader = self.leader()
+        if leader is None or not leader.up:
+            return
+        others = [peer for peer in self.peers.values() if peer is not leader]
+        behind, ahead = others[0], others[-1]
+        self.note(f"a tail of {leader.name} on {ahead.name} only")
+        for other in others[:-1]:
+            self._cut(leader, other, 200)
+        self.do_burst(10)
+        for peer in (leader, ahead):
+            peer.stuck_disk_until = self.now + 80
+        self.at(60, self.do_isolate, ahead.name, "both", 1500 + jitter_ms)
+        self.at(70, self.do_hold_disk, ahead.name, 3500 + jitter_ms)
+        self.at(75, self._stop_named, leader.name, 200)
+        for at_ms in (1200, 1700, 2200, 2700):
+            self.at(at_ms + jitter_ms, self.do_burst, 6)
+        self.note(f"{behind.name} may lead next")
+
+    def do_hold_disk(self, who: str, duration_ms: float) -> None:
+        """A disk makes nothing durable for a while."""
+        self.peer(who).stuck_disk_until = self.now + duration_ms
 
     def do_read(self, luck: float) -> None:
         """A client asks a leader whether it still leads."""

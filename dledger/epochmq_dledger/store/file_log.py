@@ -266,6 +266,8 @@ class FileLog:
         self._begin = self._end = self._end_term = -1
         self._end_pos = entry.pos
         self.append([entry])
+        self._index_due = True  # it alone tells where the first file's first entry begins
+        sync_and_close(self.take_dirty())
 
     def drop_before(self, index: int) -> None:
         """Removes the data files, and index files, that hold only entries before `index`, which stays."""

@@ -1,0 +1,165 @@
+"""The production log store alone, under any history of writes, cuts, syncs, kills and power failures."""
+
+from __future__ import annotations
+
+import random
+
+from epochmq_dledger.core.log import make_entry
+from epochmq_protocol.dledger import DLedgerEntry
+from tests.simulation import troubles
+from tests.simulation.clockwork import Network, World
+from tests.simulation.disks import Machine
+from tests.simulation.logs import StoredDisk
+from tests.simulation.troubles import Plan
+
+FILE_SIZE = 4096
+UNDER_WAY_MAX = 12
+"""Entries written and not synced; so they lie in two data files at the most, as in production."""
+
+
+def plan(seed: int) -> Plan:
+    """A seed's history. Mostly the entries are of one size, so that each begins where another one may have
+    begun before."""
+    rng = random.Random(f"store {seed}")
+    found = Plan(seed, Network(), options={"size": rng.choice((16, 16, 80, None))}, quiet_ms=0)
+    rates = {
+        "append": 240.0,
+        "sync": rng.choice((60.0, 240.0)),
+        "cut": rng.choice((0.0, 15.0, 60.0)),
+        "kill": rng.choice((0.0, 15.0)),
+        "power": rng.choice((2.0, 15.0, 60.0)),
+        "reset": rng.choice((0.0, 0.0, 2.0)),
+    }
+    makers: dict[str, troubles.Make] = {
+        "append": lambda r: (r.choice((1, 1, 3, 9)), r.random()),
+        "sync": lambda r: (r.choice((0, 0, 100, 600)),),
+        "cut": lambda r: (r.choice((1, 2, 5, 9)), r.choice((1, 3)), r.random()),
+        "kill": lambda r: (),
+        "power": lambda r: (),
+        "reset": lambda r: (r.randint(0, 500), r.randint(0, 20_000)),
+    }
+    streams = [
+        troubles.stream(rng, kind, rate, found.troubled_ms, makers[kind]) for kind, rate in rates.items()
+    ]
+    found.events = troubles.sequence(streams)
+    return found
+
+
+class StoreWorld(World):
+    """One log on one disk. `model` is what it must hold, `term` the newest there was."""
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        super().__init__(plan.seed, plan.network, verbose=verbose)
+        self.wanted = plan
+        self.size: int | None = plan.options["size"]
+        self.machine = Machine()
+        self.written: dict[tuple[int, int], tuple[DLedgerEntry, int]] = {}
+        self.committed: list[DLedgerEntry] = []
+        self.log = StoredDisk(self, "the store", FILE_SIZE)
+        self.model: list[DLedgerEntry] = []
+        self.term = 1
+        self.serial = 0
+        self.life = 0
+        self.syncing = -1
+        """The life in which a sync is under way."""
+
+    def live(self) -> None:
+        """The history, and what is left of it."""
+        with self.machine.installed():
+            self.plan(self.wanted.events)
+            self.run(self.wanted.troubled_ms)
+            self.check()
+
+    def check(self) -> None:
+        """The store holds what it must hold."""
+        self.steps += 1
+        if self.log.entries != self.model:
+            self.fail(f"the store holds {brief(self.log.entries)}, not {brief(self.model)}")
+
+    def do_append(self, count: int, luck: float) -> None:
+        """Entries of one term, in one write."""
+        if self.log.end_index - self.log.durable_end > UNDER_WAY_MAX:
+            return
+        last = self.model[-1] if self.model else None
+        index = last.index if last is not None else -1
+        pos = last.pos + last.size if last is not None else 0
+        self.term = max(self.term, last.term if last is not None else 0)
+        entries = []
+        for _ in range(count):
+            self.serial += 1
+            size = self.size if self.size is not None else int(luck * 200)
+            index += 1
+            body = b"%d" % self.serial
+            entry = make_entry(index, self.term, body.ljust(size, b"."), pos, FILE_SIZE)
+            pos = entry.pos + entry.size
+            entries.append(entry)
+        self.log.append(entries)
+        self.model.extend(entries)
+
+    def do_cut(self, count: int, more: int, luck: float) -> None:
+        """The last entries go, others take their place: of a term between that of the last one left and one
+        that nobody has seen."""
+        if len(self.model) <= count:
+            return
+        kept = self.model[:-count]
+        self.happened("cuts")
+        self.log.truncate(kept[-1].index)
+        self.lose(kept, luck)
+        self.do_append(more, luck)
+
+    def lose(self, kept: list[DLedgerEntry], luck: float) -> None:
+        """What followed these entries is gone. What comes in its place may be of an older term."""
+        newest = self.model[-1].term if self.model else self.term
+        oldest = kept[-1].term if kept else 1
+        self.term = oldest + int(luck * (newest + 2 - oldest))
+        self.model = kept
+        self.written = {key: one for key, one in self.written.items() if one[0] in kept}
+
+    def do_reset(self, index: int, pos: int) -> None:
+        """The log begins anew in the midst of the group's."""
+        self.term += 1
+        self.written.clear()
+        entry = make_entry(index, self.term, b"anew".ljust(self.size or 30, b"."), pos, FILE_SIZE)
+        self.log.reset(entry)
+        self.model = [entry]
+        self.life += 1
+        self.log.durable_end = index
+        self.happened("resets")
+
+    def do_sync(self, took_ms: float) -> None:
+        """All that is written becomes durable, after a while; one sync at a time."""
+        if self.syncing == self.life:
+            return
+        self.syncing = self.life
+        begun = self.log.sync_begins()
+        self.at(took_ms, self._synced, self.life, begun, self.model[-1] if self.model else None)
+
+    def _synced(self, life: int, begun: list[int], last: DLedgerEntry | None) -> None:
+        if life != self.life:
+            return
+        self.syncing = -1
+        self.log.sync_ends(begun)
+        if last is not None and last in self.model:
+            self.log.durable_end = max(self.log.durable_end, last.index)
+
+    def do_kill(self) -> None:
+        """kill -9."""
+        self.stop(None)
+
+    def do_power(self) -> None:
+        """The power fails."""
+        self.stop(0)
+
+    def stop(self, kept: int | None) -> None:
+        self.life += 1
+        self.happened("power failures" if kept is not None else "kills")
+        end = self.log.crash(kept)
+        self.lose([entry for entry in self.model if entry.index <= end], self.random.random())
+        self.check()
+        self.log.restart()
+
+
+def brief(entries: list[DLedgerEntry]) -> str:
+    """The end of a log in a few words."""
+    shown = ", ".join(f"{e.index} of term {e.term} {e.body[:8]!r}" for e in entries[-4:])
+    return f"{len(entries)} entries [… {shown}]"

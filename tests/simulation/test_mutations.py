@@ -1,0 +1,37 @@
+"""The simulator finds mistakes: each of `mutations` is made in the source and must break a promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, Mutation, find, remembered
+
+WINDOW = 60
+"""How many seeds are tried, from the one on that found the mistake last: small changes of a core or of the
+simulator change what a seed does."""
+
+
+def name(mutation: Mutation) -> str:
+    return mutation.mistake
+
+
+def test_there_are_many_mistakes_and_each_was_found() -> None:
+    assert len(MUTATIONS) >= 40
+    assert {one.mistake for one in MUTATIONS} == remembered().keys()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=name)
+def test_a_mistake_is_found(mutation: Mutation) -> None:
+    first = remembered()[mutation.mistake]
+    found = find(mutation, range(first, first + WINDOW))
+    assert found is not None, (
+        f"seeds {first} to {first + WINDOW - 1} do not find it; `python -m tests.simulation mutations 1000` "
+        "looks further and remembers the seed"
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=name)
+def test_a_mistake_is_found_from_the_first_seed_on(mutation: Mutation) -> None:
+    assert find(mutation, range(1000)) is not None
