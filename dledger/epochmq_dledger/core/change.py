@@ -118,15 +118,13 @@ class Change:
         """What time, or progress, made possible."""
         if self.catching_up is not None:
             self._catch_up(self.catching_up, now_ms)
-        member, leader = self.member, self.leader
-        if member.membership.index > member.committed_index:
-            return
-        for peer in leader.leaving():
-            if peer.gone_ms is None:
-                settings = member.settings
+        settings = self.member.settings
+        is_committed = self.member.membership.index <= self.member.committed_index
+        for peer in self.leader.leaving():
+            if peer.gone_ms is None and is_committed:
                 peer.gone_ms = now_ms + settings.patience_ms + settings.commit_push_interval_ms
-            elif now_ms >= peer.gone_ms:
-                del leader.peers[peer.name]
+            elif peer.gone_ms is not None and now_ms >= peer.gone_ms:
+                del self.leader.peers[peer.name]
 
     def next_deadline_ms(self) -> int | None:
         """When time alone makes something necessary."""

@@ -79,14 +79,20 @@ class Leader:
         self.transferring_until_ms: int | None = None
         self.first_index = member.log.end_index + 1
         self.change = Change(self)
-        if member.settings.entry_of_own_term:
-            self.append((b"",))
+        self._owes_entry = member.settings.entry_of_own_term
+        self._begin_term()
+
+    def _begin_term(self) -> None:
+        """The first entry of this leadership; tried again with each heartbeat while the disk is full."""
+        if self._owes_entry and self.append((b"",)) is not None:
+            self._owes_entry = False
 
     # Heartbeats and reads -----------------------------------------------------------------------------------
 
     def heartbeat(self, now_ms: int) -> None:
         """Starts a round of heartbeats."""
         member = self.member
+        self._begin_term()
         self.round += 1
         self.rounds_sent[self.round] = now_ms
         self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
@@ -371,7 +377,7 @@ class Leader:
             elif response.offset < request.size:
                 state.offset = response.offset
             elif response.code == DLedgerResponseCode.SUCCESS:
-                peer.state = Comparing(request.entry.index)
+                peer.state = Comparing()
             else:
                 self._pause(peer, now_ms)
             self._drive_peer(peer, now_ms)
@@ -483,10 +489,12 @@ class Leader:
                 state.index = last if state.mismatch is None else min(last, state.mismatch - 1)
             return
         disjoint = response.end_index < log.begin_index or response.begin_index > log.end_index
-        if disjoint or state.index < response.begin_index:
+        below = state.index < response.begin_index
+        if disjoint or (below and state.mismatch is not None):
             self._begin_anew(peer, now_ms)
-        elif state.index > response.end_index:
-            state.index = response.end_index
+        elif below or state.index > response.end_index:
+            # Below its beginning nothing is known: a snapshot has taken that place since.
+            state.index = min(response.end_index, log.end_index)
         elif state.index <= log.begin_index:
             self._begin_anew(peer, now_ms)
         else:

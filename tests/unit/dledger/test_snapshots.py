@@ -1,0 +1,212 @@
+"""A log may lose its beginning to a snapshot: on disk, at a restart, on the way to a peer that was away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from epochmq_dledger.core.log import make_entry
+from epochmq_dledger.core.types import Snapshot
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.snapshots import MAGIC, Snapshots, open_snapshot
+from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from tests.unit.dledger.group import Group, Running, until
+
+FILE_SIZE = 1024
+INDEX_FILE_SIZE = 32 * 16
+
+
+def opened(folder: Path) -> FileLog:
+    log = FileLog(folder, FILE_SIZE, INDEX_FILE_SIZE)
+    log.open()
+    return log
+
+
+def filled(log: FileLog, count: int) -> list[DLedgerEntry]:
+    """Appends entries of 100 bytes."""
+    entries = []
+    for _ in range(count):
+        entry = make_entry(log.end_index + 1, 1, b"%052d" % log.end_index, log.end_pos, FILE_SIZE)
+        log.append([entry])
+        entries.append(entry)
+    return entries
+
+
+@pytest.mark.parametrize("at", range(0, 60, 7))
+def test_a_log_lets_go_of_whole_files_before_an_entry_also_over_a_restart(tmp_path: Path, at: int) -> None:
+    log = opened(tmp_path)
+    entries = filled(log, 60)
+    log.drop_before(at)
+    begin = log.begin_index
+    assert begin <= at
+    assert entries[at].pos - entries[begin].pos < FILE_SIZE
+    assert entries[begin].pos % FILE_SIZE == 0
+    for _ in range(2):
+        assert (log.begin_index, log.end_index) == (begin, 59)
+        for entry in entries:
+            assert log.entry(entry.index) == (entry if entry.index >= begin else None)
+            assert log.term(entry.index) == (1 if entry.index >= begin else -1)
+        assert [path.name for path in sorted((tmp_path / "data").iterdir())] == [
+            f"{base:020d}" for base in range(entries[begin].pos, log.end_pos, FILE_SIZE)
+        ]
+        sync_and_close(log.take_dirty())
+        log.close()
+        log = opened(tmp_path)
+    filled(log, 30)
+    assert log.end_index == 89
+    log.close()
+
+
+def snapshot_of(entry: DLedgerEntry, data: bytes) -> Snapshot:
+    return Snapshot(entry, len(data), zlib.crc32(data), {"n0": "h:1"})
+
+
+def saved(folder: Path, snapshot: Snapshot, data: bytes) -> Snapshots:
+    snapshots = Snapshots(folder)
+    snapshots.saved(snapshot, snapshots.save(snapshot, data))
+    return snapshots
+
+
+def test_a_snapshot_is_read_again_in_pieces_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    entry = make_entry(7, 3, b"x", 700, FILE_SIZE)
+    first = saved(tmp_path, snapshot_of(entry, b"first"), b"first")
+    data = random.Random(1).randbytes(3000)
+    first.saved(snapshot_of(entry, data), first.save(snapshot_of(entry, data), data))
+    again = Snapshots(tmp_path)
+    again.open()
+    for one in (first, again):
+        assert one.current == snapshot_of(entry, data)
+        assert b"".join(one.read(at, 1000) for at in (0, 1000, 2000)) == data
+        one.close()
+
+
+def test_a_snapshot_that_is_not_what_was_written_is_refused_whatever_byte_it_is(tmp_path: Path) -> None:
+    saved(tmp_path, snapshot_of(make_entry(7, 3, b"x", 700, FILE_SIZE), b"data"), b"data").close()
+    path = tmp_path / "snapshot"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x20]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="snapshot"):
+            Snapshots(tmp_path).open()
+        path.write_bytes(whole[:at])
+        with pytest.raises(ValueError, match="snapshot"):
+            Snapshots(tmp_path).open()
+    assert whole.startswith(MAGIC)
+
+
+def test_a_log_that_a_crash_left_behind_its_snapshot_begins_anew_after_it(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    filled(log, 5)
+    entry = make_entry(30, 2, b"committed elsewhere", 2100, FILE_SIZE)
+    snapshots = saved(tmp_path, snapshot_of(entry, b"state"), b"state")
+    assert open_snapshot(log, snapshots, is_needed=True) == snapshots.current
+    log.close()
+    log = opened(tmp_path)
+    assert (log.begin_index, log.end_index, log.end_term) == (30, 30, 2)
+    assert log.entry(30) == entry
+    log.close()
+    snapshots.close()
+
+
+def test_what_is_neither_in_the_log_nor_in_a_snapshot_is_missed(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    entries = filled(log, 60)
+    log.drop_before(40)
+    with pytest.raises(ValueError, match=f"begins at entry {log.begin_index}"):
+        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
+    assert open_snapshot(log, Snapshots(tmp_path), is_needed=False) is None
+    saved(tmp_path, snapshot_of(entries[3], b"old"), b"old").close()
+    with pytest.raises(ValueError, match=r"ends at 3"):
+        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
+    (tmp_path / "snapshot").write_bytes(b"garbled")
+    with pytest.raises(ValueError, match="no snapshot of this version"):
+        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
+    log.close()
+
+
+def test_a_whole_log_is_replayed_when_the_snapshot_is_garbled(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    filled(log, 5)
+    (tmp_path / "snapshot").write_bytes(b"garbled")
+    assert open_snapshot(log, Snapshots(tmp_path), is_needed=True) is None
+    log.close()
+
+
+# Peers ----------------------------------------------------------------------------------------------------
+
+
+class Bodies:
+    """A state machine: the list of what was applied, which survives as the bodies' text."""
+
+    def __init__(self, applied: list[DLedgerEntry]) -> None:
+        self.applied = applied
+
+    def save(self) -> bytes:
+        return json.dumps([entry.body.decode() for entry in self.applied if entry.body]).encode()
+
+    def restore(self, data: bytes) -> None:
+        self.applied[:] = [DLedgerEntry(-1, -1, -1, one.encode(), 0) for one in json.loads(data)]
+
+
+def bodies(running: Running) -> list[bytes]:
+    return [entry.body for entry in running.applied if entry.body]
+
+
+async def test_peers_save_what_they_applied_and_go_on_from_there(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    """The beginning of the log goes; a restart needs none of it; a peer that was away is sent the rest."""
+    settings = {"snapshot_entries": 50, "snapshot_chunk_bytes": 300, "file_size": 4096}
+    ports = [unused_tcp_port_factory() for _ in range(3)]
+    group = Group(tmp_path, ports, machines=Bodies, settings=settings)
+    wanted = [b"entry %d %s" % (i, b"." * (i % 50)) for i in range(600)]
+    for name in group.addresses:
+        await group.start(name)
+    try:
+        leader = await group.leader()
+        away = next(name for name in group.addresses if name != leader.settings.self_id)
+        await leader.propose(wanted[0])
+        await until(lambda: all(bodies(one) == wanted[:1] for one in group.running.values()))
+        await group.stop(away)
+        for at in range(1, 600, 50):
+            await asyncio.gather(*(leader.propose(one) for one in wanted[at : at + 50]))
+        others = list(group.running.values())
+        await until(lambda: all(one.peer.log.begin_index > 400 for one in others))
+        await group.start(away)
+        back = group.running[away]
+        await until(lambda: bodies(back) == wanted)
+        assert back.peer.log.begin_index > 400
+        for name in list(group.running):
+            await group.stop(name)
+        for name in group.addresses:
+            await group.start(name)
+        leader = await group.leader()
+        await leader.propose(b"last")
+        await until(lambda: all(bodies(one) == [*wanted, b"last"] for one in group.running.values()))
+    finally:
+        for name in list(group.running):
+            await group.stop(name)
+    data = b"".join(path.read_bytes() for path in sorted((tmp_path / "n0" / "data").iterdir()))
+    assert encode_entry(make_entry(0, 1, b"", 0, 4096))[:24] not in data
+
+
+async def test_without_the_setting_nothing_is_dropped(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    ports = [unused_tcp_port_factory() for _ in range(3)]
+    group = Group(tmp_path, ports, machines=Bodies, settings={"file_size": 4096})
+    for name in group.addresses:
+        await group.start(name)
+    leader = await group.leader()
+    await asyncio.gather(*(leader.propose(b"%0100d" % i) for i in range(200)))
+    for name in list(group.running):
+        await group.stop(name)
+        assert not (tmp_path / name / "snapshot").exists()
+        assert (tmp_path / name / "data" / f"{0:020d}").exists()
