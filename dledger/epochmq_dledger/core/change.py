@@ -75,7 +75,10 @@ class Change:
             return code.REPEATED_REQUEST
         if member.log.term(member.committed_index) != self.leader.term:
             return code.LEADER_NOT_READY
-        if not self._all_are_ours():
+        strangers = self._strangers()
+        if strangers is None:
+            return code.LEADER_NOT_READY
+        if strangers:
             return code.UNSUPPORTED
         if event.peer == member.settings.self_id and event.address is None:
             return code.UNEXPECTED_MEMBER
@@ -86,15 +89,15 @@ class Change:
             return code.UNEXPECTED_ARGUMENT
         return None
 
-    def _all_are_ours(self) -> bool:
-        """No voter is known to be DLedger's, and a quorum to be ours. (A dead one may never have said.)"""
+    def _strangers(self) -> list[str] | None:
+        """The voters that are known to be DLedger's; None before a quorum is known to be ours. (A dead one
+        may never have said what it is.)"""
         member = self.member
         if member.membership.named is not None:
-            return True
-        said = [
-            bool(member.features[peer] & FEATURE_MEMBERS) for peer in member.others if peer in member.features
-        ]
-        return all(said) and 1 + len(said) >= member.quorum
+            return []
+        said = {peer: member.features[peer] for peer in member.others if peer in member.features}
+        found = [peer for peer, features in said.items() if not features & FEATURE_MEMBERS]
+        return found if found or 1 + len(said) >= member.quorum else None
 
     def _write(self, event: ChangeMembers, now_ms: int) -> None:
         """The membership entry, which counts at once."""
