@@ -1,0 +1,270 @@
+"""A broker under a controller that the test plays: real ports, one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochmq_broker.broker import Broker
+from epochmq_broker.config import from_properties
+from epochmq_broker.ha.service import Role
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_protocol.codes import RequestCode as Code
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.transport.client import RemotingClient
+from tests.support.group_traffic import send_header
+from tests.unit.broker.kit import SMALL
+from tests.unit.ha.kit import until
+from tests.unit.replicas.stand_in import StandIn, broker
+
+
+@asynccontextmanager
+async def stand_in(**settings: Any) -> AsyncIterator[StandIn]:
+    controller = await StandIn(**settings).start()
+    try:
+        yield controller
+    finally:
+        await controller.stop()
+
+
+async def send(one: Broker, number: int = 0) -> Command:
+    """One message to the broker's port."""
+    async with RemotingClient() as client:
+        command = request(Code.SEND_MESSAGE_V2, ext=send_header(0, f"{number:032X}"), body=b"hello")
+        return await client.call(one.live.current.broker_addr, command, 5000)
+
+
+def role_of(one: Broker) -> tuple[Role, int, str]:
+    """What it is: to itself, and to those who ask for its configuration."""
+    config = one.live.current
+    return one.ha.role, config.broker_id, config.broker_role
+
+
+async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: Path) -> None:
+    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+        controller.next_id = 1
+        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+        await until(lambda: one.replicas is not None and one.replicas.may_write(), "it has a lease")
+        assert role_of(one) == (Role.MASTER, 0, "SYNC_MASTER")
+        assert (await send(one)).code == 0
+        assert (tmp_path / "brokerIdentity").read_text() == "TestCluster#group-a#1"
+        assert not (tmp_path / "brokerIdentity-temp").exists()
+        applied = controller.questions(Code.CONTROLLER_APPLY_BROKER_ID)[-1].ext or {}
+        assert applied["registerCheckCode"].split(";")[0] == one.live.current.broker_addr
+        assert one.topics.data_version.state_version == 1
+
+
+async def test_before_a_controller_has_spoken_it_serves_nobody(tmp_path: Path) -> None:
+    """(#6508, #6609, #6703)"""
+    async with broker(tmp_path, "127.76.250.250:1") as one:
+        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert one.live.current.broker_role == "SLAVE"
+        assert not one.registration.registered
+
+
+async def test_without_a_lease_sends_are_refused_at_once_and_with_one_taken(tmp_path: Path) -> None:
+    """SERVICE_NOT_AVAILABLE: a Java client tries again, elsewhere."""
+    async with stand_in(lease_ms=0) as controller, broker(tmp_path, controller.address) as one:
+        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+        before = asyncio.get_running_loop().time()
+        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert asyncio.get_running_loop().time() - before < 2
+        controller.lease_ms = 400
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it has a lease")
+        assert (await send(one)).code == 0
+        controller.silent = True
+        await until(lambda: not one.replicas.may_write(), "the lease has run out")  # type: ignore[union-attr]
+        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert one.store.max_phy_offset > 0
+
+
+async def test_a_message_whose_acknowledgement_comes_without_a_lease_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    settings = {"flushDiskType": "SYNC_FLUSH"}
+    async with stand_in() as controller, broker(tmp_path, controller.address, settings) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it has a lease")
+        assert (await send(one)).code == 0
+        flushed: list[Any] = []
+        one.store.when_flushed = lambda end, done: flushed.append(done)  # type: ignore[method-assign]
+        sending = asyncio.create_task(send(one, 1))
+        await until(lambda: flushed, "the message waits for the disk")
+        one.replicas.lease.until_ms = 0
+        one.replicas.lease.fence()
+        flushed[0](PutStatus.PUT_OK)
+        assert (await sending).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None:
+    async with stand_in(grants=False) as controller, broker(tmp_path, controller.address) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it writes as RocketMQ does")
+        assert (await send(one)).code == 0
+
+
+async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path: Path) -> None:
+    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+        address = one.live.current.broker_addr
+        controller.make_master(2, "127.76.250.251:10911", 7)
+        await controller.notify(address)
+        await until(lambda: role_of(one) == (Role.REPLICA, 1, "SLAVE"), "it is a replica")
+        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert one.topics.data_version.state_version == 7
+        controller.make_master(1, address, 3)
+        await controller.notify(address)
+        controller.make_master(1, address, 8)
+        await controller.notify(address)
+        await until(lambda: role_of(one) == (Role.MASTER, 0, "SYNC_MASTER"), "it is the master again")
+        epochs = [entry.epoch for entry in one.ha.epochs.epochs.entries]
+        assert epochs == [8], "epochs without a byte are replaced, and 3 was never taken"
+
+
+async def test_a_change_that_nobody_told_is_seen_by_looking(tmp_path: Path) -> None:
+    """A lost notification costs time only."""
+    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+        controller.make_master(2, "127.76.250.251:10911", 7)
+        await until(lambda: role_of(one) == (Role.REPLICA, 1, "SLAVE"), "it is a replica")
+
+
+async def test_a_restarted_broker_keeps_its_id_and_tells_its_new_address(tmp_path: Path) -> None:
+    """(#5745, #4808, #5989)"""
+    async with stand_in() as controller:
+        async with broker(tmp_path, controller.address) as one:
+            await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+            before = one.live.current.broker_addr
+        controller.next_id = 9
+        async with broker(tmp_path, controller.address) as one:
+            after = one.live.current.broker_addr
+            assert after != before
+            await until(lambda: one.replicas is not None and one.replicas.core.is_ready, "it has a role")
+        asked = [one.ext or {} for one in controller.questions(Code.CONTROLLER_REGISTER_BROKER)]
+        assert {one["brokerId"] for one in asked} == {"1"}
+        assert asked[-1]["brokerAddress"] == after
+
+
+async def test_slow_and_dead_controllers_delay_nobody(tmp_path: Path) -> None:
+    """(#5929)"""
+    with socket.socket() as deaf:
+        deaf.bind(("127.76.249.1", 0))
+        deaf.listen(0)
+        filler = [socket.socket() for _ in range(3)]
+        for one_of_many in filler:
+            one_of_many.setblocking(False)
+            one_of_many.connect_ex(deaf.getsockname())
+        try:
+            async with stand_in() as slow, stand_in() as quick:
+                slow.silent, slow.leads = True, False
+                dead = f"127.76.249.1:{deaf.getsockname()[1]}"
+                addresses = ";".join([dead, slow.address, quick.address])
+                async with broker(tmp_path, addresses) as one:
+                    assert one.replicas is not None
+                    await until(one.replicas.may_write, "it has a lease")
+                    heard = len(quick.beats)
+                    await until(lambda: len(quick.beats) > heard + 10, "heartbeats go on")
+                    assert one.replicas.may_write()
+        finally:
+            for one_of_many in filler:
+                one_of_many.close()
+
+
+async def test_a_heartbeat_says_what_an_election_needs(tmp_path: Path) -> None:
+    settings = {"brokerElectionPriority": "7", "controllerHeartBeatTimeoutMills": "4000"}
+    async with stand_in(grants=False) as controller, broker(tmp_path, controller.address, settings) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it is the master")
+        assert (await send(one)).code == 0
+        heard = len(controller.beats)
+        await until(lambda: len(controller.beats) > heard + 1, "another heartbeat")
+        beat = controller.beats[-1]
+        assert beat["brokerId"] == "1"
+        assert (beat["epoch"], beat["electionPriority"], beat["heartbeatTimeoutMills"]) == ("1", "7", "4000")
+        assert int(beat["maxOffset"]) == one.store.max_phy_offset == int(beat["confirmOffset"])
+
+
+async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> None:
+    """The controller need not wait for its lease to run out."""
+    async with stand_in() as controller:
+        async with broker(tmp_path, controller.address) as one:
+            assert one.replicas is not None
+            await until(one.replicas.may_write, "it has a lease")
+        assert controller.beats[-1]["fencedEpoch"] == "1"
+        assert "writeLeaseEpoch" not in controller.beats[-1]
+
+
+async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(#6873)"""
+    monkeypatch.setattr("epochmq_broker.replicas.manager.ADDRESSES_PERIOD_S", 0.05)
+    async with stand_in() as controller:
+        host, _, port = controller.address.partition(":")
+        loop = asyncio.get_running_loop()
+        answers: list[list[Any] | OSError] = [[(0, 0, 0, "", (host, int(port)))]]
+        asked: list[str] = []
+
+        async def look_up(name: str, *args: Any, **kwargs: Any) -> list[Any]:
+            if name != "controllers.test":
+                return await real(name, *args, **kwargs)
+            asked.append(name)
+            answer = answers[0]
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+        real = loop.getaddrinfo
+        monkeypatch.setattr(loop, "getaddrinfo", look_up, raising=False)
+        settings = {"fetchControllerAddrByDnsLookup": "true"}
+        async with broker(tmp_path, f"controllers.test:{port}", settings) as one:
+            assert one.replicas is not None
+            await until(one.replicas.may_write, "it has a lease")
+            answers[0] = OSError("Name or service not known")
+            count = len(asked)
+            await until(lambda: len(asked) > count + 2, "names are looked up again")
+            heard = len(controller.beats)
+            await until(lambda: len(controller.beats) > heard + 5, "heartbeats go on")
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, "controllerAddr"),
+        ({"controllerAddr": "nowhere"}, "controllerAddr"),
+        ({"controllerAddr": "a:1;b:99999"}, "controllerAddr"),
+        ({"controllerAddr": "a:1;b:1", "fetchControllerAddrByDnsLookup": "true"}, "controllerAddr"),
+        ({"controllerAddr": "a:1", "brokerName": "a#b"}, "brokerName"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_properties(SMALL | {"enableControllerMode": "true"} | settings)
+    assert caught.value.key == key
+
+
+def test_the_id_of_rocketmqs_examples_is_taken() -> None:
+    """conf/controller/…/broker-*.conf: brokerId=-1, brokerRole=SLAVE."""
+    values = {
+        "enableControllerMode": "true",
+        "controllerAddr": "a:1",
+        "brokerId": "-1",
+        "brokerRole": "SLAVE",
+    }
+    assert from_properties(SMALL | values).config.enable_controller_mode
+
+
+async def test_the_store_of_another_broker_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "brokerIdentity").write_text("TestCluster#group-b#1")
+    with pytest.raises(ConfigError, match="group-b"):
+        async with broker(tmp_path, "127.76.250.250:1"):
+            pass
