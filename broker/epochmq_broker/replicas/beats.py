@@ -122,13 +122,13 @@ class Beats:
                 pass
 
     def _asks(self) -> bool:
-        lease = self.lease
-        return lease.epoch is not None and lease.leader_grants is not False and not lease.fenced
+        """Also under a leader that grants none: the next one may, and must know who writes."""
+        return self.lease.epoch is not None and not self.lease.fenced
 
     def _pace(self) -> tuple[float, float]:
         """(milliseconds between two heartbeats, how long to wait for an answer)."""
         config, lease = self._live.current, self.lease
-        if not self._asks():
+        if not self._asks() or lease.leader_grants is False:
             return config.broker_heartbeat_interval, config.send_heartbeat_timeout_millis
         interval_ms = max(lease.duration_ms / ASKS_PER_LEASE, ASK_MIN_MS)
         interval_ms = min(interval_ms, config.broker_heartbeat_interval)
@@ -157,7 +157,7 @@ class Beats:
             ext[FENCED_EPOCH] = str(lease.epoch)
         elif self._asks():
             ext[LEASE_EPOCH] = str(lease.epoch)
-            if lease.duration_ms:
+            if lease.duration_ms and lease.leader_grants:
                 timeout_ms = min(timeout_ms, SILENCE_MS)
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,

@@ -41,7 +41,7 @@ class WriteLease:
 
     def granted(self, epoch: int, sent_ms: float, lease_ms: int) -> None:
         """A lease was granted for `lease_ms` from `sent_ms` on."""
-        self.duration_ms = lease_ms
+        self.duration_ms, self.leader_grants = lease_ms, True
         if epoch == self.epoch:
             self.until_ms = max(self.until_ms, sent_ms + lease_ms)
 

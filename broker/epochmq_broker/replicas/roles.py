@@ -80,6 +80,8 @@ class Roles:
         self._delivering = False
         self._registering = False
         self._finder: asyncio.Task[None] | None = None
+        self._found: tuple[str, str] | None = None
+        """Where a master is, and where it said that it serves replicas."""
 
     async def take(self, view: MasterView, broker_id: int) -> None:
         """Takes the role that the view gives to this broker. EpochMQError, OSError or DiskFullError when that
@@ -117,7 +119,9 @@ class Roles:
             self._delivering = False
             parts.delays.stop()
         parts.pull.hold.release()
-        await parts.ha.become_replica(None, view.epoch, broker_id=broker_id)
+        # The same master under another epoch: the connection to it stays.
+        known = self._found[1] if self._found is not None and self._found[0] == view.address else None
+        await parts.ha.become_replica(known, view.epoch, broker_id=broker_id)
         if view.address:
             self._finder = asyncio.create_task(self._find(view.address), name="find the master's HA address")
         parts.copies.follow(view.address)
@@ -149,6 +153,7 @@ class Roles:
                     found = ExchangeHAInfoResponseHeader.decode(answer.ext)
                     # A broker that does not know yet that it is the master says nothing of itself.
                     if found.master_ha_address:
+                        self._found = address, found.master_ha_address
                         self._parts.ha.follow(found.master_ha_address)
                         return
             await asyncio.sleep(pause_s)

@@ -112,6 +112,19 @@ async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None
         assert (await send(one)).code == 0
 
 
+async def test_when_a_controller_of_ours_leads_after_a_java_one_leases_count_again(tmp_path: Path) -> None:
+    async with stand_in(grants=False) as controller:
+        settings = {"syncControllerMetadataPeriod": "600000"}
+        async with broker(tmp_path, controller.address, settings) as one:
+            assert one.replicas is not None
+            lease = one.replicas.lease
+            await until(one.replicas.may_write, "it writes as RocketMQ does")
+            controller.grants = True
+            await until(lambda: lease.leader_grants, "it has a lease")
+            controller.lease_ms = 0
+            await until(lambda: not one.replicas.may_write(), "the lease has run out")  # type: ignore[union-attr]
+
+
 async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path: Path) -> None:
     async with stand_in() as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is Role.MASTER, "it is the master")
