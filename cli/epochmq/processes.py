@@ -24,6 +24,10 @@ Usage: epochmq controller [--config FILE] [--set KEY=VALUE]…
 
   -c, --config FILE   a controller.conf with RocketMQ's keys
   --set KEY=VALUE     a key that wins over the file; may be given several times
+
+       epochmq controller members --help
+
+  Shows and changes who belongs to a quorum.
 """,
     "nameserver": """\
 Usage: epochmq nameserver [--config FILE] [--set KEY=VALUE]…
@@ -50,6 +54,10 @@ class _Options:
 
 def run_process(verb: str, arguments: list[str]) -> int:
     """Runs the verb with these arguments to its end; the exit code."""
+    if verb == "controller" and arguments[:1] == ["members"]:
+        from epochmq_controller.controller.members import run as run_members
+
+        return guarded(lambda: run_members(arguments[1:]))
     if "--help" in arguments or "-h" in arguments:
         print(USAGE[verb], end="")
         return Exit.OK

@@ -32,6 +32,7 @@ BLACK_LIST = frozenset(["configBlackList", "configStorePath", "rocketmqHome"])
 FIXED = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
+    | {"controllerSnapshotEntries", "joinControllerGroup"}
     | {"bindAddress", "listenPort"}
 )
 """Keys that cannot change while the process runs."""
@@ -95,7 +96,14 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     """The leader's heartbeat to its peers, ms. DLedger: 2000. Followers stand for election after three."""
     write_lease_ms: Positive = 600
     """How long a master may write after it asked for a lease. A master that vanished without a word is
-    replaced no sooner than this. All controllers of a group must have the same."""
+    replaced no sooner than this. All controllers of a group must have the same: those that say at the
+    handshake that theirs is another do not deal with each other."""
+    controller_snapshot_entries: Count = 0
+    """After so many entries of the log the tables are saved, and the data files before are dropped, once all
+    controllers of the group are ours. 0: never, so that RocketMQ's controller can open the folder."""
+    join_controller_group: bool = False
+    """This controller is new to a group that is at work: it waits to be added. Without effect once the log
+    says who belongs to the group."""
 
     bind_address: str = ""
     """Where to listen. Where none is given `load` puts this peer's own address among the peers, and its port
@@ -126,6 +134,9 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
             vote_interval_min_ms=min(300, beat_ms),
             vote_interval_max_ms=min(1000, 3 * beat_ms),
             ack_wait_max_ms=ACK_WAIT_MAX_MS,
+            joining=self.join_controller_group,
+            agreed=f"writeLeaseMs={self.write_lease_ms}",
+            snapshot_entries=self.controller_snapshot_entries,
         )
 
     def desk_settings(self) -> DeskSettings:

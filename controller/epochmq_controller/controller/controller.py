@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from epochmq_controller.controller.config import ControllerConfig
+from epochmq_controller.replicas import snapshot
 from epochmq_controller.replicas.desk import NOT_LEADER, Desk
 from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
 from epochmq_controller.replicas.policy import LiveInfo
@@ -33,6 +34,7 @@ from epochmq_controller.replicas.types import (
     Prove,
     Proven,
     Reject,
+    Restored,
     Said,
     Settled,
     Tick,
@@ -71,6 +73,7 @@ class Controller:
             apply=self._apply,
             on_role=self._on_role,
             on_fatal=on_fatal,
+            machine=self,
         )
         self._notify = notify
         self._desk: Desk | None = None
@@ -85,6 +88,13 @@ class Controller:
         """Recovers and takes part. OSError or ValueError when the folder cannot be used."""
         self._desk = Desk(self.config.desk_settings(), self._now_ms())
         self.peer.start()
+        members = self.peer.members
+        if members != self.config.addresses():
+            log.warning(
+                "the group is %s by its log, which counts; controllerDLegerPeers=%s",
+                ";".join(f"{name}-{address}" for name, address in members.items()),
+                self.config.controller_d_leger_peers,
+            )
         self._feed(Tick())
 
     async def stop(self) -> None:
@@ -244,6 +254,14 @@ class Controller:
 
     def _apply(self, entry: DLedgerEntry) -> None:
         self._feed(Applied(entry.index, entry.term, entry.body))
+
+    def save(self) -> bytes:
+        """The tables as a snapshot (`StateMachine`)."""
+        return snapshot.encode(self.desk.groups)
+
+    def restore(self, data: bytes) -> None:
+        """The tables become those of a snapshot. ValueError when it is none."""
+        self._feed(Restored(snapshot.decode(data)))
 
     def _on_role(self, change: RoleChanged) -> None:
         self._feed(Led(change.term if change.role is Role.LEADER else None))

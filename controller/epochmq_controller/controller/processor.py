@@ -72,7 +72,8 @@ H = TypeVar("H", ElectMasterResponseHeader, RegisterBrokerToControllerResponseHe
 LEASE_EPOCH = "writeLeaseEpoch"
 LEASE_MS = "writeLeaseMs"
 FENCED_EPOCH = "fencedEpoch"
-"""In a heartbeat: the sender accepts no more writes under this master epoch."""
+"""In a heartbeat: the sender accepts no more writes under this master epoch. In a request to elect: nor does
+the master, who asks for its successor."""
 TERM, COMMITTED_INDEX = "term", "committedIndex"
 NAMES_AFTER = "brokerNamesAfter"
 BROKER_NAMES = "brokerNames"
@@ -137,7 +138,12 @@ class ControllerProcessor:
         """1002."""
         header, faults = ElectMasterRequestHeader.decode_as_java(command.ext)
         verdict = await self._controller.ask(
-            Elect(header.broker_name, header.broker_id, header.designate_elect)
+            Elect(
+                header.broker_name,
+                header.broker_id,
+                header.designate_elect,
+                _number(command.ext or {}, FENCED_EPOCH),
+            )
         )
         view = verdict.view
         if view is None:
@@ -302,7 +308,7 @@ class ControllerProcessor:
             controller_leader_id=controller.peer.leader_id,
             controller_leader_address=controller.leader_address,
             is_leader=controller.leads,
-            peers="".join(f"{name}:{address};" for name, address in controller.addresses.items()),
+            peers="".join(f"{name}:{address};" for name, address in controller.peer.members.items()),
         )
         return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
 

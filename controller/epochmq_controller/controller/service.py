@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from epochmq_controller.controller import lease_file
 from epochmq_controller.controller.config import Loaded
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.notifier import Notifier
@@ -45,6 +46,7 @@ class ControllerService:
         config = self.controller.config
         self._folder.take()
         try:
+            await lease_file.wait_out(self._folder.folder, config.write_lease_ms)
             self.controller.start()
         except ValueError as error:
             raise ConfigError(

@@ -48,6 +48,7 @@ from epochmq_controller.replicas.types import (
     Prove,
     Proven,
     Reject,
+    Restored,
     Said,
     Settings,
     Settled,
@@ -186,6 +187,8 @@ class Desk:
                 self._asked(token, request)
             case Applied():
                 self._applied(event)
+            case Restored(groups=groups):
+                self.groups = groups
             case Settled(token=token, error=error):
                 self._settled(token, error)
             case Proven(token=token, leads=leads):
@@ -280,6 +283,17 @@ class Desk:
         else:
             self._timeouts.append((self.now_ms + REQUEST_TIMEOUT_MS, token, request.name))
             self._enqueue(job)
+            if isinstance(request, Elect) and request.fenced_epoch is not None:
+                self._hands_over(request.name, request.fenced_epoch)
+
+    def _hands_over(self, name: str, epoch: int) -> None:
+        """The master of this epoch has fenced itself for a successor of its choice: who waits for the end of
+        its lease need not."""
+        group = self.groups.get(name)
+        if self.leases is not None and group is not None and group.master_epoch == epoch:
+            self.leases.confirm_fenced(name, epoch)
+            if name in self._awaiting:
+                self._pump(name)
 
     def _enqueue(self, job: Job) -> None:
         name = job.request.name

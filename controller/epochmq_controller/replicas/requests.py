@@ -27,10 +27,12 @@ class AlterSet(_Request, frozen=True):
 
 
 class Elect(_Request, frozen=True):
-    """1002: `broker_id` wants a master, itself if `designate`. ANY_BROKER: the controller does."""
+    """1002: `broker_id` wants a master, itself if `designate`. ANY_BROKER: the controller does.
+    `fenced_epoch`: the present master asks, and writes no more under this epoch."""
 
     broker_id: int = rules.ANY_BROKER
     designate: bool = False
+    fenced_epoch: int | None = None
 
 
 class Register(_Request, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
 from epochmq_controller.replicas.requests import Request
 from epochmq_controller.replicas.rules import MasterView, Verdict
+from epochmq_controller.replicas.state import ReplicaGroups
 from epochmq_protocol.codes import ResponseCode
 
 STRIDE_MIN_MS = 20
@@ -77,6 +78,12 @@ class Applied(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """A snapshot has taken the place of all entries applied so far."""
+
+    groups: ReplicaGroups
+
+
 class Settled(msgspec.Struct, frozen=True):
     """A `Propose` is committed and applied, or (`error`) was refused or its fate is open."""
 
@@ -91,7 +98,7 @@ class Proven(msgspec.Struct, frozen=True):
     leads: bool
 
 
-Input = Tick | Asked | Heard | Closed | Led | Applied | Settled | Proven
+Input = Tick | Asked | Heard | Closed | Led | Applied | Restored | Settled | Proven
 
 
 # Effects ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,218 @@
+"""A quorum of controllers grows and shrinks while it serves; one that is set otherwise takes no part."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import Member, ReplicaGroup, our_controller
+
+METADATA, REPLICA_INFO, APPLY_BROKER_ID = 1005, 1004, 1013
+GAP_MAX_S = 1.0
+"""Longest time without an acknowledged request that still counts as served. An election takes longer than its
+leases, 0.6 s, and then some."""
+
+
+class Quorum(ReplicaGroup):
+    """n0, n1 and n2 are a quorum; n3 and n4 wait to be added."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            directory, [our_controller] * 5, [], controller={"mappedFileSize": 1 << 16}, octet=61
+        )
+        first = [f"n{i}-{member.address}" for i, member in enumerate(self.controllers[:3])]
+        for number, member in enumerate(self.controllers):
+            peers = first if number < 3 else [*first, f"n{number}-{member.address}"]
+            self.put(member, controllerDLegerPeers=";".join(peers))
+            if number >= 3:
+                self.put(member, joinControllerGroup="true")
+
+    @staticmethod
+    def put(member: Member, **settings: str) -> None:
+        """Adds lines to a controller's settings; the last one of a key counts."""
+        lines = [f"{key}={value}\n" for key, value in settings.items()]
+        member.config.write_text(member.config.read_text() + "".join(lines))
+
+    def stop(self) -> None:
+        for member in self.controllers:
+            member.process.kill()
+
+    def leading(self) -> Member:
+        """The controller that leads, waited for."""
+        wait_until(lambda: self.leader() is not None, timeout_s=30, what="a leader")
+        found = self.leader()
+        assert found is not None
+        return found
+
+    def shown(self, asked: Member, *arguments: str) -> str:
+        """What `epochmq controller members` prints; it must succeed."""
+        command = [sys.executable, "-m", "epochmq", "controller", "members", asked.address, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == 0, done.stderr + self.logs(1500)
+        return done.stdout
+
+
+@pytest.fixture
+def quorum(tmp_path: Path) -> Iterator[Quorum]:
+    """Not started."""
+    found = Quorum(tmp_path)
+    yield found
+    found.stop()
+
+
+class Client(threading.Thread):
+    """Makes groups, one after another, at whoever leads."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        super().__init__(daemon=True)
+        self.quorum = quorum
+        self.acknowledged: list[str] = []
+        self.gap_s = 0.0
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        last, number, leader = time.monotonic(), 0, self.quorum.leading()
+        while not self.done.is_set():
+            number += 1
+            ext = {"clusterName": "c", "brokerName": f"g{number}", "appliedBrokerId": "1"}
+            try:
+                answer = call(leader.address, APPLY_BROKER_ID, {**ext, "registerCheckCode": "1.1.1.1:1;x"})
+                code = answer.code
+            except (OSError, ValueError):
+                code = -1
+            if code == 0:
+                self.acknowledged.append(f"g{number}")
+                self.gap_s = max(self.gap_s, time.monotonic() - last)
+                last = time.monotonic()
+            else:
+                leader = self.quorum.leader() or leader
+
+
+@contextmanager
+def served(quorum: Quorum) -> Iterator[Client]:
+    """Requests all the while; afterwards all that was acknowledged is there."""
+    client = Client(quorum)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.done.set()
+        client.join(30)
+    leader = quorum.leading()
+    assert client.acknowledged
+    for name in client.acknowledged:
+        assert call(leader.address, REPLICA_INFO, {"brokerName": name}).code == 0, name
+
+
+def names(printed: str) -> set[str]:
+    """The ids in what the command printed."""
+    return {line.split()[0] for line in printed.splitlines()}
+
+
+def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
+    """One leader in one term, until it is removed itself."""
+    for member in quorum.controllers:
+        member.start()
+    leader = quorum.leading()
+    term = call(leader.address, METADATA).ext["term"]
+    own = f"n{quorum.controllers.index(leader)}"
+    others = [name for name in ("n0", "n1", "n2") if name != own]
+    with served(quorum) as client:
+        wait_until(lambda: len(client.acknowledged) > 20, timeout_s=30, what="requests served")
+        for number in (3, 4):
+            asked = quorum.controllers[number - 2]
+            printed = quorum.shown(asked, "--add", f"n{number}-{quorum.controllers[number].address}")
+            assert f"n{number}" in names(printed)
+        assert names(printed) == {"n0", "n1", "n2", "n3", "n4"}
+        for name in others:
+            printed = quorum.shown(leader, "--remove", name)
+        assert names(printed) == {own, "n3", "n4"}
+        now = call(leader.address, METADATA).ext
+        assert (now["isLeader"], now["term"]) == ("true", term)
+        assert client.gap_s < GAP_MAX_S
+        printed = quorum.shown(leader, "--remove", own)
+        assert names(printed) == {"n3", "n4"}
+    for name in ("n0", "n1", "n2"):
+        gone = quorum.controllers[int(name[1])]
+        wait_until(
+            lambda gone=gone: "n3" in (call(gone.address, METADATA).ext.get("peers") or ""),
+            timeout_s=10,
+            what=f"{name} knows that it was removed",
+        )
+    kept = quorum.controllers[3]
+    kept.process.kill()
+    kept.start()
+    quorum.leading()
+    assert "the group is n3-" in kept.process.output()
+    assert names(quorum.shown(kept)) == {"n3", "n4"}
+
+
+def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quorum: Quorum) -> None:
+    odd, *others = quorum.controllers[:3]
+    quorum.put(odd, writeLeaseMs="1200")
+    for member in (odd, *others):
+        member.start()
+    leader = quorum.leading()
+    assert leader is not odd
+    said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=600 as here"
+    leader.process.wait_until(lambda: said in leader.process.output(), timeout_s=20, what="a word about it")
+    known = quorum.metadata(odd)
+    assert known is None or "controllerLeaderId" not in known
+    odd.process.stop()
+    quorum.put(odd, writeLeaseMs="600")
+    odd.start()
+    odd.process.wait_until(
+        lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), timeout_s=20, what="its part"
+    )
+    assert "writeLeaseMs was 1200: waiting 1260 ms" in odd.process.output()
+
+
+def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables(quorum: Quorum) -> None:
+    """Every file of the log that a snapshot replaces is gone at all three, and the tables are whole."""
+    for member in quorum.controllers[:3]:
+        quorum.put(member, controllerSnapshotEntries="50", mappedFileSize="4096")
+        member.start()
+    leader = quorum.leading()
+    away = next(one for one in quorum.controllers[:3] if one is not leader)
+    with served(quorum) as client:
+        wait_until(lambda: len(client.acknowledged) > 20, timeout_s=30, what="requests served")
+        away.process.kill()
+        seen = len(client.acknowledged)
+        wait_until(lambda: len(client.acknowledged) > seen + 200, timeout_s=60, what="requests served")
+        away.start()
+        number = quorum.controllers.index(away)
+        folder = away.config.parent / "store" / f"dledger-n{number}"
+        wait_until(lambda: not (folder / "data" / f"{0:020d}").exists(), timeout_s=30, what="the snapshot")
+    for member in quorum.controllers[:3]:
+        member.process.kill()
+    for member in quorum.controllers[:3]:
+        member.start()
+        member.process.wait_until(lambda member=member: quorum.metadata(member) is not None)
+    tables = []
+    for member in quorum.controllers[:3]:
+        found: list[str] = []
+
+        def all_names(member: Member = member, found: list[str] = found) -> bool:
+            after = ""
+            found.clear()
+            while True:
+                ext = call(member.address, METADATA, {"brokerNamesAfter": after}).ext
+                more = json.loads(ext["brokerNames"])
+                found.extend(more)
+                if not more:
+                    return set(client.acknowledged) <= set(found)
+                after = more[-1]
+
+        wait_until(all_names, timeout_s=20, what=f"{member.name} has all tables")
+        tables.append(found)
+    assert tables[0] == tables[1] == tables[2]

@@ -1,0 +1,111 @@
+"""Tables survive as a snapshot; a folder remembers its leases; the members' command understands a line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from epochmq_controller.controller import config, lease_file, members
+from epochmq_controller.controller.members import Change
+from epochmq_controller.replicas import rules, snapshot
+from epochmq_controller.replicas.desk import Desk
+from epochmq_controller.replicas.events import AlterSyncStateSet, CleanBrokerData, ElectMaster
+from epochmq_controller.replicas.state import ReplicaGroups
+from epochmq_controller.replicas.types import Applied, Led, Restored, Settings
+from tests.unit.controller.test_config import WHO
+
+
+def tables() -> ReplicaGroups:
+    """Some groups in every state: no master yet, elected, with a set, a master gone, an id cleaned."""
+    found = ReplicaGroups()
+    for name in ("b", "a", "ü"):
+        for one in (3, 1, 2):
+            for event in rules.apply_broker_id(
+                found, "c", name, one if found.get(name) else 1, f"h:{one};x"
+            ).events:
+                found.apply(event)
+    found.apply(ElectMaster("a", True, 1))
+    found.apply(AlterSyncStateSet("a", frozenset({1, 2})))
+    found.apply(ElectMaster("b", True, 1))
+    found.apply(ElectMaster("b", False))
+    found.apply(CleanBrokerData("a", frozenset({2})))
+    return found
+
+
+def test_tables_are_the_same_after_a_snapshot() -> None:
+    for groups in (tables(), ReplicaGroups()):
+        data = snapshot.encode(groups)
+        assert snapshot.decode(data).groups == groups.groups
+        assert snapshot.encode(snapshot.decode(data)) == data
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"version":2,"groups":[]}', b'{"version":1}', b'{"version":1,"groups":[{}]}']
+)
+def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="snapshot of the controller's tables"):
+        snapshot.decode(data)
+
+
+def test_a_desk_goes_on_from_a_snapshot() -> None:
+    desk = Desk(Settings(), 0)
+    desk.step(Restored(tables()), 1)
+    assert desk.groups.groups == tables().groups
+    desk.step(Led(3), 2)
+    desk.step(Applied(9, 3, b""), 3)
+    assert desk.leads
+    assert desk.groups.groups == tables().groups
+
+
+def test_a_longer_lease_of_before_is_waited_out_and_a_shorter_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(lease_file.asyncio, "sleep", note)
+    for lease_ms in (600, 600, 900, 400, 400):
+        asyncio.run(lease_file.wait_out(tmp_path, lease_ms))
+    assert waited == [pytest.approx(0.945)]
+    assert (tmp_path / "lease").read_text() == "writeLeaseMs=400\n"
+    (tmp_path / "lease").write_text("writeLeaseMs=soon\n")
+    with pytest.raises(ValueError, match="writeLeaseMs=soon, expected a whole number"):
+        asyncio.run(lease_file.wait_out(tmp_path, 400))
+
+
+def test_settings_of_ours_reach_the_core() -> None:
+    text = WHO + "controllerSnapshotEntries=70\njoinControllerGroup=true\nwriteLeaseMs=900\n"
+    raft = config.load(text).config.raft_settings()
+    assert (raft.snapshot_entries, raft.joining, raft.agreed) == (70, True, "writeLeaseMs=900")
+    plain = config.load(WHO).config.raft_settings()
+    assert (plain.snapshot_entries, plain.joining) == (0, False)
+
+
+def test_a_line_of_the_members_command_is_understood() -> None:
+    assert members.parse(["h:1"]) == ("h:1", Change())
+    assert members.parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", Change("n3", "my-host:2"))
+    assert members.parse(["h:1", "--remove", "n3"]) == ("h:1", Change("n3"))
+    for wrong in (
+        [],
+        ["h:1", "--add"],
+        ["h:1", "--add", "n3"],
+        ["h:1", "--add", "n3-h:1;n4-h:2"],
+        ["a", "b"],
+    ):
+        with pytest.raises(ValueError, match=r"what is|expected"):
+            members.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(["--help"], 0), ([], 2), (["127.0.0.1:1"], 1), (["nowhere"], 1)]
+)
+def test_the_members_command_ends_with_a_status_and_a_sentence(
+    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert members.run(arguments) == status
+    said = capsys.readouterr()
+    assert "epochmq controller members" in (said.err if status else said.out)
