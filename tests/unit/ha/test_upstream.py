@@ -1,0 +1,157 @@
+"""Failures that RocketMQ's replication had, by the number of their issue, as they would show here. Others
+have their tests in `test_sync_state`, `test_following`, `tests/unit/replicas` and the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.ha.replica import Step
+from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.sync_state import SyncState
+from epochmq_broker.store import GetStatus, PutStatus
+from epochmq_protocol.topics import DataVersion
+from tests.unit.ha.kit import Node, until
+from tests.unit.store.support import Message, put
+
+ALL_ACK = {"allAckInSyncStateSet": "true", "checkSyncStateSetPeriod": "20"}
+
+
+@contextlib.asynccontextmanager
+async def node(directory: Path, broker_id: int = 1) -> AsyncIterator[Node]:
+    made = await Node(directory, broker_id, ALL_ACK).open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def offered(a: Node) -> GetStatus:
+    """What a consumer gets that asks for the first message that was not confirmed."""
+    queue = a.store.existing_queue(Message().topic, 0)
+    assert queue is not None
+    return a.store.get(queue, 1, 32).status
+
+
+async def test_5663_an_expansion_whose_answer_got_lost_counts(tmp_path: Path) -> None:
+    """The controller took the new member, the master did not hear of it: what the old set alone has must not
+    be acknowledged, or the new member is elected without it."""
+    async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
+        asked: list[frozenset[int]] = []
+        a.ha.on_proposal = lambda proposal: asked.append(proposal.members)
+        await a.lead(1)
+        a.put(3)
+        await b.follow(a.address, 1)
+        await until(lambda: asked, "the replica is proposed")
+        assert asked == [{1, 2}]
+        await b.close()
+        end = a.put(1)
+        told: list[PutStatus] = []
+        a.puts.when_safe(end, told.append)
+        await asyncio.sleep(0)
+        assert not told
+        assert a.ha.confirm_offset < end
+
+
+async def test_6662_and_6728_confirmed_stays_while_a_member_has_not_spoken(tmp_path: Path) -> None:
+    """A master alone with one of two replicas; and a connection that has said nothing, or zero."""
+    async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
+        await a.lead(1, {1, 2, 3}, 5)
+        end = a.put(5)
+        await b.follow(a.address, 1)
+        await until(lambda: b.end == end, "one replica has all")
+        assert a.ha.confirm_offset == 0
+        sync = a.ha.sync_state
+        assert sync is not None
+        sync.connected(3, async_learner=False)
+        assert sync.acknowledged(3, 0, 0)
+        assert a.ha.confirm_offset == 0
+        assert sync.acknowledged(3, end, 0)
+        await until(lambda: a.ha.confirm_offset == end, "all three have all")
+
+
+async def test_6609_and_6703_after_a_crash_only_what_was_confirmed_and_is_there_is_shown(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path) as a:
+        await a.lead(1)
+        confirmed = a.put(3)
+        await until(lambda: a.ha.confirm_offset == confirmed, "alone, it confirms what it has")
+        assert a.ha.adopt({1, 2}, 9)
+        end = a.put(3)
+        assert a.ha.confirm_offset == confirmed < end
+    async with node(tmp_path) as a:
+        assert (a.ha.role, a.end) == (Role.IDLE, end)
+        assert put(a.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+        assert offered(a) is not GetStatus.FOUND
+        a.store.checkpoint.confirm_phy_offset = end + 1000
+    async with node(tmp_path) as a:
+        assert a.ha.confirm_offset <= a.end
+
+
+async def test_6316_an_epoch_without_a_new_master_counts_as_newer_at_nameservers() -> None:
+    """Two masters register: the one of the greater epoch is the master, whatever their counters say."""
+    old, new = DataVersion(counter=900, state_version=3), DataVersion(counter=1, state_version=4)
+    assert new.compare(old) > 0
+
+
+async def test_7219_looking_for_members_that_fell_behind_survives_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node(tmp_path) as a:
+        looked: list[int] = []
+
+        def fail(self: SyncState, now_ms: int) -> None:
+            looked.append(now_ms)
+            raise RuntimeError("a fault of ours")
+
+        await a.lead(1)
+        monkeypatch.setattr(SyncState, "wants", fail)
+        await until(lambda: len(looked) > 3, "it is looked at again and again")
+
+
+async def test_9689_the_epoch_is_on_disk_before_it_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch that could not be written is not led: nobody may be sent bytes of it."""
+    async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
+        await a.lead(1)
+        a.put(2)
+        await b.follow(a.address, 1)
+        await until(lambda: b.end == a.end, "the replica has all")
+
+        def fail() -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(b.ha.epochs, "_save", fail)
+            with pytest.raises(OSError, match="No space"):
+                await b.lead(2)
+        assert b.ha.role is not Role.MASTER
+        assert put(b.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+        await b.lead(2)
+        assert b.epochs == [(1, 0), (2, b.end)]
+
+
+async def test_10812_and_6306_a_replica_follows_the_master_it_is_told_not_the_one_it_knows(
+    tmp_path: Path,
+) -> None:
+    """Seen on 5.3.3: a demoted master goes on serving, and a replica stays with it for minutes."""
+    async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b, node(tmp_path / "c", 3) as c:
+        await a.lead(1)
+        a.put(2)
+        for replica in (b, c):
+            await replica.follow(a.address, 1)
+        await until(lambda: b.end == c.end == a.end, "all are equal")
+        await b.lead(2)
+        await c.follow(None, 2)
+        follower = c.ha.replica
+        assert follower is not None
+        await until(lambda: follower.step is Step.WAITING, "it has left the former master")
+        c.ha.follow(b.address)
+        b.put(2)
+        await until(lambda: c.end == b.end, "it follows the new master")
