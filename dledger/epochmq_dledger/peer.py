@@ -129,6 +129,8 @@ class DLedgerPeer:
         self._sync: asyncio.Future[None] | None = None
         self._saves: set[asyncio.Future[int]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        """Its moment: uvloop's handle does not say when it is due at once."""
         self._catch_up: asyncio.Handle | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self._checkpointed = (-1, -1)
@@ -221,9 +223,10 @@ class DLedgerPeer:
         at = self._node.next_deadline_ms() / 1000
         if self._sync is None:
             at = min(at, self._checkpoint_at)
-        if self._timer is None or at < self._timer.when():
+        if self._timer is None or at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_at = at
             self._timer = asyncio.get_running_loop().call_at(at, self._on_time)
 
     def _on_time(self) -> None:

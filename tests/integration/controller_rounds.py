@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.cluster import Settings
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call
 from tests.support.replica_group import ReplicaGroup, our_controller
@@ -39,9 +40,9 @@ class Known:
 class ControllerRounds:
     """Three controllers, no brokers; every request goes to the controller that says it leads."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, settings: Settings) -> None:
         self.random = random.Random(seed)
-        self.group = ReplicaGroup(directory, [our_controller] * 3, [])
+        self.group = ReplicaGroup(directory, [our_controller] * 3, [], controller=settings)
         self.known: dict[str, Known] = {}
         self.acknowledged = 0
 

@@ -7,13 +7,26 @@ from pathlib import Path
 import pytest
 
 from tests.integration.controller_rounds import ControllerRounds
+from tests.support.cluster import Settings
+
+PLAIN: Settings = {}
+COMPACTING: Settings = {"controllerSnapshotEntries": 20, "mappedFileSize": 4096}
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.soak)])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int) -> None:
-    """Leader, follower or all three at once, at random moments, again and again."""
-    run = ControllerRounds(tmp_path, seed=rounds)
+@pytest.mark.parametrize(
+    ("rounds", "settings"),
+    [
+        (12, PLAIN),
+        (8, COMPACTING),
+        pytest.param(200, PLAIN, marks=pytest.mark.soak),
+        pytest.param(100, COMPACTING, marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int, settings: Settings) -> None:
+    """Leader, follower or all three at once, at random moments, again and again; with a log that is whole,
+    and with one that loses its beginning to snapshots all the while."""
+    run = ControllerRounds(tmp_path, rounds, settings)
     run.start()
     try:
         for number in range(1, rounds + 1):
@@ -24,3 +37,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int) -> None:
     finally:
         run.stop()
     assert run.acknowledged > 2 * rounds
+    firsts = [path / "data" / f"{0:020d}" for path in tmp_path.glob("controller-*/store/dledger-*")]
+    assert [path.exists() for path in firsts] == [settings is PLAIN] * 3

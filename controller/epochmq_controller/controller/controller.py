@@ -83,6 +83,8 @@ class Controller:
         self._asked: dict[int, asyncio.Future[Verdict]] = {}
         self._wishes: dict[int, asyncio.Future[int]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        """Its moment: uvloop's handle does not say when it is due at once."""
 
     def start(self) -> None:
         """Recovers and takes part. OSError or ValueError when the folder cannot be used."""
@@ -206,9 +208,10 @@ class Controller:
 
     def _wake_in_time(self, desk: Desk) -> None:
         at = desk.next_deadline_ms() / 1000
-        if self._timer is None or at < self._timer.when():
+        if self._timer is None or at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
+            self._timer_at = at
             self._timer = asyncio.get_running_loop().call_at(at, self._on_time)
 
     def _on_time(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from epochmq_dledger.core.types import Role
 from epochmq_dledger.outcomes import NotAppended
@@ -167,3 +168,23 @@ def test_peers_may_have_dashes_in_their_hosts() -> None:
     for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-a:1;n0-b:2", "-a:1"):
         with pytest.raises(ValueError, match=r"expected|twice"):
             parse_peers(wrong)
+
+
+def test_a_deadline_that_is_due_at_once_harms_nobody_on_the_loop_of_production(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop makes another kind of timer of it. Seen once in a hundred kills, as the end of the process."""
+
+    async def life() -> None:
+        group = Group(tmp_path, [unused_tcp_port])
+        await group.start("n0")
+        peer = await group.leader()
+        monkeypatch.setattr(peer.node, "next_deadline_ms", lambda: 0)
+        proven: list[object] = []
+        for _ in range(3):
+            peer.prove(proven.append)
+        monkeypatch.undo()
+        await until(lambda: len(proven) == 3)
+        await group.stop("n0")
+
+    uvloop.run(life())
