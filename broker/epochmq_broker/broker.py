@@ -33,11 +33,13 @@ from epochmq_broker.processors.reply import ReplyProcessor
 from epochmq_broker.processors.send import SendProcessor
 from epochmq_broker.processors.send_back import SendBackProcessor
 from epochmq_broker.processors.send_fast import FastSend
+from epochmq_broker.processors.steering import SteeringProcessor
 from epochmq_broker.processors.tables import TableProcessor
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.roles import Parts
+from epochmq_broker.replicas.steering import Steering
 from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
@@ -116,6 +118,7 @@ class Broker:
         )
         self.clients.on_group_change.append(self.client_requests.notify_group_change)
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
+        self.steering = Steering(self.live, self.store)
         self._servers = self._make_servers(config)
         self._phase = Phase.NEW
 
@@ -142,6 +145,7 @@ class Broker:
         if self.replicas is not None:
             self.replicas.load()
         self.store.load()
+        self.steering.load()
         self.ha.load()
         self.files.load()
         self.delays.load()
@@ -193,7 +197,7 @@ class Broker:
             self.registration,
             self.ha,
         )
-        return {
+        handlers: dict[int, Handler] = {
             **admin_handlers(parts),
             **self.modes.handlers(),
             **TableProcessor(parts, self.modes).handlers(),
@@ -206,8 +210,10 @@ class Broker:
             ).handlers(),
             **QueryProcessor(self.live, self.store).handlers(),
             **GroupProcessor(self.live, self.ha, self.replicas).handlers(),
+            **SteeringProcessor(self.steering, self.ha, self.slave_sync, self.replicas).handlers(),
             **self.client_requests.handlers(),
         }
+        return handlers if self.replicas is None else self.replicas.gate.guard(handlers)
 
     def _make_replicas(self) -> ReplicasManager:
         return ReplicasManager(

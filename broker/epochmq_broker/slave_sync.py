@@ -77,17 +77,20 @@ class _DelayOffsets(msgspec.Struct, rename="camel"):
     offset_table: dict[int, int] = {}
 
 
+Adopt = Callable[[], None]
+
+
 class _Part:
-    """One table: its request, how its own state is told, and what is done with an answer. `state` is the
-    master's state that was copied last, `own` what the copy's was then."""
+    """One table: its request, how its own state is told, and how an answer is read, which gives the change to
+    make. `state` is the master's state that was copied last, `own` what the copy's was then."""
 
     def __init__(
-        self, name: str, code: int, own_state: Callable[[], object], adopt: Callable[[bytes], Awaitable[None]]
+        self, name: str, code: int, own_state: Callable[[], object], read: Callable[[bytes], Awaitable[Adopt]]
     ) -> None:
         self.name = name
         self.code = code
         self.own_state = own_state
-        self.adopt = adopt
+        self.read = read
         self.state = ""
         self.own: object = None
 
@@ -116,37 +119,38 @@ class SlaveSync:
         self._delays = delays
         self._modes = modes
         self._topics_known_until = 0
+        self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._parts = (
             _Part(
                 "topics",
                 RequestCode.GET_ALL_TOPIC_CONFIG,
                 lambda: (topics.generation, topics.data_version),
-                self._take_topics,
+                self._read_topics,
             ),
             _Part(
                 "subscription groups",
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 lambda: (groups.generation, groups.data_version),
-                self._take_groups,
+                self._read_groups,
             ),
             _Part(
                 "message request modes",
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
                 lambda: modes.changes,
-                self._take_modes,
+                self._read_modes,
             ),
             _Part(
                 "delay offsets",
                 RequestCode.GET_ALL_DELAY_OFFSET,
                 lambda: (delays.data_version, dict(delays.offsets)),
-                self._take_delays,
+                self._read_delays,
             ),
             _Part(
                 "consumer offsets",
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 lambda: (offsets.changes, offsets.data_version),
-                self._take_offsets,
+                self._read_offsets,
             ),
         )
 
@@ -235,6 +239,11 @@ class SlaveSync:
 
     async def _round(self, master: str) -> None:
         """Asks for every table; one that fails keeps none of the others from being copied."""
+        async with self._one_round:
+            await self._ask_all(master)
+        self.rounds += 1
+
+    async def _ask_all(self, master: str) -> None:
         failure: Exception | None = None
         for part in self._parts:
             try:
@@ -247,7 +256,6 @@ class SlaveSync:
                 failure = failure or error
         if failure is not None:
             raise failure
-        self.rounds += 1
 
     async def _copy(self, part: _Part, master: str) -> None:
         known = part.state if part.own == part.own_state() else ""
@@ -258,14 +266,17 @@ class SlaveSync:
             raise EpochMQError(f"answered {answer.code}: {answer.remark or 'no remark'}")
         ext = answer.ext or {}
         if ext.get(UNCHANGED) != "true":
-            await part.adopt(answer.body)
+            adopt = await part.read(answer.body)
+            if self.master != master:
+                raise EpochMQError("it is followed no more")
+            adopt()
             part.state, part.own = ext.get(STATE, ""), part.own_state()
         if part.code == RequestCode.GET_ALL_TOPIC_CONFIG:
             self._topics_known_until = end
 
-    # Taking over. Between the reading of an answer and the change of a table nothing else runs.
+    # Reading answers
 
-    async def _take_topics(self, body: bytes) -> None:
+    async def _read_topics(self, body: bytes) -> Adopt:
         try:
             answer = from_json(TopicConfigSerializeWrapper, body)
             table, version = answer.topic_config_table, answer.data_version
@@ -273,10 +284,14 @@ class SlaveSync:
             table, version = _readable(body, "topicConfigTable", TopicConfig)
         if not table:
             raise EpochMQError("an answer without any topic; every broker has some")
-        if version != self._topics.data_version or table != self._topics.table:
-            self._topics.replace_all(table, version)
 
-    async def _take_groups(self, body: bytes) -> None:
+        def adopt() -> None:
+            if version != self._topics.data_version or table != self._topics.table:
+                self._topics.replace_all(table, version)
+
+        return adopt
+
+    async def _read_groups(self, body: bytes) -> Adopt:
         forbidden: dict[str, dict[str, int]] = {}
         try:
             answer = from_json(SubscriptionGroupWrapper, body)
@@ -286,24 +301,29 @@ class SlaveSync:
             table, version = _readable(body, "subscriptionGroupTable", SubscriptionGroupConfig)
         if not table:
             raise EpochMQError("an answer without any group; every broker has some")
-        groups = self._groups
-        if (version, table, forbidden) != (groups.data_version, groups.table, groups.forbidden_table):
-            groups.replace_all(table, forbidden, version)
 
-    async def _take_modes(self, body: bytes) -> None:
-        self._modes.follow(from_json(MessageRequestModeSerializeWrapper, body))
+        def adopt() -> None:
+            groups = self._groups
+            if (version, table, forbidden) != (groups.data_version, groups.table, groups.forbidden_table):
+                groups.replace_all(table, forbidden, version)
 
-    async def _take_delays(self, body: bytes) -> None:
+        return adopt
+
+    async def _read_modes(self, body: bytes) -> Adopt:
+        answer = from_json(MessageRequestModeSerializeWrapper, body)
+        return lambda: self._modes.follow(answer)
+
+    async def _read_delays(self, body: bytes) -> Adopt:
         answer = from_json(_DelayOffsets, body)
-        self._delays.follow(answer.offset_table, answer.data_version)
+        return lambda: self._delays.follow(answer.offset_table, answer.data_version)
 
-    async def _take_offsets(self, body: bytes) -> None:
+    async def _read_offsets(self, body: bytes) -> Adopt:
         quoted = await _quote_keys(body)
         try:
             answer = _decode_offsets(quoted)
         except ValueError:  # not as brokers write it
             answer = from_json(_Offsets, body)
-        self._offsets.restore(answer.offset_table, answer.data_version)
+        return lambda: self._offsets.restore(answer.offset_table, answer.data_version)
 
 
 _decode_offsets = msgspec.json.Decoder(_Offsets).decode

@@ -116,6 +116,51 @@ def status(state: State = STATE_DEFAULT, output: OutputFormat = Output.TEXT) -> 
     _end(lambda: verb.run(state, as_json=output is Output.JSON))
 
 
+Replica = Annotated[
+    str,
+    typer.Argument(
+        metavar="GROUP/REPLICA", help="Such as orders/0, or orders/orders-broker-0; `status` shows them."
+    ),
+]
+SwitchTimeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long it may take.")
+]
+Off = Annotated[bool, typer.Option("--off", help="Take it back.")]
+
+
+@app.command()
+def promote(replica: Replica, state: State = STATE_DEFAULT, timeout: SwitchTimeout = 15) -> None:
+    """Make a replica the master.
+
+    It catches up to the last byte first; sends wait for a moment, and none fails."""
+    from epochmq.verbs import steer as verb
+
+    _end(lambda: verb.promote(state, replica, timeout))
+
+
+@app.command()
+def fence(replica: Replica, off: Off = False, state: State = STATE_DEFAULT) -> None:
+    """Stop a replica from taking messages.
+
+    Until `--off`, also after a restart. It keeps its role: of a master, the whole group takes none."""
+    from epochmq.verbs import steer as verb
+
+    _end(lambda: verb.fence(state, replica, on=not off))
+
+
+@app.command()
+def drain(
+    replica: Replica, off: Off = False, state: State = STATE_DEFAULT, timeout: SwitchTimeout = 15
+) -> None:
+    """Get a replica ready to be removed.
+
+    A mastership goes to another; then it leaves the SyncStateSet, for good until `--off`, and only copies the
+    log."""
+    from epochmq.verbs import steer as verb
+
+    _end(lambda: verb.drain(state, replica, timeout, on=not off))
+
+
 @app.command()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],

@@ -113,6 +113,12 @@ class Replica:
         if self._stream is not None:
             self._stream.close(f"the master is at {address} now")
 
+    def reconnect(self) -> None:
+        """Introduces itself to the master anew: something that it says then has changed."""
+        self._changed.set()
+        if self._stream is not None:
+            self._stream.close("it introduces itself anew")
+
     async def _run(self) -> None:
         pause_s = PAUSE_MIN_S
         while True:

@@ -379,6 +379,8 @@ class HAService:
             self._put.replicate(self._acks)
         if self._replica is not None:
             self._replica.configure(settings)
+            if before.async_learner != after.async_learner:
+                self._replica.reconnect()
             if before.ha_master_address != after.ha_master_address:
                 self._replica.follow(after.ha_master_address or None)
         self._progress()

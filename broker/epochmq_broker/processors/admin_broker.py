@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from epochmq_broker.ha.service import HAService
 from epochmq_broker.processors.admin_parts import REGISTER_WAIT_MS, AdminParts, now_ms
 from epochmq_broker.stats import window
 from epochmq_broker.store.config_files import write_config
+from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol import properties
 from epochmq_protocol.bodies import (
     BrokerStatsData,
@@ -149,7 +149,7 @@ class AdminBroker:
             **parts.delays.running_stats(),
             **dict.fromkeys(_THREAD_POOL_KEYS, "0"),
             **_CAPACITIES,
-            **_replication(parts.ha),
+            **_replication(parts),
             "brokerActive": "true",
             "brokerVersion": str(int(CURRENT_VERSION)),
             "brokerVersionDesc": version_name(int(CURRENT_VERSION)),
@@ -195,12 +195,18 @@ class AdminBroker:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
 
-def _replication(ha: HAService) -> dict[str, str]:
-    """What a replica under controllers adds to RocketMQ's figures: the epoch of the end of its log, and up to
-    where it is confirmed."""
+def _replication(parts: AdminParts) -> dict[str, str]:
+    """What a replica under controllers adds to RocketMQ's figures: the epoch of the end of its log, up to
+    where it is confirmed, and whether it was fenced or drained."""
+    ha = parts.ha
     if not ha.controlled:
         return {}
-    return {"epoch": str(ha.epochs.epochs.last_epoch), "confirmOffset": str(ha.confirm_offset)}
+    return {
+        "epoch": str(ha.epochs.epochs.last_epoch),
+        "confirmOffset": str(ha.confirm_offset),
+        "fenced": str(bool(parts.store.flags & RunningFlags.FENCED)).lower(),
+        "drained": str(parts.live.current.async_learner).lower(),
+    }
 
 
 _FOR_TOOLS = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1), "useTLS": "false"}

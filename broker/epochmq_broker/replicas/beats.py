@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.replicas.controllers import FENCED_EPOCH
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 
 LEASE_EPOCH: Final = "writeLeaseEpoch"
 LEASE_MS: Final = "writeLeaseMs"
-FENCED_EPOCH: Final = "fencedEpoch"
 ASKS_PER_LEASE: Final = 5
 ASK_MIN_MS: Final = 40
 """The least time between two requests for a lease, and what is used before a lease's length is known."""

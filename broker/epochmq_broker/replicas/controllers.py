@@ -48,6 +48,8 @@ ASK_TIMEOUT_MS: Final = 3000
 SEARCH_TIMEOUT_MS: Final = 1000
 TERM: Final = "term"
 """In the answer to 1005: a controller of ours, which grants leases, says its term."""
+FENCED_EPOCH: Final = "fencedEpoch"
+"""In a heartbeat, and in a master's request to elect another: it writes no more under this epoch."""
 
 ViewHeader = (
     RegisterBrokerToControllerResponseHeader
@@ -127,12 +129,17 @@ class Controllers:
                         invoke_time=now_ms,
                     ),
                 )
-            case Elect(broker_id=broker_id):
+            case Elect(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
                 return request(
                     RequestCode.CONTROLLER_ELECT_MASTER,
                     ElectMasterRequestHeader(
-                        cluster_name=cluster, broker_name=name, broker_id=broker_id, invoke_time=now_ms
+                        cluster_name=cluster,
+                        broker_name=name,
+                        broker_id=broker_id,
+                        designate_elect=designate,
+                        invoke_time=now_ms,
                     ),
+                    ext=None if fenced is None else {FENCED_EPOCH: str(fenced)},
                 )
             case Look():
                 return request(

@@ -16,6 +16,8 @@ from epochmq_broker.ha.sync_state import Proposal
 from epochmq_broker.replicas.beats import Beats, Log, clock_ms
 from epochmq_broker.replicas.controllers import Controllers, view
 from epochmq_broker.replicas.core import Core
+from epochmq_broker.replicas.gate import Gate, Phase
+from epochmq_broker.replicas.handover import Handover
 from epochmq_broker.replicas.identity import Application, Identity
 from epochmq_broker.replicas.identity_files import IdentityFiles
 from epochmq_broker.replicas.lease import WriteLease
@@ -26,14 +28,17 @@ from epochmq_broker.replicas.types import (
     Become,
     Drop,
     Effect,
+    Elect,
     Fence,
     Input,
     Keep,
     Kept,
     Leader,
+    Lost,
     NotTaken,
     Proposed,
     Replied,
+    Reply,
     Said,
     Search,
     Searched,
@@ -56,6 +61,8 @@ ADDRESSES_PERIOD_S = 120.0
 HANDOVER_MS = 1000
 """How long a master that is stopped waits for its replicas, and then for the controllers."""
 HANDOVER_LOOK_MS = 10
+LEASE_WAIT_S = 1.0
+"""How long sends are held for a new master's first lease."""
 
 
 class ReplicasManager:
@@ -91,7 +98,13 @@ class ReplicasManager:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
-        parts.put.may_write = parts.ha.may_acknowledge = self.may_write
+        self.gate = Gate(parts.client, config.broker_addr)
+        self._letting_in: asyncio.TimerHandle | None = None
+        self.handover = Handover(
+            parts.store, parts.ha, self.gate, parts.client, elect=self._elect, given_up=self._say_fenced
+        )
+        parts.put.may_write = self.may_write
+        parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._propose
 
     # Life
@@ -132,6 +145,7 @@ class ReplicasManager:
         self._parts.live.on_change.remove(self._reconfigured)
         if self._timer is not None:
             self._timer.cancel()
+        self._let_in()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -155,7 +169,11 @@ class ReplicasManager:
     # What others ask
 
     def may_write(self) -> bool:
-        """Whether messages may be taken and acknowledged now."""
+        """Whether messages may be taken now."""
+        return self.gate.lets_through and self.lease.is_open(clock_ms())
+
+    def may_acknowledge(self) -> bool:
+        """Whether messages that were taken may be acknowledged now."""
         return self.lease.is_open(clock_ms())
 
     def notified(self, command: Command) -> None:
@@ -245,6 +263,8 @@ class ReplicasManager:
 
     async def _become(self, effect: Become) -> None:
         error = None
+        if effect.view.master_id == effect.broker_id:
+            self._hold_until_leased()
         try:
             await self.roles.take(effect.view, effect.broker_id)
         except (EpochMQError, OSError, DiskFullError) as fault:
@@ -254,18 +274,74 @@ class ReplicasManager:
             error = repr(fault)
         if error is not None:
             self.lease.end()
+            self._let_in()
         else:
             role = "master" if self._ha.role is Role.MASTER else f"replica of {effect.view.address}"
             log.info("broker %d is %s under epoch %d", effect.broker_id, role, effect.view.epoch)
+            self._role_taken(effect.view.address)
         self._feed(Taken(effect.view, error))
         self.beats.now()
+
+    # A planned switch
+
+    async def _elect(self, broker_id: int) -> Reply:
+        """Has another replica elected. Under leases this broker is fenced before it asks, in the same breath:
+        the controllers elect somebody for a fenced master, whatever happens. RocketMQ's may elect nobody, and
+        then this broker must be able to go on."""
+        leader, epoch = self.core.leader, self.lease.epoch
+        if leader is None or not self.lease.is_open(clock_ms()):
+            return Lost("no leading controller is known")
+        if self.lease.leader_grants is False:
+            epoch = None
+        else:
+            self.lease.fence()
+        return await self._controllers.ask(leader, Elect(broker_id, designate=True, fenced_epoch=epoch))
+
+    def _say_fenced(self) -> None:
+        """The election failed, or nobody knows: any other will do."""
+        if self.lease.fenced:
+            self._spawn(self._beat_once())
+
+    async def _beat_once(self) -> None:
+        await self.beats.once(HANDOVER_MS)
+
+    # Whom clients' requests reach
+
+    def _hold_until_leased(self) -> None:
+        """A master that has no lease yet would refuse what it can take in a moment."""
+        self._close_in()
+        self.gate.hold()
+        self._letting_in = asyncio.get_running_loop().call_later(LEASE_WAIT_S, self._let_in)
+
+    def _let_in(self) -> None:
+        if self._close_in():
+            self.gate.open()
+
+    def _close_in(self) -> bool:
+        """Whether anybody was held for a lease; nobody is any more."""
+        timer, self._letting_in = self._letting_in, None
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
+    def _role_taken(self, master_address: str | None) -> None:
+        if self._ha.role is Role.MASTER:
+            self._leased()
+            return
+        self._close_in()
+        if self.gate.phase is Phase.HELD and master_address:
+            self.gate.relay(master_address)
+        else:
+            self.gate.moved(master_address)
 
     def _propose(self, proposal: Proposal) -> None:
         self._feed(Proposed(proposal.members, proposal.set_epoch))
 
     def _leased(self) -> None:
-        """The lease is, or may be, open: who waited for it is answered."""
+        """The lease is, or may be, open: who waited for it is answered, or let in."""
         self._ha.settle()
+        if self._letting_in is not None and self._ha.role is Role.MASTER and self.may_acknowledge():
+            self._let_in()
 
     # Addresses
 

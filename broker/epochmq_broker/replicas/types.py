@@ -48,9 +48,12 @@ class Register(msgspec.Struct, frozen=True):
 
 
 class Elect(msgspec.Struct, frozen=True):
-    """1002, on one's own behalf."""
+    """1002, on one's own behalf; `designate`: this replica and no other, in place of the present master, who
+    asks, and writes no more under `fenced_epoch`."""
 
     broker_id: int
+    designate: bool = False
+    fenced_epoch: int | None = None
 
 
 class Look(msgspec.Struct, frozen=True):

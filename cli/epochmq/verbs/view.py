@@ -15,7 +15,12 @@ from rich.text import Text
 
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.state import PodPhase, PodRecord
-from epochmq_operator.local.status import BrokerGroupStatus, ControllerGroupStatus, Observed
+from epochmq_operator.local.status import (
+    BrokerGroupStatus,
+    ControllerGroupStatus,
+    Observed,
+    ReplicaStatus,
+)
 from epochmq_operator.render import BROKER_PORT, CONTROLLER_PORT, MASTER_BROKER_ID, NAMESERVER_PORT, Component
 from epochmq_operator.resources import Resources
 
@@ -178,10 +183,15 @@ def broker_groups_table(groups: Sequence[BrokerGroupStatus]) -> Table:
                 _or_dash(replica.broker_id),
                 replica.role or "-",
                 _or_dash(replica.epoch),
-                "yes" if replica.in_sync else "no",
+                _in_sync(replica),
                 *(_or_dash(n) for n in (end, replica.confirm_offset, behind)),
             )
     return made
+
+
+def _in_sync(replica: ReplicaStatus) -> str:
+    asked = [word for word in ("fenced", "drained") if getattr(replica, word)]
+    return ("yes" if replica.in_sync else "no") + (f" ({', '.join(asked)})" if asked else "")
 
 
 def _or_dash(value: int | None) -> str:

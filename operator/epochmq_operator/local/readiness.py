@@ -78,19 +78,20 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         group = await replica_group(client, leader, probe.broker_name)
     except EpochMQError as error:
         return Readiness(False, str(error), broker_id, figures)
-    reason = _not_in_sync(group, probe.address)
+    reason = _not_in_sync(group, probe.address, drained=figures.get("drained") == "true")
     return Readiness(not reason, reason, broker_id, figures, group=group)
 
 
-def _not_in_sync(group: ReplicaGroup, address: str) -> str:
-    """What is missing until the group can lose another replica for this one; empty: nothing."""
+def _not_in_sync(group: ReplicaGroup, address: str, *, drained: bool) -> str:
+    """What is missing until the group can lose another replica for this one; empty: nothing. One that people
+    have drained is as it should be outside the SyncStateSet."""
     if group.master_id is None:
         return "the group has no master"
     for replica in group.replicas:
         if replica.address == address:
             if not replica.alive:
                 return "its heartbeats do not reach the controllers"
-            return "" if replica.in_sync else f"not in the SyncStateSet {group.sync_state_set}"
+            return "" if replica.in_sync or drained else f"not in the SyncStateSet {group.sync_state_set}"
     return "the controllers do not know it"
 
 

@@ -48,7 +48,8 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     """A broker. `broker_id` is the one that the controllers gave it for good, which SyncStateSets are made
     of; null while it is not known, 0 without controllers. `role` is null while it is not known. `epoch` is
     that of the end of its log, null without epochs; `max_offset` is where its log ends, `confirm_offset` up
-    to where all in the SyncStateSet have it. `admin_address` is null: this version has no sidecar."""
+    to where all in the SyncStateSet have it. `fenced` and `drained` are what people have asked of it.
+    `admin_address` is null: this version has no sidecar."""
 
     broker_id: int | None
     role: str | None
@@ -56,6 +57,8 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     epoch: int | None
     max_offset: int | None
     confirm_offset: int | None
+    fenced: bool
+    drained: bool
     ha_address: str
     admin_address: str | None = None
 
@@ -305,6 +308,8 @@ def replica_of(group: BrokerGroup, o: Observed, kept: ReplicaGroup | None) -> Re
         epoch=number(figures.get("epoch")),
         max_offset=number(figures.get("commitLogMaxOffset")),
         confirm_offset=number(figures.get("confirmOffset")),
+        fenced=figures.get("fenced") == "true",
+        drained=figures.get("drained") == "true",
         ha_address=o.pod.port("ha"),
     )
 

@@ -1,0 +1,88 @@
+"""What `epochmq promote`, `fence` and `drain` ask of a replica (`protocol.steering`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.steering import Steering
+from epochmq_broker.slave_sync import SlaveSync
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import EpochMQError, RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.steering import (
+    HandOverRequestHeader,
+    HandOverResponseHeader,
+    SteerHeader,
+    SteeringCode,
+)
+from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.dispatch import Handler
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_MAX_MS = 60_000
+
+
+class SteeringProcessor:
+    """Of every broker; without controllers there is nothing to hand over and nothing to drain."""
+
+    def __init__(
+        self, steering: Steering, ha: HAService, copies: SlaveSync, replicas: ReplicasManager | None
+    ) -> None:
+        self._steering = steering
+        self._ha = ha
+        self._copies = copies
+        self._replicas = replicas
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code → handler."""
+        return {
+            SteeringCode.HAND_OVER: self.hand_over,
+            SteeringCode.STEER: self.steer,
+            SteeringCode.COPY_TABLES: self.copy_tables,
+        }
+
+    async def hand_over(self, connection: Connection, command: Command) -> Command:
+        """Answers when the other replica is the master."""
+        header = HandOverRequestHeader.decode(command.ext)
+        if self._replicas is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another")
+        timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
+        switched = await self._replicas.handover.to(header.broker_id, header.address, timeout_ms)
+        answer = HandOverResponseHeader(
+            master_broker_id=switched.master_id,
+            master_address=switched.master_address,
+            master_epoch=switched.master_epoch,
+            held_ms=switched.held_ms,
+        )
+        return response(command, ResponseCode.SUCCESS, header=answer)
+
+    def steer(self, connection: Connection, command: Command) -> Command:
+        """Fences or drains, or only says how it is."""
+        header = SteerHeader.decode(command.ext)
+        if header.drained and self._replicas is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "there are no controllers: nobody else is the master"
+            )
+        if header.drained and self._ha.role is Role.MASTER:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "it is the master: promote another replica first")
+        try:
+            self._steering.steer(fenced=header.fenced, drained=header.drained)
+        except OSError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"it cannot be kept on disk: {error}") from None
+        now = self._steering.now
+        log.info("steered: %s", now)
+        return response(
+            command, ResponseCode.SUCCESS, header=SteerHeader(fenced=now.fenced, drained=now.drained)
+        )
+
+    async def copy_tables(self, connection: Connection, command: Command) -> Command:
+        """Answers when the master's tables are copied."""
+        try:
+            await self._copies.refresh()
+        except (EpochMQError, OSError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return response(command, ResponseCode.SUCCESS)

@@ -1,0 +1,56 @@
+"""Whether a replica takes messages, and whether it takes part in elections, as people have said; kept in
+`config/steering.json`, so that it holds after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import RunningFlags
+
+FILE = "steering.json"
+
+
+class Steered(msgspec.Struct, frozen=True):
+    """What was said last; see `protocol.steering.SteerHeader`."""
+
+    fenced: bool = False
+    drained: bool = False
+
+
+class Steering:
+    """One replica's."""
+
+    def __init__(self, live: LiveConfig, store: MessageStore) -> None:
+        self.now = Steered()
+        self._live = live
+        self._store = store
+        self._path: Path = live.current.config_dir / FILE
+
+    def load(self) -> None:
+        """Before the broker serves. Raises when the file and its backup are broken."""
+        found = read_config(self._path, lambda data: msgspec.json.decode(data, type=Steered))
+        if found is not None:
+            self._apply(found)
+
+    def steer(self, *, fenced: bool | None, drained: bool | None) -> None:
+        """None leaves as it is. Holds before it is answered. Raises OSError, and then nothing has changed."""
+        now = self.now
+        wanted = Steered(
+            now.fenced if fenced is None else fenced, now.drained if drained is None else drained
+        )
+        if wanted != now:
+            write_config(self._path, msgspec.json.encode(wanted))
+            self._apply(wanted)
+
+    def _apply(self, wanted: Steered) -> None:
+        before, self.now = self.now, wanted
+        if wanted.fenced != before.fenced:
+            self._store.set_flag(RunningFlags.FENCED, wanted.fenced)
+        if wanted.drained != before.drained:
+            # A learner copies the log and is in no SyncStateSet. The master hears of it in the handshake.
+            self._live.update({"asyncLearner": str(wanted.drained).lower()})

@@ -1,0 +1,45 @@
+"""What people ask of a replica that RocketMQ knows no request for. The codes are far above RocketMQ's; its
+brokers answer them REQUEST_CODE_NOT_SUPPORTED (3)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from epochmq_protocol.headers_base import Header, Int, Long
+
+
+class SteeringCode(IntEnum):
+    """What a request asks for."""
+
+    HAND_OVER = 20_001
+    """Of the master: give the mastership to another replica, without losing a message or failing a send."""
+    STEER = 20_002
+    """Of any replica: take no messages; take no part in elections. Says how it is."""
+    COPY_TABLES = 20_003
+    """Of a replica: copy the master's tables now."""
+
+
+class HandOverRequestHeader(Header, kw_only=True):
+    """Request of HAND_OVER. `broker_id` is the one of the controllers; `address` is where that replica serves
+    clients; `timeout_ms` bounds how long it may take to catch up before anything is held."""
+
+    broker_id: Long
+    address: str = ""
+    timeout_ms: Int = 5000
+
+
+class HandOverResponseHeader(Header, kw_only=True):
+    """Answer of HAND_OVER. `held_ms`: how long sends had to wait."""
+
+    master_broker_id: Long = 0
+    master_address: str | None = None
+    master_epoch: Int = 0
+    held_ms: Int = 0
+
+
+class SteerHeader(Header, kw_only=True):
+    """Request and answer of STEER. A field that is left out of the request stays as it is. `fenced`: no
+    message is taken. `drained`: it copies the log, is in no SyncStateSet and so becomes no master."""
+
+    fenced: bool | None = None
+    drained: bool | None = None

@@ -1,0 +1,195 @@
+"""The steps of a planned switch, each of which may fail."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.sync_state import SyncState
+from epochmq_broker.replicas import handover as module
+from epochmq_broker.replicas.gate import Gate, Phase
+from epochmq_broker.replicas.handover import NEAR_BYTES, Handover
+from epochmq_broker.replicas.types import Lost, MasterView, Refused, Reply
+from epochmq_protocol.errors import CallTimeout, RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.steering import SteeringCode
+from tests.unit.ha.kit import until
+
+NEXT = "10.0.0.2:10911"
+
+
+class Stage:
+    """A master, id 1, with replicas 2 and 3 in sync and 4 out of it."""
+
+    def __init__(self, end: int = 1000) -> None:
+        self.sync = SyncState(
+            self_id=1,
+            epoch_start=0,
+            members=frozenset({1, 2, 3}),
+            set_epoch=1,
+            confirm_offset=0,
+            end=end,
+            not_caught_up_max_ms=1000,
+            since_ms=0,
+            all_ack=True,
+        )
+        for broker_id in (2, 3, 4):
+            self.sync.connected(broker_id, async_learner=False)
+            self.sync.acknowledged(broker_id, end, 0)
+        self.store = SimpleNamespace(max_phy_offset=end)
+        self.ha = SimpleNamespace(role=Role.MASTER, sync_state=self.sync)
+        self.story: list[object] = []
+        self.reply: Reply = MasterView(2, NEXT, 7, frozenset({2}), 9)
+        self.tables: int | Exception = 0
+        self.gate = Gate(cast(Any, self), "10.0.0.1:10911")
+        self.handover = Handover(
+            cast(Any, self.store),
+            cast(Any, self.ha),
+            self.gate,
+            cast(Any, self),
+            elect=self._elect,
+            given_up=lambda: self.story.append("given up"),
+        )
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """The replica is asked to copy the tables."""
+        assert (address, command.code) == (NEXT, SteeringCode.COPY_TABLES)
+        self.story.append(f"tables while {self.gate.phase.value}")
+        if isinstance(self.tables, Exception):
+            raise self.tables
+        return response(command, self.tables)
+
+    async def _elect(self, broker_id: int) -> Reply:
+        lack = self.store.max_phy_offset - self.sync.replicas[broker_id].ack_offset
+        self.story.append(f"elect {broker_id} lacking {lack} while {self.gate.phase.value}")
+        return self.reply
+
+    def grow(self, size: int) -> None:
+        """The log grows; nobody has it yet."""
+        self.store.max_phy_offset += size
+        self.sync.appended(self.store.max_phy_offset)
+
+    def acknowledge(self, *ids: int, lacking: int = 0) -> None:
+        """These replicas get everything, or all but so much."""
+        for broker_id in ids:
+            self.sync.acknowledged(broker_id, self.store.max_phy_offset - lacking, 0)
+
+    async def refused(self, broker_id: int = 2, timeout_ms: int = 1000) -> str:
+        """Why a switch was refused."""
+        with pytest.raises(RequestError) as caught:
+            await self.handover.to(broker_id, NEXT, timeout_ms)
+        return caught.value.remark
+
+
+async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() -> None:
+    stage = Stage()
+    done = await stage.handover.to(2, NEXT, 1000)
+    assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
+    assert done.held_ms < 1000
+    assert stage.story == ["tables while open", "tables while held", "elect 2 lacking 0 while held"]
+    assert stage.gate.phase is Phase.RELAYING
+
+
+async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_there() -> None:
+    stage = Stage()
+    stage.grow(NEAR_BYTES + 1)
+    switch = asyncio.ensure_future(stage.handover.to(2, NEXT, 10_000))
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+        assert stage.gate.phase is Phase.OPEN
+    stage.acknowledge(2, lacking=10)
+    await until(lambda: stage.gate.phase is Phase.HELD)
+    stage.acknowledge(3)
+    assert not any("elect" in str(one) for one in stage.story)
+    stage.acknowledge(2)
+    assert (await switch).master_id == 2
+    assert stage.story[-1] == "elect 2 lacking 0 while held"
+
+
+async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "OTHERS_MS", 5)
+    stage = Stage()
+    stage.grow(10)
+    stage.acknowledge(2)
+    assert (await stage.handover.to(2, NEXT, 1000)).master_id == 2
+
+
+async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None:
+    stage = Stage()
+    stage.gate.hold = stage.story.append  # type: ignore[method-assign, assignment]
+    assert await stage.refused(1) == "broker 1 is the master already"
+    for unfit in (4, 5):
+        assert await stage.refused(unfit) == f"broker {unfit} is not in sync: the SyncStateSet is [1, 2, 3]"
+    stage.sync.connected(3, async_learner=True)
+    assert "broker 3 is not in sync" in await stage.refused(3)
+    stage.sync.disconnected(2)
+    assert "broker 2 is not in sync" in await stage.refused(2)
+    stage.ha.role = Role.REPLICA
+    assert await stage.refused(2) == "this broker is not the master"
+    assert stage.story == []
+
+
+async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    stage.grow(NEAR_BYTES + 1)
+    assert await stage.refused(timeout_ms=20) == f"broker 2 still lacks {NEAR_BYTES + 1} bytes after 20 ms"
+    stage.acknowledge(2, lacking=5)
+    monkeypatch.setattr(module, "HOLD_MS", 20)
+    assert await stage.refused() == "broker 2 still lacked 5 bytes after 20 ms"
+    assert stage.gate.phase is Phase.OPEN
+    assert not any("elect" in str(one) for one in stage.story)
+
+
+async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -> None:
+    stage = Stage()
+    stage.grow(10)
+    switch = asyncio.ensure_future(stage.refused())
+    await until(lambda: stage.gate.phase is Phase.HELD)
+    stage.sync.disconnected(2)
+    assert await switch == "broker 2 is not connected any more"
+    assert stage.gate.phase is Phase.OPEN
+    stage.ha.sync_state = None
+    assert await stage.refused() == "this broker is not the master"
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Refused(2012, "nobody lives"), "did not elect broker 2: nobody lives"),
+        (Lost("no answer"), "did not elect broker 2: no answer"),
+        (MasterView(3, "x", 7, frozenset({3}), 9), "elected broker 3"),
+    ],
+    ids=["refused", "lost", "another"],
+)
+async def test_an_election_that_fails_is_left_to_the_controllers(reply: Reply, why: str) -> None:
+    stage = Stage()
+    stage.reply = reply
+    assert why in await stage.refused()
+    assert stage.story[-1] == "given up"
+    assert stage.gate.phase is Phase.OPEN
+
+
+async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for tables in (CallTimeout("silence"), 1):
+        stage = Stage()
+        stage.tables = tables
+        assert (await stage.handover.to(2, NEXT, 1000)).master_id == 2
+    assert caplog.text.count("does not copy the tables now") == 4
+
+
+async def test_there_is_one_switch_at_a_time() -> None:
+    stage = Stage()
+    stage.grow(10)
+    first = asyncio.ensure_future(stage.handover.to(2, NEXT, 1000))
+    await until(lambda: stage.gate.phase is Phase.HELD)
+    assert await stage.refused(3) == "a switch is under way"
+    stage.acknowledge(2, 3)
+    assert (await first).master_id == 2
