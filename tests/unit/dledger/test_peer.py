@@ -178,13 +178,15 @@ def test_a_deadline_that_is_due_at_once_harms_nobody_on_the_loop_of_production(
     async def life() -> None:
         group = Group(tmp_path, [unused_tcp_port])
         await group.start("n0")
-        peer = await group.leader()
-        monkeypatch.setattr(peer.node, "next_deadline_ms", lambda: 0)
-        proven: list[object] = []
-        for _ in range(3):
-            peer.prove(proven.append)
-        monkeypatch.undo()
-        await until(lambda: len(proven) == 3)
-        await group.stop("n0")
+        try:
+            peer = await group.leader()
+            monkeypatch.setattr(peer.node, "next_deadline_ms", lambda: 0)
+            proven: list[object] = []
+            for _ in range(3):
+                peer.prove(proven.append)
+            monkeypatch.undo()
+            await until(lambda: len(proven) == 3)
+        finally:
+            await group.stop("n0")
 
     uvloop.run(life())
