@@ -16,6 +16,7 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.long_polling import HeldPull, PullHold
 from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.replica_refusals import refuse_pull
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import GetResult, GetStatus
@@ -201,6 +202,7 @@ class PullProcessor:
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks of broker, group, topic and queue. Raises RequestError."""
         config = self._live.current
+        refuse_pull(config)
         if not config.broker_permission & PERM_READ:
             raise PullRefusedError(
                 FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"

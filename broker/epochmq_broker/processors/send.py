@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.locks import RebalanceLocks
+from epochmq_broker.processors.replica_refusals import refuse_send
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
 from epochmq_broker.put import InnerMessage, MessagePut, Stored
 from epochmq_broker.stats import BrokerStats
@@ -111,6 +112,7 @@ class SendProcessor:
 
     def send(self, connection: Connection, command: Command) -> Command | None:
         """One message, or one batch of messages."""
+        refuse_send(self._live.current)
         header = send_header(command)
         if not command.body:
             # RocketMQ trips over the missing body before it looks at anything else.

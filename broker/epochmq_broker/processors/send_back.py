@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.processors.replica_refusals import refuse_send
 from epochmq_broker.processors.send import DLQ_QUEUES, V3_4_9
 from epochmq_broker.put import InnerMessage, MessagePut
 from epochmq_broker.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
@@ -55,6 +56,7 @@ class SendBackProcessor:
 
     def send_back(self, connection: Connection, command: Command) -> Command | None:
         """One message, named by its commit-log offset."""
+        refuse_send(self._live.current)
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
         config = self._live.current
         group = self._groups.find(header.group)

@@ -42,6 +42,17 @@ async def send(one: Broker, number: int = 0) -> Command:
         return await client.call(one.live.current.broker_addr, command, 5000)
 
 
+async def pull(one: Broker) -> Command:
+    """The first message of that queue."""
+    ext = {
+        "consumerGroup": "readers", "topic": "orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+        "subscription": "*", "subVersion": "0",
+    }  # fmt: skip
+    async with RemotingClient() as client:
+        return await client.call(one.live.current.broker_addr, request(Code.PULL_MESSAGE, ext=ext), 5000)
+
+
 def role_of(one: Broker) -> tuple[Role, int, str]:
     """What it is: to itself, and to those who ask for its configuration."""
     config = one.live.current
@@ -65,7 +76,9 @@ async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: P
 async def test_before_a_controller_has_spoken_it_serves_nobody(tmp_path: Path) -> None:
     """(#6508, #6609, #6703)"""
     async with broker(tmp_path, "127.76.250.250:1") as one:
-        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        topics = set(one.topics)
+        assert (await send(one)).code == ResponseCode.SYSTEM_BUSY
+        assert set(one.topics) == topics, "a refused message makes no topic"
         assert one.live.current.broker_role == "SLAVE"
         assert not one.registration.registered
 
@@ -132,7 +145,8 @@ async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path:
         controller.make_master(2, "127.76.250.251:10911", 7)
         await controller.notify(address)
         await until(lambda: role_of(one) == (Role.REPLICA, 1, "SLAVE"), "it is a replica")
-        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE, "relayed, to nobody"
+        assert (await pull(one)).code == ResponseCode.SYSTEM_BUSY
         assert one.topics.data_version.state_version == 7
         controller.make_master(1, address, 3)
         await controller.notify(address)
