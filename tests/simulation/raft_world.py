@@ -59,15 +59,15 @@ def plan(seed: int) -> Plan:
         options={
             "beside_java": rng.random() < 0.33,
             "wire": rng.random() < 0.1,
-            "ticking": rng.random() < 0.05,
-            "stored": rng.random() < 0.1,
-            "single": rng.random() < 0.15,
+            "ticking": rng.random() < 0.03,
+            "stored": rng.random() < 0.08,
+            "single": rng.random() < 0.06,
         },
     )
     rates = troubles.mixture(rng, troubles.PEER_RATES)
     rates["old_debts"] = rng.choice((0, 0, 0, 4))
     rates["lost_tail"] = rng.choice((0, 0, 0, 4))
-    return planned(rng, found, rates, per_minute=60 * rng.choice((1, 4, 10)))
+    return planned(rng, found, rates, per_minute=60 * rng.choice((1, 3, 8)))
 
 
 def planned(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
@@ -159,7 +159,10 @@ class PeersWorld(RaftWorld):
 
     def do_propose(self, luck: float, size: float) -> None:
         """A client proposes to whoever it thinks leads."""
-        peer = self.someone(luck)
+        self.propose_to(self.someone(luck), size)
+
+    def propose_to(self, peer: Peer, size: float) -> None:
+        """A client proposes to this peer."""
         if peer.up:
             token = len(self.bodies) + 1
             body = self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
@@ -177,6 +180,14 @@ class PeersWorld(RaftWorld):
         for number in range(25):
             self.at(number * 15, self.do_propose, luck, 0.0)
             self.at(number * 15 + 5, self.do_read, luck)
+
+    def do_stale(self, pause_ms: float, deaf_ms: float) -> None:
+        """As in every world; and clients go on to propose to the leader that was replaced."""
+        leader = self.leader()
+        super().do_stale(pause_ms, deaf_ms)
+        if leader is not None:
+            for number in range(4):
+                self.at(pause_ms + 1 + number * 40, self.propose_to, leader, 0.1)
 
     def do_duel(self, luck: float, who: str, after_ms: float, by_ms: float) -> None:
         """In the midst of proposals the clock of one peer leaps, and it stands against a living leader."""
