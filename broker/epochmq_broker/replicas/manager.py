@@ -225,8 +225,7 @@ class ReplicasManager:
             case Become():
                 self._spawn(self._become(effect))
             case Adopt(members=members, set_epoch=set_epoch):
-                if not self._ha.adopt(members, set_epoch):
-                    self._ha.refused()
+                self._ha.adopt(members, set_epoch)
             case NotTaken():
                 self._ha.refused()
             case Leader(grants=grants):
