@@ -224,6 +224,7 @@ def test_what_is_heard_while_a_role_is_taken_waits_and_the_newest_is_next() -> N
     assert not stage.all(Ask)
     stage.feed(Told(view(3, 7)))
     stage.feed(Told(view(1, 8)))
+    stage.feed(Told(view(3, 7)))
     assert not stage.all(Become)
     stage.feed(Taken(first))
     assert stage.only(Become).view == view(1, 8)
