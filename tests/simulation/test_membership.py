@@ -57,8 +57,8 @@ from tests.simulation.raft import Peer, RaftWorld, settings_for
 from tests.simulation.shrink import shrink
 from tests.simulation.troubles import Plan
 
-SEEDS = 80
-LONG = 15
+SEEDS = 40
+LONG = 30
 FIRST = ("n0", "n1", "n2")
 ALL = ("n0", "n1", "n2", "n3", "n4", "n5")
 EVERY = 15

@@ -98,6 +98,8 @@ class Election:
         member = self.member
         if term == member.term and member.leader not in (None, leader):
             return False
+        if leader != member.leader:
+            member.group_features = 0  # until its heartbeat says
         member.adopt_term(term)
         self.heard_ms = now_ms
         self.ballot = Ballot.NONE

@@ -43,7 +43,7 @@ class Receiver:
             self._answer(call, request, DLedgerResponseCode.SUCCESS, request.size)  # nothing to install
         elif self._saving is not None:
             self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL, request.size)
-        elif not 0 < request.size <= member.settings.snapshot_bytes_max:
+        elif not 0 <= request.size <= member.settings.snapshot_bytes_max:
             member.alarm(
                 "snapshot",
                 f"{request.leader_id} sends a snapshot of {request.size} bytes, "

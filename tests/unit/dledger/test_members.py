@@ -126,6 +126,19 @@ async def test_members_are_those_of_the_log_also_after_a_restart_with_the_old_li
     assert [name for name in group.running if group.running[name].peer.members != leader.members] == []
 
 
+async def test_a_member_moves_to_another_address(group: Group) -> None:
+    leader = await group.leader()
+    name = next(one for one in FIRST if one != leader.settings.self_id)
+    await group.stop(name)
+    group.addresses[name] = group.addresses["n4"]
+    await group.start(name, {one: group.addresses[one] for one in FIRST})
+    answer = await change(group, name, group.addresses[name])
+    assert (answer.code, answer.members[name]) == (DLedgerResponseCode.SUCCESS, group.addresses["n4"])
+    await leader.propose(b"x")
+    moved = group.running[name]
+    await until(lambda: [entry.body for entry in moved.applied if entry.body] == [b"x"])
+
+
 async def test_a_leader_that_is_to_go_hands_over_and_the_next_one_removes_it(group: Group) -> None:
     leader = await group.leader()
     name = leader.settings.self_id

@@ -1,0 +1,97 @@
+"""Beside a controller of RocketMQ's nothing is dropped and nobody joins; once it is replaced by one of ours,
+in its own folder, both are possible."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.test_controller import java_controller
+from tests.support.process import wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import ReplicaGroup, our_controller
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+
+APPLY_BROKER_ID, REPLICA_INFO = 1013, 1004
+JAVA = 2
+SETTINGS = {"controllerSnapshotEntries": 20, "mappedFileSize": 1 << 13}
+
+
+class Quorum(ReplicaGroup):
+    """Two controllers of ours and one of RocketMQ's."""
+
+    made = 0
+
+    def grow(self, count: int) -> None:
+        """Makes so many groups, whoever leads."""
+        for number in range(self.made, self.made + count):
+            ext = {"clusterName": "c", "brokerName": f"g{number}", "appliedBrokerId": "1"}
+            ext["registerCheckCode"] = "1.1.1.1:1;x"
+
+            def made(ext: dict[str, str] = ext) -> bool:
+                answer = self.ask(APPLY_BROKER_ID, ext)
+                return answer is not None and answer.code == 0
+
+            wait_until(made, timeout_s=60, what=f"group {number} is made")
+        self.made += count
+
+    def files(self, number: int) -> set[str]:
+        """What there is of a controller's log and its snapshot."""
+        folder = self.controllers[number].config.parent / "store" / f"dledger-n{number}"
+        data = {path.name for path in (folder / "data").iterdir()}
+        return data | ({"snapshot"} if (folder / "snapshot").exists() else set())
+
+    def change(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`epochmq controller members` at the first controller."""
+        asked = self.controllers[0].address
+        command = [sys.executable, "-m", "epochmq", "controller", "members", asked, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+
+
+def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tmp_path: Path) -> None:
+    kinds = [our_controller, our_controller, java_controller]
+    quorum = Quorum(tmp_path, kinds, [], controller=SETTINGS)
+    first = f"{0:020d}"
+    try:
+        for member in quorum.controllers:
+            member.start()
+        quorum.controllers[JAVA].process.wait_until(
+            lambda: (quorum.metadata(quorum.controllers[JAVA]) or {}).get("controllerLeaderId") is not None,
+            timeout_s=120,
+        )
+        quorum.grow(120)
+        for number in range(3):
+            assert first in quorum.files(number)
+            assert "snapshot" not in quorum.files(number)
+        refused = quorum.change("--add", "n7-127.0.0.1:1")
+        assert refused.returncode == 1
+        assert "no change of the members is possible beside RocketMQ's controllers" in refused.stderr
+
+        replaced = quorum.controllers[JAVA]
+        replaced.process.kill()
+        replaced.make = our_controller
+        replaced.start()
+        quorum.grow(60)
+        for number in range(3):
+            wait_until(
+                lambda number=number: (
+                    "snapshot" in quorum.files(number) and first not in quorum.files(number)
+                ),
+                timeout_s=60,
+                what=f"n{number} has a snapshot in the place of its log's beginning",
+            )
+        removed = quorum.change("--remove", f"n{JAVA}")
+        assert removed.returncode == 0, removed.stderr
+        for number in range(quorum.made):
+            leader = quorum.leader()
+            assert leader is not None
+            assert call(leader.address, REPLICA_INFO, {"brokerName": f"g{number}"}).code == 0
+    except BaseException as error:
+        error.add_note(quorum.logs(1500))
+        raise
+    finally:
+        quorum.kill()
