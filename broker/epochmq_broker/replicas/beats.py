@@ -45,10 +45,13 @@ class Log:
         last_epoch: Callable[[], int],
         max_offset: Callable[[], int],
         confirm_offset: Callable[[], int],
+        writable: Callable[[], bool],
     ) -> None:
+        """`writable`: the disk takes what is written. What it does not mean: that this broker may write."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
+        self.writable = writable
 
 
 class Beats:
@@ -65,6 +68,7 @@ class Beats:
         self._broker_id = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
+        self._gave_up = False
 
     def start(self, broker_id: int, addresses: Sequence[str]) -> None:
         """Begins, or goes on, to send to these controllers and no others."""
@@ -149,7 +153,18 @@ class Beats:
             self.on_lease()
         return True
 
+    def _give_up(self) -> None:
+        """A master whose disk has failed lets another one take its place. Once: who is elected all the same
+        is the only one there is."""
+        lease = self.lease
+        if self._gave_up or not self._asks() or not lease.leader_grants or self._state.writable():
+            return
+        log.critical("the disk has failed: another replica is to be the master")
+        self._gave_up = True
+        lease.fence()
+
     def _command(self) -> Command:
+        self._give_up()
         config, lease, state = self._live.current, self.lease, self._state
         ext: dict[str, str] = {}
         timeout_ms = config.controller_heart_beat_timeout_mills

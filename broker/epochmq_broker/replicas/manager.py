@@ -49,6 +49,7 @@ from epochmq_broker.replicas.types import (
     Told,
 )
 from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import SyncStateSet, from_json
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command
@@ -82,6 +83,7 @@ class ReplicasManager:
                 lambda: parts.ha.epochs.epochs.last_epoch,
                 lambda: parts.store.max_phy_offset,
                 lambda: parts.ha.confirm_offset,
+                lambda: not parts.store.flags & RunningFlags.FLUSH_FAILED,
             ),
         )
         self.beats.on_lease = self._leased

@@ -230,6 +230,17 @@ async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> Non
         assert "writeLeaseEpoch" not in controller.beats[-1]
 
 
+async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_path: Path) -> None:
+    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it has a lease")
+        one.store.failed(OSError(5, "Input/output error"))
+        await until(lambda: controller.beats[-1].get("fencedEpoch") == "1", "it says so")
+        assert not one.replicas.may_write()
+        controller.make_master(1, one.live.current.broker_addr, 2)
+        await until(lambda: controller.beats[-1].get("writeLeaseEpoch") == "2", "it is all there is")
+
+
 async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
