@@ -63,7 +63,8 @@ class LoadFailedError(Exception):
     """The load program ended badly or saw wrong answers; the message has what it printed."""
 
 
-def _run(command: list[str], timeout_s: float) -> Result:
+def run_load(command: list[str], timeout_s: float) -> Result:
+    """What the load program printed last. LoadFailedError when it ended badly or saw a wrong answer."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
         said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -90,7 +91,7 @@ def _load_arguments(peer: Peer, mode: str, topic: str, connections: int, depth: 
 
 def fill(program: Path, peer: Peer, topic: str, count: int) -> None:
     """Sends so many messages, round the topic's queues."""
-    _run(
+    run_load(
         [str(program), *_load_arguments(peer, "send", topic, 1, 64), f"count={count}"],
         MARGIN_S + count / 1000,
     )
@@ -101,7 +102,7 @@ def fill(program: Path, peer: Peer, topic: str, count: int) -> None:
 def check_pull(program: Path, peer: Peer, topic: str, seconds: float) -> None:
     """Reads with every record's CRC checked."""
     arguments = _load_arguments(peer, "pull", topic, 1, QUEUES)
-    _run([str(program), *arguments, "crc=1", "warmup=0", f"seconds={seconds}"], MARGIN_S + seconds)
+    run_load([str(program), *arguments, "crc=1", "warmup=0", f"seconds={seconds}"], MARGIN_S + seconds)
 
 
 def _run_client(peer: Peer, home: Path, span: Span) -> Result:
@@ -125,7 +126,7 @@ def _run_client(peer: Peer, home: Path, span: Span) -> Result:
         str(span.measured_s),
         str(peer.broker_pid),
     ]
-    result = _run(command, span.warmup_s + span.measured_s + MARGIN_S)
+    result = run_load(command, span.warmup_s + span.measured_s + MARGIN_S)
     wait_until(
         lambda: peer.messages(SEND_TOPIC) - before >= int(result["requests"]),
         what=f"{peer.name} holds every message the Java client was told it does",
@@ -146,7 +147,7 @@ def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: Span
         topic = PULL_TOPIC if cell.kind == "pull" else SEND_TOPIC
         arguments = _load_arguments(peer, cell.kind, topic, cell.connections, cell.depth)
         times = [f"warmup={span.warmup_s}", f"seconds={span.measured_s}"]
-        result = _run([str(program), *arguments, *times], span.warmup_s + span.measured_s + MARGIN_S)
+        result = run_load([str(program), *arguments, *times], span.warmup_s + span.measured_s + MARGIN_S)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     load = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
     foreign = busy_s() - busy - (peer.cpu_s() - broker) - load

@@ -28,7 +28,8 @@ BROKER_HEAP_MB = 2048
 NAMESERVER_HEAP_MB = 256
 
 
-def _java(main: str, config: Path, home: Path, heap_mb: int, name: str) -> ManagedProcess:
+def java_process(main: str, config: Path, home: Path, heap_mb: int, name: str) -> ManagedProcess:
+    """A Java process with the G1 collector and a fixed heap, as one would run it here."""
     command = [
         "java",
         "-server",
@@ -52,11 +53,13 @@ class FullSizeJavaCluster(Cluster):
 
     def _nameserver(self, config: Path) -> ManagedProcess:
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        return _java(main, config, self.directory / "nameserver", NAMESERVER_HEAP_MB, "java nameserver")
+        return java_process(
+            main, config, self.directory / "nameserver", NAMESERVER_HEAP_MB, "java nameserver"
+        )
 
     def _broker(self, config: Path) -> ManagedProcess:
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        return _java(main, config, self.directory / "broker", BROKER_HEAP_MB, "java broker")
+        return java_process(main, config, self.directory / "broker", BROKER_HEAP_MB, "java broker")
 
 
 class Peer:

@@ -1,0 +1,237 @@
+"""Replica groups under measurement: three controllers, a nameserver of ours and three brokers, all of ours or
+all of RocketMQ's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.machine import TICKS_PER_S
+from tests.benchmarks.peers import QUEUES, UPDATE_AND_CREATE_TOPIC, java_process
+from tests.benchmarks.quorums import java_controller
+from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.cluster import Settings
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import (
+    CONTROLLER_ELECT_MASTER,
+    Factory,
+    Member,
+    ReplicaGroup,
+    our_broker,
+    our_controller,
+)
+
+OCTET = 64
+TOPIC = "bench-send"
+UPDATE_BROKER_CONFIG, GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS = 25, 28, 907
+HAND_OVER = 20_001
+JAVA_HEAP_MB = 1024
+PRODUCER = Path(__file__).resolve().parent / "java" / "PacedProducer.java"
+
+# RocketMQ's defaults, but for these; the queue time-outs only keep a busy machine from refusing requests.
+SETTINGS: Settings = {
+    "mappedFileSizeCommitLog": 1 << 30,
+    "maxHashSlotNum": 5_000_000,
+    "maxIndexNum": 20_000_000,
+    "flushDiskType": "ASYNC_FLUSH",
+    "brokerHeartbeatInterval": 1000,
+    "syncBrokerMetadataPeriod": 5000,
+    "checkSyncStateSetPeriod": 5000,
+    "controllerHeartBeatTimeoutMills": 10_000,
+    "waitTimeMillsInSendQueue": 5000,
+    "traceTopicEnable": False,
+}
+
+
+def java_broker(config: Path) -> ManagedProcess:
+    """RocketMQ's broker with the G1 collector, as one would run three of them here."""
+    main = "org.apache.rocketmq.broker.BrokerStartup"
+    return java_process(main, config, config.parent, JAVA_HEAP_MB, "java broker")
+
+
+MAKERS: dict[str, tuple[Factory, Factory]] = {
+    "ours": (our_controller, our_broker),
+    "java": (java_controller, java_broker),
+}
+
+
+class MeasuredGroup:
+    """One group; `kind` is `ours` or `java`."""
+
+    def __init__(self, kind: str, folder: Path, *, waits_for_all: bool = False) -> None:
+        """`waits_for_all`: sends wait for every member of the SyncStateSet, else for one replica."""
+        controller, broker = MAKERS[kind]
+        settings = {**SETTINGS, "allAckInSyncStateSet": waits_for_all}
+        self.kind = kind
+        self.folder = folder
+        self.group = ReplicaGroup(folder, [controller] * 3, [broker] * 3, broker=settings, octet=OCTET)
+
+    def start(self, brokers: int = 3) -> None:
+        """Starts the group with so many of its brokers, makes the topic."""
+        group = self.group
+        for member in [*group.controllers, group.nameserver]:
+            member.start()
+        wait_until(lambda: group.leader() is not None, timeout_s=90, what="a controller leads")
+        for member in group.brokers[:brokers]:
+            member.start()
+        group.wait_in_sync(brokers, timeout_s=180)
+        self.create_topic()
+
+    def kill(self) -> None:
+        """Ends all processes."""
+        self.group.kill()
+
+    @property
+    def master(self) -> Member:
+        """The present master."""
+        return self.group.wait_master()
+
+    def create_topic(self) -> None:
+        """Makes the topic on the master, and waits until its replicas' clients can find it."""
+        header = {
+            "topic": TOPIC,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(QUEUES),
+            "writeQueueNums": str(QUEUES),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        for member in self.group.brokers:
+            if member.process.alive:
+                answer = call(member.address, UPDATE_AND_CREATE_TOPIC, header)
+                assert answer.code == 0, f"{self.kind}: topic not created at {member.name}: {answer}"
+
+    def cpu_s(self) -> float:
+        """CPU time of all living brokers so far, in seconds."""
+        total = 0
+        for member in self.group.brokers:
+            if member.process.alive:
+                stat = Path(f"/proc/{member.process.pid}/stat").read_text().rpartition(")")[2].split()
+                total += int(stat[11]) + int(stat[12])
+        return total / TICKS_PER_S
+
+    def log_end(self, member: Member) -> int:
+        """Where this broker's log ends; 0 while it does not answer."""
+        try:
+            answer = call(member.address, GET_BROKER_RUNTIME_INFO, timeout_s=2)
+        except OSError:
+            return 0
+        return int(_table(answer.body).get("commitLogMaxOffset", 0))
+
+    def switch(self) -> Member:
+        """A planned switchover, as each program does it: ours hands over, RocketMQ's controllers are told to
+        elect. Returns the new master once the controllers name it."""
+        old = self.master
+        ids = self._ids()
+        successor = next(m for m in self.group.brokers if m is not old and m.address in ids)
+        if self.kind == "ours":
+            ext = {"brokerId": str(ids[successor.address]), "address": successor.address}
+            answer = call(old.address, HAND_OVER, ext, timeout_s=30)
+            assert answer.code == 0, answer
+        else:
+            ext = {
+                "clusterName": ReplicaGroup.CLUSTER,
+                "brokerName": ReplicaGroup.NAME,
+                "brokerId": str(ids[successor.address]),
+                "designateElect": "true",
+                "invokeTime": str(time.time_ns() // 1_000_000),
+            }
+            said = self.group.ask(CONTROLLER_ELECT_MASTER, ext)
+            assert said is not None, "no controller leads"
+            assert said.code == 0, said
+        return successor
+
+    def _ids(self) -> dict[str, int]:
+        found: dict[str, Any] = self.group.replicas() or {}
+        return {one["brokerAddress"]: one["brokerId"] for one in found.get("inSyncReplicas", [])}
+
+
+def _table(body: bytes) -> dict[str, str]:
+    table: dict[str, str] = json.loads(body)["table"]
+    return table
+
+
+class PacedSends:
+    """RocketMQ's Java producer, which begins a send every few milliseconds; what became of each is a line."""
+
+    def __init__(self, nameserver: str, folder: Path, pace_ms: int = 5) -> None:
+        self.process = JavaProcess(
+            "PacedProducer",
+            [nameserver, TOPIC, str(pace_ms)],
+            home=folder,
+            classes=compile_java(PRODUCER),
+            heap_mb=256,
+        )
+        self._read = 0
+        self._lines: list[tuple[int, int, str]] = []
+
+    def start(self) -> None:
+        """Returns once sends are acknowledged."""
+        self.process.start()
+        wait_until(
+            lambda: self.acknowledged_after(0) is not None, timeout_s=60, what="a send is acknowledged"
+        )
+
+    def sends(self) -> list[tuple[int, int, str]]:
+        """(start ns, end ns, status) of every send that has ended; the clock is CLOCK_MONOTONIC."""
+        with self.process.output_path.open("rb") as handle:
+            handle.seek(self._read)
+            data = handle.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            words = line.split(" ")
+            if len(words) == 3 and words[0].isdecimal():
+                self._lines.append((int(words[0]), int(words[1]), words[2]))
+        return self._lines
+
+    def acknowledged_after(self, start_ns: int) -> int | None:
+        """When the first send that began after `start_ns` was acknowledged."""
+        ends = [end for start, end, status in self.sends() if start >= start_ns and status == "SEND_OK"]
+        return min(ends) if ends else None
+
+    def first_acknowledged_s(self, since_ns: int, timeout_s: float) -> float:
+        """Seconds from `since_ns` to the first acknowledgement of a send that began after it; `timeout_s`
+        when there is none until then."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            end = self.acknowledged_after(since_ns)
+            if end is not None:
+                return (end - since_ns) / 1e9
+            time.sleep(0.01)
+        return timeout_s
+
+
+def sendfile_s(files: list[Path]) -> float:
+    """Seconds that a plain `sendfile` of these files takes over loopback, to a process that reads and drops
+    them."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    child = os.fork()
+    if child == 0:
+        try:
+            buffer = bytearray(1 << 20)
+            with socket.create_connection(listener.getsockname()) as reader:
+                while reader.recv_into(buffer):
+                    pass
+                reader.sendall(b"x")
+        finally:
+            os._exit(0)
+    writer, _ = listener.accept()
+    started = time.monotonic()
+    with writer:
+        for path in files:
+            with path.open("rb") as handle:
+                writer.sendfile(handle)
+        writer.shutdown(socket.SHUT_WR)
+        writer.recv(1)
+    took = time.monotonic() - started
+    listener.close()
+    os.waitpid(child, 0)
+    return took

@@ -1,0 +1,341 @@
+"""`make bench`, third part: replica groups of three under three controllers, ours and RocketMQ's, under the
+same loads, in one run on this machine. See `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import replica_groups_report as report
+from tests.benchmarks.build import CACHE, CompilerMissingError, load_program
+from tests.benchmarks.cells import run_load
+from tests.benchmarks.group_peers import MeasuredGroup, PacedSends, sendfile_s
+from tests.benchmarks.machine import facts, settle
+from tests.benchmarks.peers import QUEUES
+from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
+from tests.support.process import wait_until
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+PARTS = ("throughput", "catch_up", "kill", "stop", "switch")
+CELLS = ((1, 64), (16, 16))
+BODY_BYTES = 1024
+RECORD_BYTES = 1150
+MARGIN_S = 120
+SILENCE_MAX_S = 40.0
+STOPPED_S = 25.0
+FULL: dict[str, Any] = {
+    "rounds": 3,
+    "warmup_s": 1.0,
+    "seconds": 5.0,
+    "java_warmup_s": 20.0,
+    "catch_up_bytes": 2 << 30,
+    "catch_up_rounds": 3,
+    "kill": {"ours": 50, "java": 10},
+    "stop": {"ours": 10, "java": 2},
+    "switch": {"ours": 20, "java": 5},
+}
+QUICK: dict[str, Any] = {
+    "rounds": 1,
+    "warmup_s": 0.5,
+    "seconds": 2.0,
+    "java_warmup_s": 8.0,
+    "catch_up_bytes": 256 << 20,
+    "catch_up_rounds": 1,
+    "kill": {"ours": 5, "java": 2},
+    "stop": {"ours": 2, "java": 1},
+    "switch": {"ours": 5, "java": 2},
+}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.replica_groups", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
+    parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+    )
+    return parser.parse_args()
+
+
+def send(
+    program: Path, group: MeasuredGroup, connections: int, depth: int, warmup_s: float, seconds: float
+) -> dict[str, Any]:
+    """One measurement of sends to the master; CPU is that of all three brokers for a message."""
+    settle()
+    before = group.cpu_s()
+    times = [f"warmup={warmup_s}", f"seconds={seconds}"]
+    result = run_load(_load(program, group, connections, depth) + times, warmup_s + seconds + MARGIN_S)
+    share = seconds / (warmup_s + seconds)
+    result["cpu_us"] = (group.cpu_s() - before) * share / result["requests"] * 1e6
+    return result
+
+
+def _load(program: Path, group: MeasuredGroup, connections: int, depth: int) -> list[str]:
+    master = group.master
+    host, _, port = master.address.rpartition(":")
+    return [
+        str(program),
+        "send",
+        f"host={host}",
+        f"port={port}",
+        "topic=bench-send",
+        f"queues={QUEUES}",
+        f"connections={connections}",
+        f"depth={depth}",
+        f"body={BODY_BYTES}",
+        f"pid={master.process.pid}",
+    ]
+
+
+def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Cell -> kind -> one result a round. One group runs at a time; the order changes from round to round."""
+    program = load_program()
+    found: dict[str, dict[str, list[Any]]] = {}
+    for number in range(plan["rounds"]):
+        for kind in names if number % 2 == 0 else names[::-1]:
+            for waits_for_all in (False, True):
+                with _started(kind, folder, waits_for_all=waits_for_all) as group:
+                    warm = plan["java_warmup_s"] if kind == "java" else plan["java_warmup_s"] / 10
+                    send(program, group, 16, 16, 0, warm)
+                    for connections, depth in CELLS:
+                        result = send(program, group, connections, depth, plan["warmup_s"], plan["seconds"])
+                        cell = f"{connections}x{depth}, {'all three' if waits_for_all else 'two of three'}"
+                        found.setdefault(cell, {}).setdefault(kind, []).append(result)
+                        print(
+                            f"round {number + 1}/{plan['rounds']}  {cell:22} {kind:5}"
+                            f" {result['per_second']:>9,.0f}/s  p50 {result['p50_ms']:8.3f}"
+                            f"  p99 {result['p99_ms']:8.3f} ms  CPU {result['cpu_us']:6.1f} µs",
+                            flush=True,
+                        )
+    return found
+
+
+def measure_catch_up(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Kind -> a result each round: a third replica, empty, gets a log of so many bytes."""
+    program = load_program()
+    found: dict[str, list[Any]] = {}
+    for _ in range(plan["catch_up_rounds"]):
+        for kind in names:
+            with _started(kind, folder, brokers=2) as group:
+                count = plan["catch_up_bytes"] // RECORD_BYTES
+                run_load([*_load(program, group, 1, 64), f"count={count}"], MARGIN_S + count / 1000)
+                found.setdefault(kind, []).append(_catch_up(group))
+                print(f"catch-up  {kind:5} {found[kind][-1]}", flush=True)
+    return found
+
+
+def _catch_up(group: MeasuredGroup) -> dict[str, float]:
+    master, newcomer = group.master, group.group.brokers[2]
+    end = group.log_end(master)
+    files = sorted((group.folder / master.name / "store" / "commitlog").iterdir())
+    settle()
+    plain = min(sendfile_s(files) for _ in range(3)) * end / sum(path.stat().st_size for path in files)
+    newcomer.start()
+    wait_until(lambda: group.log_end(newcomer) > 0, timeout_s=120, what="the first bytes come")
+    started, first = time.monotonic(), group.log_end(newcomer)
+    wait_until(lambda: group.log_end(newcomer) >= end, timeout_s=300, what="the replica has the whole log")
+    took = time.monotonic() - started
+    return {
+        "mb_per_s": round((end - first) / took / 1e6, 1),
+        "sendfile_mb_per_s": round(end / plain / 1e6, 1),
+        "seconds": round(took, 3),
+        "mb": round((end - first) / 1e6, 1),
+    }
+
+
+def measure_kill(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Kind -> seconds from kill -9 of the master to the first acknowledgement of a send begun after it."""
+
+    def disturb(group: MeasuredGroup) -> Callable[[], None]:
+        master = group.master
+        master.process.kill()
+        return master.start
+
+    return _disturbed(names, folder, plan["kill"], disturb)
+
+
+def measure_stop(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Kind -> the same, from SIGSTOP of the master."""
+
+    def disturb(group: MeasuredGroup) -> Callable[[], None]:
+        master = group.master
+        master.process.signal(signal.SIGSTOP)
+        return lambda: master.process.signal(signal.SIGCONT)
+
+    return _disturbed(names, folder, plan["stop"], disturb)
+
+
+def _disturbed(
+    names: list[str],
+    folder: Path,
+    counts: dict[str, int],
+    disturb: Callable[[MeasuredGroup], Callable[[], None]],
+) -> dict[str, Any]:
+    found: dict[str, list[float]] = {}
+    for kind in names:
+        with _started(kind, folder) as group, _sending(group) as sends:
+            for number in range(counts[kind]):
+                group.group.wait_in_sync(3, timeout_s=120)
+                since = time.monotonic_ns()
+                mend = disturb(group)
+                took = sends.first_acknowledged_s(since, SILENCE_MAX_S)
+                found.setdefault(kind, []).append(round(took, 4))
+                print(f"disturbance {number + 1}  {kind:5} {took:7.3f} s", flush=True)
+                mend()
+    return found
+
+
+def measure_switch(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Kind -> of each planned switchover: the longest time without an acknowledgement, and failed sends."""
+    found: dict[str, list[Any]] = {}
+    for kind in names:
+        with _started(kind, folder) as group, _sending(group) as sends:
+            for number in range(plan["switch"][kind]):
+                group.group.wait_in_sync(3, timeout_s=120)
+                before = time.monotonic_ns()
+                group.switch()
+                sends.first_acknowledged_s(time.monotonic_ns(), SILENCE_MAX_S)
+                group.group.wait_in_sync(3, timeout_s=120)
+                found.setdefault(kind, []).append(_pause(sends.sends(), before))
+                print(f"switch {number + 1}  {kind:5} {found[kind][-1]}", flush=True)
+    return found
+
+
+def _pause(sends: list[tuple[int, int, str]], before_ns: int) -> dict[str, float]:
+    ends = sorted(end for _, end, status in sends if status == "SEND_OK")
+    last = max((end for end in ends if end < before_ns), default=before_ns)
+    after = [last, *(end for end in ends if end >= before_ns)]
+    gap = max((later - earlier for earlier, later in itertools.pairwise(after)), default=0)
+    failed = sum(status != "SEND_OK" for start, _, status in sends if start >= last)
+    return {"pause_ms": round(gap / 1e6, 1), "failed": failed}
+
+
+class _started:  # noqa: N801 -- a context manager, read as a verb
+    """A group in a folder of its own, ended and deleted afterwards."""
+
+    def __init__(self, kind: str, folder: Path, *, brokers: int = 3, waits_for_all: bool = False) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._group = MeasuredGroup(kind, self._folder, waits_for_all=waits_for_all)
+        self._brokers = brokers
+
+    def __enter__(self) -> MeasuredGroup:
+        try:
+            self._group.start(self._brokers)
+        except BaseException as error:
+            error.add_note(self._group.group.logs())
+            self.__exit__()
+            raise
+        return self._group
+
+    def __exit__(self, *_: object) -> None:
+        self._group.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _sending:  # noqa: N801
+    """The Java producer at work."""
+
+    def __init__(self, group: MeasuredGroup) -> None:
+        self._sends = PacedSends(group.group.nameserver.address, group.folder / "producer")
+
+    def __enter__(self) -> PacedSends:
+        self._sends.start()
+        return self._sends
+
+    def __exit__(self, *_: object) -> None:
+        self._sends.process.kill()
+
+
+def summary(data: dict[str, Any]) -> dict[str, Any]:
+    """Medians and worst cases of what was measured, by part."""
+    found: dict[str, Any] = {}
+    for cell, kinds in data.get("throughput", {}).items():
+        for kind, results in kinds.items():
+            fields = ("per_second", "p50_ms", "p99_ms", "cpu_us")
+            row = {field: round(statistics.median(r[field] for r in results), 3) for field in fields}
+            found.setdefault("throughput", {}).setdefault(cell, {})[kind] = row
+    for kind, results in data.get("catch_up", {}).items():
+        middle = {
+            field: statistics.median(r[field] for r in results) for field in ("mb_per_s", "sendfile_mb_per_s")
+        }
+        found.setdefault("catch_up", {})[kind] = middle
+    for part in ("kill", "stop"):
+        for kind, times in data.get(part, {}).items():
+            row = {"count": len(times), "median_s": statistics.median(times), "worst_s": max(times)}
+            found.setdefault(part, {})[kind] = row
+    for kind, results in data.get("switch", {}).items():
+        pauses = [r["pause_ms"] for r in results]
+        found.setdefault("switch", {})[kind] = {
+            "count": len(results),
+            "median_ms": statistics.median(pauses),
+            "worst_ms": max(pauses),
+            "failed": sum(r["failed"] for r in results),
+        }
+    return found
+
+
+def main() -> int:
+    options = arguments()
+    plan: dict[str, Any] = QUICK if options.quick else FULL
+    parts, names = list(options.only or PARTS), options.peers.split(",")
+    try:
+        java_library()
+    except JavaMissingError as error:
+        print(f"{error}: neither a Java producer nor RocketMQ to compare with", flush=True)
+        names = [name for name in names if name != "java"]
+        parts = [part for part in parts if part in ("throughput", "catch_up")]
+    try:
+        load_program()
+    except CompilerMissingError as error:
+        print(f"{error}: no load", flush=True)
+        parts = [part for part in parts if part not in ("throughput", "catch_up")]
+    if not names or not parts:
+        print("nothing of what was asked for can be measured on this machine")
+        return 2
+    CACHE.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=CACHE, prefix="groups-"))
+    work = {
+        "throughput": measure_throughput,
+        "catch_up": measure_catch_up,
+        "kill": measure_kill,
+        "stop": measure_stop,
+        "switch": measure_switch,
+    }
+    try:
+        measured = {part: work[part](names, folder, plan) for part in PARTS if part in parts}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    data: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "rocketmq": rocketmq_version(),
+        "machine": facts(),
+        "command": " ".join(
+            ["python -m tests.benchmarks.replica_groups", *(["--quick"] if options.quick else [])]
+        ),
+        "plan": plan,
+        "summary": summary(measured),
+        "measurements": measured,
+    }
+    partial = options.quick or options.only or names != ["ours", "java"]
+    written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data)
+    print("\n" + report.tables(data["summary"]))
+    print("written: " + ", ".join(str(path) for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
