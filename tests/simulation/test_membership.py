@@ -11,6 +11,7 @@ from collections import deque
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from epochmq_dledger.core.change import Change
@@ -51,7 +52,7 @@ from epochmq_protocol.dledger import (
 from tests.simulation import troubles
 from tests.simulation.campaign import Kind
 from tests.simulation.clockwork import Network, ViolationError
-from tests.simulation.logs import Watcher
+from tests.simulation.logs import StoredDisk, Watcher
 from tests.simulation.mutations import Mutation
 from tests.simulation.raft import Peer, RaftWorld, settings_for
 from tests.simulation.shrink import shrink
@@ -95,10 +96,7 @@ class ShortLog(MemoryLog):
         self.durable_end = min(self.durable_end, end_index)
 
     def reset(self, entry: DLedgerEntry) -> None:
-        """Only a snapshot may take the place of a log that has committed entries."""
-        is_first = entry.index == 0 and not (self.entries and self.world.committed)
-        if not is_first and self.world.committed[entry.index : entry.index + 1] != [entry]:
-            self.world.fail(f"{self.name} begins anew with {entry}, which is not committed")
+        check_reset(self.world, self.name, self.end_index, entry)
         super().reset(entry)
         self.durable_end = entry.index - 1
 
@@ -122,6 +120,43 @@ class ShortLog(MemoryLog):
         return kept
 
 
+class StoredShortLog(StoredDisk):
+    """The production store, under the same rules, on a disk that loses what was not synced."""
+
+    world: ChangingWorld  # type: ignore[assignment]
+
+    def reset(self, entry: DLedgerEntry) -> None:
+        check_reset(self.world, self.watcher.name, self.end_index, entry)
+        self.store.reset(entry)
+        self.durable_end = entry.index - 1
+
+    def drop_before(self, index: int) -> None:
+        self.store.drop_before(index)
+        if not self.begin_index <= index:
+            self.world.fail(f"{self.watcher.name} has dropped entry {index}")
+
+    def crash(self, kept: int | None) -> int:
+        durable, before = self.durable_end, self.end_index
+        self.store.close()
+        if kept is not None or self.world.random.random() < 0.5:
+            for folder in self.folders:
+                folder.crash(self.world.random)
+        self.store = self.opened()
+        if self.end_index < durable:
+            self.world.fail(f"{self.watcher.name} recovers entries up to {self.end_index}, not {durable}")
+        entries = self.entries
+        self.watcher.appending(entries[0].term, entries[1:]) if entries else None
+        self.durable_end = durable
+        return min(self.end_index, before)
+
+
+def check_reset(world: ChangingWorld, name: str, end_index: int, entry: DLedgerEntry) -> None:
+    """Only a snapshot may take the place of a log that has committed entries."""
+    is_first = entry.index == 0 and not (end_index >= 0 and world.committed)
+    if not is_first and world.committed[entry.index : entry.index + 1] != [entry]:
+        world.fail(f"{name} begins anew with {entry}, which is not committed")
+
+
 class Changing(Peer):
     """A peer with a state machine: the number of entries and a checksum of all bodies, in order."""
 
@@ -130,6 +165,8 @@ class Changing(Peer):
     def __init__(self, world: ChangingWorld, name: str, settings: Settings) -> None:
         super().__init__(world, name, settings)
         self.log: Any = ShortLog(world, name)
+        if world.stored:
+            self.log = StoredShortLog(world, name, settings.file_size)
         self.stored: tuple[Snapshot, bytes] | None = None
         """The durable snapshot."""
         self.applied = -1
@@ -263,9 +300,8 @@ def settings_of(name: str) -> Settings:
     """n0, n1, n2 are a group; the others wait to be added to it."""
     peers = FIRST if name in FIRST else (*FIRST, name)
     plain = settings_for(name, peers)
-    return Settings(
-        **{field: getattr(plain, field) for field in plain.__struct_fields__}
-        | {"joining": name not in FIRST, "snapshot_chunk_bytes": 40, "catch_up_wait_max_ms": 5000}
+    return msgspec.structs.replace(
+        plain, joining=name not in FIRST, snapshot_chunk_bytes=40, catch_up_wait_max_ms=5000
     )
 
 
@@ -273,7 +309,13 @@ def plan(seed: int) -> Plan:
     """A seed's world."""
     rng = random.Random(f"membership {seed}")
     found = Plan(
-        seed, troubles.network(rng), options={"wire": rng.random() < 0.1, "compacting": rng.random() < 0.8}
+        seed,
+        troubles.network(rng),
+        options={
+            "wire": rng.random() < 0.1,
+            "compacting": rng.random() < 0.8,
+            "stored": rng.random() < 0.25,
+        },
     )
     rates = troubles.mixture(
         rng, {kind: rate for kind, rate in troubles.PEER_RATES.items() if kind != "duel"}, 0.5
@@ -315,10 +357,7 @@ class ChangingWorld(RaftWorld):
         for name in ALL:
             settings = settings_of(name)
             if name in agreed:
-                settings = Settings(
-                    **{one: getattr(settings, one) for one in settings.__struct_fields__}
-                    | {"agreed": agreed[name]}
-                )
+                settings = msgspec.structs.replace(settings, agreed=agreed[name])
             peer = Changing(self, name, settings)
             peer.rate = 1 + self.random.uniform(-1, 1) * plan.drift
             self.add_peer(peer)
@@ -430,11 +469,12 @@ class ChangingWorld(RaftWorld):
 
     def live(self) -> None:
         """A whole life: troubles, then quiet, then the final checks."""
-        self.plan(self.wanted.events)
-        self.run(self.wanted.troubled_ms)
-        self.calm()
-        self.run(self.wanted.troubled_ms + self.wanted.quiet_ms)
-        self.check_end()
+        with self.machine.installed():
+            self.plan(self.wanted.events)
+            self.run(self.wanted.troubled_ms)
+            self.calm()
+            self.run(self.wanted.troubled_ms + self.wanted.quiet_ms)
+            self.check_end()
 
     def check_end(self) -> None:
         """Once the world is quiet there is a leader, all its voters have everything, and every acknowledged
@@ -580,6 +620,22 @@ def test_a_peer_that_does_not_come_up_is_given_up_and_the_group_is_as_before() -
     assert world.refused[token] is DLedgerResponseCode.NETWORK_ERROR
     assert set(voters_of(leader)) == set(FIRST)
     assert len(world.leaders) == 1
+    world.check_end()
+
+
+def test_a_peer_that_does_not_know_that_it_was_removed_disturbs_nobody() -> None:
+    """It was cut off while it was; back again, it stands for election as long as it runs."""
+    world = calm_world()
+    leader = leader_of(world)
+    away = next(name for name in FIRST if name != leader.name)
+    world.do_isolate(away, "both", 6000)
+    world.change(leader, away)
+    world.run(world.now + 12_000)
+    assert world.counted["changes"] == 1
+    assert away in voters_of(world.peers[away])
+    assert world.peers[away].node is not None
+    assert len(world.leaders) == 1
+    assert leader_of(world) is leader
     world.check_end()
 
 

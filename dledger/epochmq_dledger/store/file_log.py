@@ -270,7 +270,8 @@ class FileLog:
         sync_and_close(self.take_dirty())
 
     def drop_before(self, index: int) -> None:
-        """Removes the data files, and index files, that hold only entries before `index`, which stays."""
+        """Removes the data files, and then index files, that hold only entries before `index`, which stays.
+        In this order: an entry without its index unit could not be read."""
         unit = self._index_unit(index)
         if unit is None or not self._begin < index <= self._end:
             return

@@ -133,13 +133,15 @@ class Segments:
             at += size
 
     def drop_before(self, offset: int) -> None:
-        """Removes the files that end at or before `offset`, the first one first: whatever remains after a
-        crash follows without a gap."""
-        for base in self.bases:
-            if base + self.file_size <= offset:
-                os.close(self._files.pop(base))
-                self._dirty.discard(base)
-                (self.folder / f"{base:020d}").unlink()
+        """Removes the files that end at or before `offset`, durably, the first one first: whatever remains
+        after a crash follows without a gap."""
+        dropped = [base for base in self.bases if base + self.file_size <= offset]
+        for base in dropped:
+            os.close(self._files.pop(base))
+            self._dirty.discard(base)
+            (self.folder / f"{base:020d}").unlink()
+        if dropped:
+            self._sync_folder()
 
     def take_dirty(self) -> list[int]:
         """Duplicates of the descriptors of the files written since the last call: a thread may sync and close
