@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.simulation import controller_world, raft_world, store_world
+from tests.simulation import controller_world, group_world, raft_world, store_world
 from tests.simulation.clockwork import ViolationError, World
 from tests.simulation.shrink import shrink
 from tests.simulation.troubles import Plan
@@ -38,6 +38,7 @@ KINDS = {
     "raft": Kind(raft_world.plan, raft_world.PeersWorld),
     "store": Kind(store_world.plan, store_world.StoreWorld),
     "controllers": Kind(controller_world.plan, controller_world.ControllerWorld),
+    "groups": Kind(group_world.plan, group_world.GroupWorld),
 }
 
 

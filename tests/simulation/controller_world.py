@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 
@@ -43,9 +44,9 @@ BROKER_RATES = {
 }
 
 
-def plan(seed: int) -> Plan:
-    """A seed's world."""
-    rng = random.Random(f"controllers {seed}")
+def plan(seed: int, salt: str = "controllers", groups: int | None = None) -> Plan:
+    """A seed's world; with so many groups, where that is said."""
+    rng = random.Random(f"{salt} {seed}")
     lease_ms = rng.choice((450, 600, 1200))
     found = Plan(
         seed,
@@ -53,7 +54,7 @@ def plan(seed: int) -> Plan:
         peers=5 if rng.random() < 0.1 else 3,
         drift=0.024,
         options={
-            "groups": 2 if rng.random() < 0.2 else 1,
+            "groups": groups or (2 if rng.random() < 0.2 else 1),
             "lease_ms": lease_ms,
             "beat_ms": lease_ms // 3,
             "beat_timeout_ms": rng.choice((1000, 3000)),
@@ -114,6 +115,8 @@ def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]
 class ControllerWorld(RaftWorld):
     """A plan's world."""
 
+    broker_type: type[Any] = Broker
+
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = plan.options
         super().__init__(plan.seed, plan.network, beside_java=options["beside_java"], verbose=verbose)
@@ -143,7 +146,7 @@ class ControllerWorld(RaftWorld):
         for group in "ab"[: options["groups"]]:
             self.acked[group] = []
             for number in (1, 2, 3):
-                broker = Broker(self, group, number)
+                broker = self.broker_type(self, group, number)
                 self.brokers[broker.name] = self.hosts[broker.name] = broker
         for host in self.hosts.values():
             host.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
@@ -324,7 +327,7 @@ class ControllerWorld(RaftWorld):
     def broker(self, who: str) -> Broker:
         """The broker of this name, or a group's master."""
         found = self.host(who)
-        assert isinstance(found, Broker)
+        assert found.name in self.brokers
         return found
 
     def do_kill_broker(self, who: str, down_ms: float, moves: bool) -> None:

@@ -181,6 +181,12 @@ class ControllerHost(Peer):
 
     # What brokers say ---------------------------------------------------------------------------------------
 
+    def met(self, call: Call) -> None:
+        """Somebody asks who leads (1005)."""
+        node = self.node
+        if node is not None:
+            self.world.answer(call, (node.member.leader, node.leader is not None, node.member.term))
+
     def asked(self, call: Call, request: Request) -> None:
         """A request has come."""
         self.tell(Asked(self._token(call, request), request))

@@ -11,6 +11,7 @@ from tests.simulation.campaign import Tally, hold
 RAFT_SEEDS = 600
 CONTROLLER_SEEDS = 400
 STORE_SEEDS = 100
+GROUP_SEEDS = 150
 LONG = 10
 
 TROUBLES = (
@@ -78,6 +79,20 @@ def test_controllers_keep_one_writing_master_and_every_acknowledged_write() -> N
     assert counts["brokers killed"] > CONTROLLER_SEEDS
 
 
+@pytest.mark.timeout(900)
+def test_groups_lose_nothing_that_was_acknowledged() -> None:
+    """Controllers, brokers that decide as production does, clients. Whoever becomes master has every message
+    that was acknowledged or shown to a consumer; logs are byte-identical up to what is confirmed; queue
+    offsets are dense and none is given to another message later; what was truncated does not come back; and
+    once the troubles end the logs are equal and consumers have had everything."""
+    counts = counted(hold("groups", range(GROUP_SEEDS)))
+    assert counts["elections"] > 3 * GROUP_SEEDS
+    assert counts["acknowledged"] > 200 * GROUP_SEEDS
+    assert counts["consumed"] > 200 * GROUP_SEEDS
+    assert counts["truncations"] > GROUP_SEEDS / 3
+    assert counts["brokers killed"] > GROUP_SEEDS
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
@@ -85,6 +100,7 @@ def test_controllers_keep_one_writing_master_and_every_acknowledged_write() -> N
     [
         ("raft", range(RAFT_SEEDS, (LONG + 1) * RAFT_SEEDS)),
         ("controllers", range(CONTROLLER_SEEDS, (LONG + 1) * CONTROLLER_SEEDS)),
+        ("groups", range(GROUP_SEEDS, (LONG + 1) * GROUP_SEEDS)),
         ("store", range(STORE_SEEDS, (LONG + 1) * STORE_SEEDS)),
     ],
 )

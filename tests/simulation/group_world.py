@@ -1,0 +1,185 @@
+"""Whole groups: controllers, brokers that decide as production does, clients that send and consume."""
+
+from __future__ import annotations
+
+import random
+
+from epochmq_controller.replicas.state import Group
+from tests.simulation import controller_world
+from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, ControllerWorld
+from tests.simulation.records import QUEUES, Record, read_record
+from tests.simulation.replicas import GroupBroker, Role, brief
+from tests.simulation.troubles import Plan
+
+CONSUME_MS = 250
+CONSUMED_AT_ONCE = 20
+
+
+def plan(seed: int) -> Plan:
+    """A seed's world: as for controllers, with one group, and brokers that die more often."""
+    found = controller_world.plan(seed, salt="groups", groups=1)
+    found.options["min_in_sync"] = random.Random(f"options of {seed}").choice((1, 1, 2))
+    return found
+
+
+class GroupWorld(ControllerWorld):
+    """A plan's world. `sure`: the beginning of the log that was confirmed, or acknowledged; nothing of it may
+    ever change or be missing."""
+
+    broker_type = GroupBroker
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        self.sure: dict[str, bytearray] = {"a": bytearray(), "b": bytearray()}
+        self.acknowledged: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+        """Where each acknowledged message ends."""
+        self.sent: dict[int, tuple[str, int, int]] = {}
+        self.gone: set[int] = set()
+        """Messages that a new master did not have: they must not come back."""
+        self.consumed: dict[tuple[str, int, int], int] = {}
+        super().__init__(plan, verbose=verbose)
+        self.at(CONSUME_MS, self._consume)
+
+    def counts(self) -> dict[str, int]:
+        acked = sum(map(len, self.acknowledged.values()))
+        return super().counts() | {"acknowledged": acked, "consumed": len(self.consumed)}
+
+    # A life -------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Troubles, then quiet: a master writes, all replicas are in sync, a dead master is replaced; at the
+        end the logs are equal, and consumers have had every acknowledged message."""
+        self.plan(self.wanted.events)
+        self.run(self.wanted.troubled_ms)
+        self.calm()
+        self.run(self.now + SETTLE_MS)
+        self.check_working()
+        masters = [broker for group in self.acked if (broker := self.master_of(group)) is not None]
+        for master in masters:
+            master.die()
+        self.run(self.now + REPLACE_MS)
+        self.check_working(dead=len(masters))
+        for master in masters:
+            master.start()
+        self.run(self.now + 1000)
+        self.frozen = True
+        self.run(max(self.now + 2000, self.wanted.troubled_ms + self.wanted.quiet_ms))
+        self.check_logs()
+        for group in self.acked:
+            self.check_group(group)
+
+    def check_group(self, group: str) -> None:
+        """At the end of a quiet time."""
+        brokers = [broker for broker in self.brokers.values() if broker.group == group]
+        master = self.master_of(group)
+        for broker in brokers:
+            if broker.log.data != brokers[0].log.data:
+                self.fail(f"the logs of {broker.name} and {brokers[0].name} differ")
+            broker.dispatch(broker.log.end)
+            for record in (record for queue in broker.log.queues for record in queue):
+                if self.sent.get(record.number) != (group, record.queue, record.offset):
+                    self.fail(f"nobody sent {record} of {broker.name}")
+        if master is None:
+            self.fail(f"{group} has no master")
+            return
+        have = master.log.numbers()
+        missing = self.acknowledged[group].keys() - have
+        if missing:
+            self.fail(f"the master of {group} lacks acknowledged messages {sorted(missing)[:5]}")
+        unread = have - {number for (of, _, _), number in self.consumed.items() if of == group}
+        if unread:
+            self.fail(f"consumers of {group} did not get messages {sorted(unread)[:5]}")
+
+    # Clients ------------------------------------------------------------------------------------------------
+
+    def _consume(self) -> None:
+        """A consumer of each group reads on, at any broker that takes itself for a master."""
+        self.at(CONSUME_MS, self._consume)
+        for broker in self.brokers.values():
+            if broker.up and not broker.paused and broker.role is Role.MASTER:
+                for queue in range(QUEUES):
+                    self._consume_queue(broker, queue)
+
+    def _consume_queue(self, broker: GroupBroker, queue: int) -> None:
+        at = broker.offset(queue)
+        records = broker.log.queues[queue]
+        if at > len(records):
+            self.fail(f"{broker.name}: the consumer of queue {queue} is at {at}, its end is {len(records)}")
+        for record in records[at : at + CONSUMED_AT_ONCE]:
+            if broker.shown is not None and record.end > broker.shown:
+                break
+            self.check_consumed(broker, record)
+            at += 1
+        broker.take_offsets({queue: at})
+
+    # Promises -----------------------------------------------------------------------------------------------
+
+    def check_consumed(self, broker: GroupBroker, record: Record) -> None:
+        """Whoever reads at a place finds the same message, and one that is not gone."""
+        key = (broker.group, record.queue, record.offset)
+        if self.consumed.setdefault(key, record.number) != record.number:
+            self.fail(f"{broker.name} gives {record}, but {self.consumed[key]} was there before")
+        if record.number in self.gone:
+            self.fail(f"{broker.name} gives {record}, which was truncated")
+
+    def check_confirmed(self, broker: GroupBroker, offset: int) -> None:
+        """Logs are byte-identical up to what is confirmed."""
+        sure, data = self.sure[broker.group], broker.log.data
+        known = min(len(sure), offset)
+        if offset > len(data):
+            self.fail(f"{broker.name} confirms {offset}, but its log ends at {len(data)}")
+        if data[:known] != sure[:known]:
+            self.fail(f"{broker.name} confirms {offset} of a log that differs from what was confirmed before")
+        if offset > known:
+            sure += data[known:offset]
+
+    def acknowledge_message(self, broker: GroupBroker, number: int, end: int) -> None:
+        """A client is told that its message is safe."""
+        self.acknowledged[broker.group][number] = end
+        self.check_confirmed(broker, end)
+
+    def check_elected(self, group: Group, broker_id: int) -> None:
+        """The new master was in sync, has all that was confirmed, and nobody else may write."""
+        name = group.broker_name
+        if group.master_epoch > 0 and broker_id not in group.sync_state_set:
+            self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
+        broker = self.broker_of(name, broker_id)
+        if broker is None:
+            self.fail(f"{name}: {broker_id} is elected, but nobody has this id")
+            return
+        sure = self.sure[name]
+        if broker.log.data[: len(sure)] != sure:
+            self.fail(f"{broker.name} is elected without all that was confirmed: {self.shown(name)}")
+        for other in self.brokers.values():
+            if other.group == name and other is not broker and other.writable:
+                self.fail(f"{name}: {broker_id} is elected while {other.name} may write")
+
+    def check_new_master(self, broker: GroupBroker) -> None:
+        """It has all that was confirmed; and nothing that a master before it lacked."""
+        sure = self.sure[broker.group]
+        if broker.log.data[: len(sure)] != sure:
+            self.fail(
+                f"{broker.name} becomes master without all that was confirmed, epochs {brief(broker.epochs)}"
+            )
+        have = broker.log.numbers()
+        back = have & self.gone
+        if back:
+            self.fail(f"{broker.name} becomes master with messages {sorted(back)[:5]}, which were truncated")
+        self.gone |= {number for number, sent in self.sent.items() if sent[0] == broker.group} - have
+
+    def check_cut(self, broker: GroupBroker, point: int) -> None:
+        """Nothing confirmed is cut."""
+        data, sure = broker.log.data, self.sure[broker.group]
+        first = read_record(data, point)
+        if first is not None and data[point : first.end] == sure[point : first.end]:
+            self.fail(f"{broker.name} cuts its log at {point}, where {first} is confirmed")
+
+    def check_consumer_offsets(self, broker: GroupBroker) -> None:
+        """No consumer is ahead of the log of a new master."""
+        for queue, offset in broker.all_offsets().items():
+            if offset > len(broker.log.queues[queue]):
+                self.fail(f"{broker.name}: the consumer of queue {queue} is at {offset}, ahead of the log")
+
+    def do_retire(self, group: str) -> None:
+        master = self.master_of(group)
+        if master is not None and master.up and not master.paused:
+            master.fence()

@@ -1,0 +1,624 @@
+"""Brokers with the decisions that production runs: who they are and what they are to their group
+(`replicas.core`), whether they may write (`replicas.lease`), who is in sync and what is confirmed
+(`ha.sync_state`), how many logs a send waits for (`ha.quorum`), where logs part and epochs begin
+(`ha.epochs`), which bytes a block holds (`ha.blocks`), what a replica is believed (`ha.progress`).
+
+What is written here anew is what the drivers around them do, in their order of steps: `replicas.manager`,
+`replicas.roles`, `replicas.beats`, `ha.service`, `ha.link`, `ha.replica`, `ha.stream`, `ha.acks`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from epochmq_broker.ha.epochs import (
+    Epochs,
+    HADivergedError,
+    begin_epoch,
+    common_end,
+)
+from epochmq_broker.ha.quorum import needed, reached
+from epochmq_broker.ha.settings import HASettings
+from epochmq_broker.ha.sync_state import SyncState
+from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.replicas import types as asks
+from epochmq_broker.replicas.core import Core
+from epochmq_broker.replicas.identity import Application, Identity
+from epochmq_broker.replicas.lease import WriteLease
+from epochmq_controller.replicas import requests
+from epochmq_controller.replicas.rules import MasterView as ControllerView
+from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.epochs import EpochEntry
+from tests.simulation.brokers import CLUSTER, Channel
+from tests.simulation.clockwork import Host
+from tests.simulation.connections import Link
+from tests.simulation.controllers import ControllerHost
+from tests.simulation.records import QueueOffsetError, RecordLog, make_record
+
+if TYPE_CHECKING:
+    from tests.simulation.group_world import GroupWorld
+
+IDLE_BEAT_MS = 300
+TICK_MS = 100
+CHECK_MS = 500
+RETRY_MS = 200
+TAKE_ROLE_MS = 20
+SILENCE_MS = 1500
+NOT_CAUGHT_UP_MS = 1500
+WAITERS_MAX = 1000
+
+
+class Role(Enum):
+    """`ha.service.Role`."""
+
+    IDLE = "idle"
+    CHANGING = "changing"
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+class GroupBroker(Host):
+    """One broker's machine. kill -9 leaves its log, its epochs, its identity, and older states of what is
+    only written now and then."""
+
+    world: GroupWorld
+
+    def __init__(self, world: GroupWorld, group: str, number: int) -> None:
+        super().__init__(world, f"{group}{number}")
+        self.group = group
+        self.address = self.name
+        # On disk.
+        self.identity: Identity | None = None
+        self.application: Application | None = None
+        self.log = RecordLog()
+        self.epochs = Epochs()
+        self.confirmed_kept = 0
+        self.offsets_kept: dict[int, int] = {}
+        # In memory.
+        self.settings = HASettings(
+            all_ack_in_sync_state_set=True, min_in_sync_replicas=world.wanted.options["min_in_sync"]
+        )
+        self.channels: dict[str, Channel] = {}
+        self.wake = 0
+        self._boot()
+
+    def _boot(self) -> None:
+        self.core: Core | None = None
+        self.inbox: deque[asks.Input] = deque()
+        self.stepping = False
+        self.timer_at = float("inf")
+        self.lease = WriteLease()
+        self.role = Role.IDLE
+        self.sync_state: SyncState | None = None
+        self.confirmed = 0
+        self.shown: int | None = 0
+        """Up to where readers see the log; None: all of it."""
+        self.links: list[Link] = []
+        self.following: Link | None = None
+        self.follows: str | None = None
+        self.waiters: deque[tuple[int, int, int]] = deque()
+        """(how many logs must have it, where it ends, which message)"""
+        self.offsets = ConsumerOffsetTable(self.clock)
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def broker_id(self) -> int | None:
+        """The id that the controllers gave."""
+        return self.identity.id if self.identity is not None else None
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of its log."""
+        return self.epochs.last_epoch
+
+    def start(self) -> None:
+        super().start()
+        world, luck = self.world, self.world.random.random
+        self._boot()
+        self.log.recover()
+        self.confirmed = min(self.confirmed_kept, self.log.end)
+        self.shown = self.confirmed
+        self.take_offsets(self.offsets_kept)
+        self.channels = {name: Channel() for name in world.controllers}
+        world.note(f"{self.name} starts, log to {self.log.end}, epochs {brief(self.epochs)}")
+        self.core = Core(
+            CLUSTER,
+            self.group,
+            asks.Settings(look_ms=world.sync_ms, discover_ms=2 * world.sync_ms),
+            self.clock(),
+            identity=self.identity,
+            application=self.application,
+        )
+        self.later(luck() * 50, self.feed, asks.Tick())
+        self.later(luck() * 50, self.beat, self.wake)
+        self.later(luck() * world.write_ms, self.write)
+        self.later(luck() * TICK_MS, self.tick)
+        self.later(luck() * CHECK_MS, self.check)
+
+    def die(self) -> None:
+        super().die()
+        self.world.note(f"{self.name} dies, log to {self.log.end}")
+        for name, channel in self.channels.items():
+            self.world.close(self, self.world.controllers[name], channel)
+        for link in [*self.links, *([self.following] if self.following is not None else [])]:
+            link.died(self)
+        if self.world.random.random() < 0.5:
+            self.confirmed_kept, self.offsets_kept = self.confirm_offset, self.all_offsets()
+        self._boot()
+
+    def disconnect(self, controller: ControllerHost) -> None:
+        """Its connection to a controller breaks; the next heartbeat makes a new one."""
+        self.world.close(self, controller, self.channels[controller.name])
+        self.channels[controller.name] = Channel()
+
+    # The core (`replicas.manager`) --------------------------------------------------------------------------
+
+    def feed(self, event: asks.Input) -> None:
+        """One input after another."""
+        if self.core is None:
+            return
+        self.inbox.append(event)
+        if self.stepping:
+            return
+        self.stepping = True
+        try:
+            while self.inbox and self.core is not None:
+                self.world.steps += 1
+                for effect in self.core.step(self.inbox.popleft(), self.clock()):
+                    self.carry_out(effect)
+        finally:
+            self.stepping = False
+        due = self.world_time(max(self.core.next_deadline_ms(), self.clock() + 1))
+        if due < self.timer_at:
+            self.timer_at = due
+            self.world.at(due - self.world.now, self._on_timer, self.life, due)
+
+    def _on_timer(self, life: int, due: float) -> None:
+        if self.life == life and self.timer_at == due:
+            self.timer_at = float("inf")
+            self.receive(self.feed, asks.Tick())
+
+    def clock_leapt(self) -> None:
+        if self.core is not None and not self.paused:
+            self.timer_at = float("inf")
+            self.feed(asks.Tick())
+
+    def carry_out(self, effect: asks.Effect) -> None:
+        """One effect of the core."""
+        match effect:
+            case asks.Search():
+                self._search()
+            case asks.Ask():
+                self._ask(effect)
+            case asks.Keep(what=what):
+                if isinstance(what, Identity):
+                    self.identity, self.application = what, None
+                else:
+                    self.application = what
+                self.feed(asks.Kept(what))
+                self._beat_now()
+            case asks.Drop():
+                self.application = None
+            case asks.Fence():
+                self.lease.end()
+            case asks.Become(view=view, broker_id=broker_id):
+                if view.master_id == broker_id:
+                    self.lease.begin(view.epoch)
+                else:
+                    self.lease.end()
+                took = self.world.random.random() * TAKE_ROLE_MS
+                self.later(took, self._become, view, broker_id)
+            case asks.Adopt(members=members, set_epoch=set_epoch):
+                self.adopt(members, set_epoch)
+            case asks.NotTaken():
+                if self.sync_state is not None:
+                    self.sync_state.refused()
+                    self.progress()
+            case asks.Leader(grants=grants):
+                if grants is not None:
+                    self.lease.leader_grants = grants
+                    self.settle()
+            case asks.Said(text=text):
+                if self.world.verbose:
+                    self.world.note(f"{self.name}: {text}")
+
+    def _search(self) -> None:
+        found: list[asks.Met] = []
+        left = len(self.world.controllers)
+
+        def back(name: str, answer: tuple[str | None, bool, int] | None) -> None:
+            nonlocal left
+            left -= 1
+            if answer is not None:
+                leader, leads, term = answer
+                found.append(asks.Met(name, leader, leads, True, term))
+            if left == 0:
+                self.feed(asks.Searched(tuple(found)))
+
+        for name, controller in self.world.controllers.items():
+            self.world.call(self, controller, controller.met, lambda answer, name=name: back(name, answer))
+
+    def _ask(self, effect: asks.Ask) -> None:
+        controller = self.world.controllers[effect.address]
+        question = effect.question
+        request = self._request(question)
+        if isinstance(request, requests.AlterSet):
+            self.world.asked_sets.add(request)
+
+        def back(answer: tuple[Answer | Reject, int] | None) -> None:
+            reply: asks.Reply = asks.Lost("no answer")
+            if answer is not None:
+                reply = self._reply(question, *answer)
+            self.feed(asks.Replied(effect.token, reply))
+
+        self.world.call(self, controller, controller.asked, back, request)
+
+    def _request(self, question: asks.Question) -> requests.Request:
+        group = self.group
+        match question:
+            case asks.NextId():
+                return requests.NextId(group)
+            case asks.ApplyId(application=application):
+                return requests.ApplyId(group, CLUSTER, application.identity.id, application.check_code)
+            case asks.Register(broker_id=broker_id):
+                return requests.Register(group, CLUSTER, broker_id, self.address)
+            case asks.Elect(broker_id=broker_id):
+                return requests.Elect(group, broker_id)
+            case asks.Look():
+                return requests.ReplicaInfo(group)
+            case asks.Alter():
+                return requests.AlterSet(
+                    group, question.broker_id, question.epoch, question.members, question.set_epoch
+                )
+
+    def _reply(self, question: asks.Question, answer: Answer | Reject, number: int) -> asks.Reply:
+        """As `replicas.controllers` reads an answer."""
+        if isinstance(answer, Reject):
+            return asks.Refused(answer.code, answer.remark)
+        verdict = answer.verdict
+        elected = (
+            isinstance(question, asks.Elect) and verdict.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+        )
+        if verdict.code != ResponseCode.SUCCESS and not elected:
+            return asks.Refused(verdict.code, verdict.remark or "")
+        match question:
+            case asks.NextId():
+                return asks.FreeId(number, f"{self.address};{self.name}")
+            case asks.ApplyId():
+                return asks.Granted()
+            case _:
+                assert verdict.view is not None
+                return said(verdict.view)
+
+    def notified(self, view: ControllerView) -> None:
+        """A controller says who is master (1008)."""
+        self.feed(asks.Told(said(view)))
+
+    # Heartbeats and the lease (`replicas.beats`) ------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes messages now."""
+        return self.up and self.role is Role.MASTER and self.lease.is_open(self.clock())
+
+    def _beat_now(self) -> None:
+        self.wake += 1
+        self.beat(self.wake)
+
+    def beat(self, wake: int) -> None:
+        """Heartbeats to every controller; a master asks for its lease with them."""
+        if wake != self.wake:
+            return
+        lease = self.lease
+        asking = lease.epoch is not None and not lease.fenced
+        pause_ms = min(max(lease.duration_ms / 3, 40), IDLE_BEAT_MS) if asking else IDLE_BEAT_MS
+        self.later(pause_ms, self.beat, wake)
+        if self.identity is None:
+            return
+        for controller in self.world.controllers.values():
+            self._beat_one(controller, asking)
+        if lease.lacks(self.clock()):
+            self.feed(asks.Starved())
+
+    def _beat_one(self, controller: ControllerHost, asking: bool) -> None:
+        world, lease = self.world, self.lease
+        assert self.identity is not None
+        beat = {
+            "timeout_ms": world.beat_timeout_ms,
+            "address": self.address,
+            "epoch": self.epochs.last_epoch,
+            "max_offset": self.log.end,
+            "election_priority": None,
+        }
+        replica = (CLUSTER, self.group, self.identity.id)
+        channel = self.channels[controller.name]
+        epoch, sent_ms = lease.epoch, self.clock()
+        if not asking or epoch is None:
+            fenced = epoch if lease.fenced else None
+            world.send(self, controller, controller.heard, channel, replica, beat, fenced)
+            return
+
+        def back(lease_ms: int | None) -> None:
+            if lease_ms:
+                lease.granted(epoch, sent_ms, lease_ms)
+                world.check_only_writer(self)
+                self.settle()
+
+        world.call(self, controller, controller.heard_asking, back, channel, replica, beat, None, epoch)
+
+    def fence(self) -> None:
+        """A master gives up its right to write, and says so."""
+        if self.role is Role.MASTER:
+            self.world.note(f"{self.name} fences itself under epoch {self.lease.epoch}")
+            self.lease.fence()
+            self._beat_now()
+
+    # Roles (`replicas.roles`, `ha.service`) -----------------------------------------------------------------
+
+    def _become(self, view: asks.MasterView, broker_id: int) -> None:
+        error = None
+        if view.epoch < self.epochs.last_epoch:
+            error = f"epoch {view.epoch} is over, the log's is {self.epochs.last_epoch}"
+            self.lease.end()
+        elif view.master_id == broker_id:
+            self._lead(view, broker_id)
+        else:
+            self._follow_role(view)
+        self.feed(asks.Taken(view, error))
+        self._beat_now()
+
+    def _lead(self, view: asks.MasterView, broker_id: int) -> None:
+        members = view.members | {broker_id}
+        sync = self.sync_state
+        if self.role is Role.MASTER and sync is not None:
+            if self.epochs.append(EpochEntry(view.epoch, self.log.end)):
+                sync.epoch_start = self.log.end
+            sync.adopt(members, view.set_epoch)
+            for link in self.links:
+                link.epochs_changed()
+            self.progress()
+            self.propose()
+        else:
+            self.leave()
+            self._end_whole()
+            self.dispatch(self.log.end)
+            end = self.log.end
+            begin_epoch(self.epochs, self.epochs.last_epoch, view.epoch, end)
+            last = self.epochs.last
+            assert last is not None
+            self.sync_state = SyncState(
+                self_id=broker_id,
+                epoch_start=last.start_offset,
+                members=members,
+                set_epoch=view.set_epoch,
+                confirm_offset=min(self.confirmed, end),
+                end=end,
+                not_caught_up_max_ms=NOT_CAUGHT_UP_MS,
+                since_ms=self.clock(),
+                all_ack=True,
+            )
+            self.role = Role.MASTER
+            self.sync_state.appended(end)
+            self.world.note(f"{self.name} is master of epoch {view.epoch} from {end} on, {sorted(members)}")
+            self.world.check_new_master(self)
+            self.progress()
+        self._promoted()
+
+    def _end_whole(self) -> None:
+        end = self.log.sound_end()
+        if end < self.log.end:
+            self.world.happened("torn records")
+            self.log.truncate(end)
+        self.confirmed = min(self.confirmed, self.log.end)
+
+    def _follow_role(self, view: asks.MasterView) -> None:
+        if self.role is not Role.REPLICA:
+            self.leave()
+            self.confirmed = min(self.confirmed, self.log.end)
+            self.shown = self.confirmed
+            self.role = Role.REPLICA
+        self.follow(view.address)
+
+    def leave(self) -> None:
+        """Ends the present role."""
+        self.role = Role.CHANGING
+        sync, self.sync_state = self.sync_state, None
+        if sync is not None:
+            self.confirmed = sync.confirm_offset
+        self.waiters.clear()
+        for link in list(self.links):
+            link.close_at_master("we serve no replicas any more")
+        self.follows = None
+        if self.following is not None:
+            self.following.close_at_replica("we follow nobody any more")
+
+    def _promoted(self) -> None:
+        """`slave_sync`: consumers' offsets that were copied and are ahead of the log are taken back."""
+        moved = self.offsets.clamp(lambda _topic, queue: len(self.log.queues[queue]))
+        self.world.happened("consumer offsets taken back", moved)
+        self.world.check_consumer_offsets(self)
+
+    def offset(self, queue: int) -> int:
+        """Where the consumer is."""
+        return self.offsets.query("g", "t", queue) or 0
+
+    def take_offsets(self, offsets: dict[int, int]) -> None:
+        """The consumer's offsets, from the file or from a master."""
+        for queue, offset in offsets.items():
+            self.offsets.commit("g", "t", queue, offset)
+
+    def all_offsets(self) -> dict[int, int]:
+        """A copy of them."""
+        return dict(self.offsets.table.get("t@g", {}))
+
+    def adopt(self, members: frozenset[int], set_epoch: int) -> None:
+        """The controllers' SyncStateSet."""
+        if self.sync_state is not None and self.sync_state.adopt(members, set_epoch):
+            self.progress()
+            self.propose()
+
+    def propose(self) -> None:
+        """Asks for another SyncStateSet, if one is wanted."""
+        sync = self.sync_state
+        if sync is None or self.role is not Role.MASTER or self.world.frozen:
+            return
+        proposal = sync.wants(self.clock())
+        if proposal is not None:
+            sync.proposing(proposal.members)
+            self.progress()
+            self.feed(asks.Proposed(proposal.members, proposal.set_epoch))
+
+    def check(self) -> None:
+        """Periodically: has a member fallen behind? And offsets are written down."""
+        self.later(CHECK_MS, self.check)
+        self.offsets_kept = self.all_offsets()
+        self.confirmed_kept = self.confirm_offset
+        self.propose()
+        if self.following is not None:
+            self.following.copy_tables()
+
+    # Writes (`put`, `ha.acks`) ------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """A client's message, while it may."""
+        self.later(self.world.write_ms, self.write)
+        if not self.world.frozen:
+            for _ in range(self.world.random.choice((1, 1, 1, 3))):
+                self.put()
+
+    def put(self) -> None:
+        """Takes a message, if it may."""
+        sync, world = self.sync_state, self.world
+        if not self.writable or sync is None:
+            return
+        sync.appended(self.log.end)
+        if needed(self.settings, sync, controlled=True) is None:
+            world.happened("sends refused for too few replicas")
+            return
+        world.writes += 1
+        number, queue = world.writes, world.random.randrange(len(self.log.queues))
+        offset = len(self.log.queues[queue])
+        self.log.data += make_record(queue, offset, number, world.random.choice((1, 9, 60)))
+        self.dispatch(self.log.end)
+        world.sent[number] = (self.group, queue, offset)
+        sync.appended(self.log.end)
+        need = needed(self.settings, sync, controlled=True)
+        if need is None:
+            need = max(self.settings.min_in_sync_replicas, 2)
+        if self.log.end <= reached(need, sync):
+            world.acknowledge_message(self, number, self.log.end)
+        elif len(self.waiters) < WAITERS_MAX:
+            self.waiters.append((need, self.log.end, number))
+        self.progress()
+        for link in list(self.links):
+            link.pump()
+
+    def settle(self) -> None:
+        """Acknowledges what enough replicas have."""
+        sync = self.sync_state
+        if sync is None or not self.lease.is_open(self.clock()):
+            return
+        left: deque[tuple[int, int, int]] = deque()
+        for waiter in self.waiters:
+            need, end, number = waiter
+            if end <= reached(need, sync):
+                self.world.acknowledge_message(self, number, end)
+            else:
+                left.append(waiter)
+        self.waiters = left
+
+    def progress(self) -> None:
+        """Somebody has acknowledged, joined or left."""
+        sync = self.sync_state
+        if sync is None:
+            return
+        self.shown = sync.confirm_offset if sync.waits_for_replicas else None
+        self.world.check_confirmed(self, sync.confirm_offset)
+        self.settle()
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where the log is confirmed, as far as this broker knows."""
+        return self.sync_state.confirm_offset if self.sync_state is not None else self.confirmed
+
+    def dispatch(self, limit: int) -> None:
+        """Records up to here go into their queues."""
+        try:
+            self.log.dispatch(limit)
+        except QueueOffsetError as error:
+            self.world.fail(f"{self.name}: queue offsets are not dense: {error}")
+
+    # Replication (`ha.replica`, `ha.stream`) ----------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Ten times a second: links, and whether somebody is to be followed."""
+        self.later(TICK_MS, self.tick)
+        for link in list(self.links):
+            link.tick()
+        if self.following is not None:
+            self.following.watch()
+        elif self.role is Role.REPLICA and self.follows and self.world.random.random() < TICK_MS / RETRY_MS:
+            self.connect()
+
+    def follow(self, address: str | None) -> None:
+        """Another master: the connection to the former one ends at once."""
+        if address == self.follows:
+            return
+        self.follows = address
+        if self.following is not None:
+            self.following.close_at_replica(f"the master is at {address} now")
+
+    def connect(self) -> None:
+        """Cuts what is no whole record off the log, and connects."""
+        assert self.follows is not None
+        self._end_whole()
+        self.epochs.truncate_suffix(self.log.end + 1)
+        master = self.world.broker_at(self.follows)
+        if master is not self:
+            self.following = Link(self.world, master, self)
+
+    def agree(self, theirs: list[EpochEntry], master_end: int) -> bool:
+        """Cuts the log where it stops being the master's; False when that cannot be said."""
+        end = self.log.end
+        try:
+            point = common_end(self.epochs.entries, 0, end, theirs, master_end)
+        except HADivergedError as error:
+            self.world.fail(f"{self.name}: {error}")
+            return False
+        if point < end:
+            self.world.happened("truncations")
+            self.world.note(f"{self.name} cuts its log from {end} to {point}")
+            self.world.check_cut(self, point)
+            self.log.truncate(point)
+            self.confirmed = min(self.confirmed, point)
+            self.shown = self.confirmed
+        self.epochs.truncate_suffix(point)
+        return True
+
+    def confirmed_by_master(self, offset: int) -> None:
+        """What the master says is confirmed, as far as it is here."""
+        if offset > self.confirmed:
+            self.confirmed = offset
+            self.shown = offset
+            self.world.check_confirmed(self, offset)
+            self.dispatch(offset)
+
+
+def said(view: ControllerView) -> asks.MasterView:
+    """What a controller's answer says, as `replicas.controllers.view` reads it."""
+    return asks.MasterView(
+        master_id=view.master_id if view.master_address else None,
+        address=view.master_address or None,
+        epoch=view.master_epoch or 0,
+        members=view.sync_state_set,
+        set_epoch=view.sync_state_set_epoch if view.sync_state_set_epoch is not None else -1,
+    )
+
+
+def brief(epochs: Epochs) -> str:
+    """The last epochs in a few words."""
+    return ", ".join(f"{entry.epoch} from {entry.start_offset}" for entry in epochs.entries[-4:])
