@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_traffic import acknowledged, check_equal, read_queue, send
+from tests.support.group_traffic import SUCCESS, acknowledged, check_equal, read_queue, send, send_header
 from tests.support.process import wait_until
-from tests.support.replica_group import ReplicaGroup, our_broker, our_controller
+from tests.support.remoting import call
+from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+
+SEND_MESSAGE_V2, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 310, 14, 15
+SYSTEM_BUSY = 2
 
 SAFE = {"allAckInSyncStateSet": True, "minInSyncReplicas": 2, "registerNameServerPeriod": 10_000}
+
+
+CONSUMER = {"consumerGroup": "readers", "topic": "orders", "queueId": "0"}
+
+
+def offset_of(member: Member) -> str | None:
+    """How far the consumers have come, as this broker knows it."""
+    return call(member.address, QUERY_CONSUMER_OFFSET, CONSUMER).ext.get("offset")
 
 
 @pytest.fixture
@@ -43,3 +55,53 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(group: Rep
     stored = [record.body for record in read_queue(master)]
     assert [body for body in stored if body != b"after"] == kept
     check_equal(group)
+
+
+def test_everybody_is_killed_at_once_and_everything_comes_back(group: ReplicaGroup) -> None:
+    """Power is lost. Ids, epochs, roles and messages are found again; whoever comes back first waits for one
+    that is in sync."""
+    master = group.wait_master()
+    bodies = [b"%d" % number for number in range(50)]
+    for body in bodies:
+        assert send(master, body).code == SUCCESS
+    ids = {member.name: identity_of(member) for member in group.brokers}
+    for member in [*group.brokers, *group.controllers]:
+        member.process.kill()
+    for member in [*group.brokers, *group.controllers]:
+        member.start()
+    group.wait_in_sync(3)
+    master = group.wait_master()
+    wait_until(partial(acknowledged, master, b"after"), what="messages are taken again")
+    assert [record.body for record in read_queue(master)][: len(bodies)] == bodies
+    assert {member.name: identity_of(member) for member in group.brokers} == ids
+    check_equal(group)
+
+
+def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> None:
+    """A delayed message is delivered, and consumers go on where they were; the former master, a replica now,
+    refuses sends as RocketMQ's slaves do."""
+    master = group.wait_master()
+    assert send(master, b"at once").code == SUCCESS
+    header = send_header(0, "D" * 32)
+    header["i"] += "DELAY\x012\x02"  # 5 s
+    assert call(master.address, SEND_MESSAGE_V2, header, b"later").code == SUCCESS
+    assert len(read_queue(master)) == 1
+    assert call(master.address, UPDATE_CONSUMER_OFFSET, {**CONSUMER, "commitOffset": "1"}).code == SUCCESS
+    others = [member for member in group.brokers if member is not master]
+    wait_until(lambda: [offset_of(one) for one in others] == ["1", "1"], what="the offset is copied")
+    master.process.kill()
+    successor = group.wait_master(other_than=master)
+    assert offset_of(successor) == "1"
+    wait_until(
+        lambda: [record.body for record in read_queue(successor)] == [b"at once", b"later"],
+        what="the delayed message is delivered",
+    )
+    master.start()
+    group.wait_in_sync(3)
+    assert send(master).code == SYSTEM_BUSY
+    check_equal(group)
+
+
+def identity_of(member: Member) -> str:
+    """Who it is, by its store."""
+    return (member.config.parent / "store" / "brokerIdentity").read_text()
