@@ -245,6 +245,55 @@ def consume(
     )
 
 
+@app.command()
+def audit(
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR…", help="Replicas' stores; NAME=DIR gives one a name."),
+    ],
+    group: Annotated[
+        str | None, typer.Option("--group", help="The group's name, if not the stores'.")
+    ] = None,
+    metadata: Annotated[
+        Path | None,
+        typer.Option("--metadata", metavar="FILE", help="What the controllers know: `status -o json`."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where the results go. [default: STATE/audits/TIME]"),
+    ] = None,
+    cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="How many to use.")] = None,
+    state: State = STATE_DEFAULT,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Prove, or disprove, that the replicas of a group tell the same story.
+
+    Ends with 0 when they do, 4 when they do not, 5 when something could not be read."""
+    from epochmq.verbs import audit as verb
+
+    _end(
+        lambda: verb.run(
+            places,
+            state,
+            group=group,
+            out=out,
+            cores=cores,
+            metadata=metadata,
+            as_json=output is Output.JSON,
+        )
+    )
+
+
+@app.command()
+def report(state: State = STATE_DEFAULT) -> None:
+    """Print where the last audit's report is.
+
+    Ends with 3 when there is none."""
+    from epochmq.verbs import audit as verb
+
+    _end(lambda: verb.report(state))
+
+
 ConfigFile = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="Its configuration file.")
 ]

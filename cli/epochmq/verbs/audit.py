@@ -1,0 +1,84 @@
+"""`epochmq audit` and `epochmq report`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epochmq.exits import Exit, UsageError, complain
+
+if TYPE_CHECKING:
+    from epochmq_spark.command import Outcome
+
+AUDITS = "audits"
+
+
+def run(
+    places: list[str],
+    state: Path,
+    *,
+    group: str | None,
+    out: Path | None,
+    cores: int | None,
+    metadata: Path | None,
+    as_json: bool,
+) -> int:
+    """Audits directories; the verdict's exit code."""
+    _require()
+    from epochmq_spark import command
+
+    known = _metadata(metadata) if metadata is not None else None
+    folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
+    replicas = command.replicas_of(places, group)
+    outcome = command.run(replicas, folder, cores=cores, metadata=known, progress=_progress)
+    if as_json:
+        sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
+    else:
+        _print(outcome)
+    return outcome.exit_code
+
+
+def report(state: Path) -> int:
+    """Prints where the last audit's report is."""
+    pages = sorted((state / AUDITS).glob("*/report.html"))
+    if not pages:
+        complain(f"no audit has left a report in {state / AUDITS}; make one with: epochmq audit DIR…")
+        return Exit.NOTHING
+    print(pages[-1].resolve())
+    return Exit.OK
+
+
+def _require() -> None:
+    """UsageError unless Spark is installed and there is a Java to run it."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise UsageError("the audit needs PySpark: pip install 'epochmq[spark]'") from None
+    if shutil.which("java") is None:
+        raise UsageError("the audit needs a Java runtime (17 or newer): no java on the path")
+
+
+def _metadata(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}, expected the output of: epochmq status -o json") from None
+
+
+def _progress(text: str) -> None:
+    print(f"audit: {text} …", file=sys.stderr, flush=True)
+
+
+def _print(outcome: Outcome) -> None:
+    from epochmq_spark.findings import sentence
+
+    for row in outcome.findings:
+        print(sentence(row))
+    total = sum(outcome.summary["findingCounts"].values())
+    if total > len(outcome.findings):
+        print(f"… {total - len(outcome.findings)} more in {outcome.folder}")
+    print(f"{outcome.summary['verdict']}: {total} findings; report: {outcome.folder / 'report.html'}")

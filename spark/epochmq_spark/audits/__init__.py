@@ -1,0 +1,1 @@
+"""The audits: each a small module from tables to findings."""

@@ -1,0 +1,1 @@
+"""From bytes to columns: what stands in RocketMQ's files, without Spark."""

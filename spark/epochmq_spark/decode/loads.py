@@ -1,0 +1,43 @@
+# pure: loads from a byte array
+"""Numbers out of a byte array at any place, in compiled code: one load each, whatever its alignment.
+
+No bounds are checked: callers know their place. `data` is a C-contiguous uint8 array."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("the audit reads files on little-endian machines only")
+
+
+def _loader(bits: int, swap: bool, result: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=arguments[0])
+        number = ir.IntType(bits)
+        place = builder.gep(array.data, [arguments[1]], source_etype=ir.IntType(8))
+        loaded = builder.load(place, typ=number, align=1)
+        if swap:
+            loaded = builder.bswap(loaded)
+        if result.bitwidth > bits:
+            loaded = builder.zext(loaded, ir.IntType(result.bitwidth))
+        return loaded
+
+    def load(typing_context: Any, data: Any, at: Any) -> Any:
+        return result(data, types.int64), codegen
+
+    return intrinsic(load)
+
+
+little64 = _loader(64, False, types.uint64)
+little32 = _loader(32, False, types.uint32)
+u32 = _loader(32, True, types.int64)
+"""Four bytes, big endian, unsigned, as int64."""
+i64 = _loader(64, True, types.int64)
+"""Eight bytes, big endian, signed."""

@@ -1,0 +1,341 @@
+# pure: bytes of a commit log to columns
+"""One pass over the bytes of a commit log segment: records, blanks, and the places where there is neither.
+
+`walk` reads the records that start in a range of a segment. A range that starts inside a record, or bytes
+that are no record, are skipped to the next place where a record can stand: its magic number, its own physical
+offset and the sizes of its parts all fit. Runs of records without anything between them are spans; where one
+span does not start where the one before ended, something is missing (or the log ends, and zeros or remains
+follow).
+
+Shape of a record: `epochmq_protocol.message`. The rest of a segment behind its last message is one blank,
+whose bytes count as one record."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba as nb
+import numpy as np
+
+from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
+from epochmq_spark.decode.loads import i64, u32
+
+V1: Final = 0xDAA320A7
+V2: Final = 0xDAA320AB
+BLANK: Final = 0xCBD43194
+SIZE_MIN: Final = 91
+
+# Columns of a record, all int64. POSITION is in `data`.
+POSITION, SIZE, MAGIC, DIGEST, CRC_OK, BODY_AT, BODY_SIZE, TOPIC_AT, TOPIC_SIZE = range(9)
+PROPERTIES_AT, PROPERTIES_SIZE, UNIQ_AT, UNIQ_SIZE, KEYS_AT, KEYS_SIZE, TAGS_AT, TAGS_SIZE = range(9, 17)
+QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIME, TAGS_CODE, TOPIC_HASH = range(17, 23)
+COLUMNS: Final = 23
+
+# Columns of a span, all int64; START and END in `data`, STOP why it ends.
+SPAN_START, SPAN_END, SPAN_FIRST_TIME, SPAN_LAST_TIME, SPAN_RECORDS, SPAN_STOP = range(6)
+SPAN_COLUMNS: Final = 6
+
+# Why a span ends.
+RANGE_END, FILE_END, ZEROS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE = range(6)
+STOP_NAMES: Final = ("range", "file", "zeros", "magic", "offset", "size")
+
+# What a call leaves in `state`.
+NEXT, RECORDS, SPANS, OPEN = range(4)
+RESYNC: Final = -1
+
+
+@nb.njit(nogil=True, cache=True, inline="always")
+def i32(data: Bytes, at: int) -> Any:
+    """Four bytes, big endian, signed."""
+    return np.int64(np.int32(u32(data, at)))
+
+
+@nb.njit(nogil=True, cache=True)
+def shape(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
+    """Whether a record or a blank stands at `at`: 0, or BAD_MAGIC, BAD_OFFSET, BAD_SIZE. `parts` gets size,
+    magic, where body, topic and properties are, and their sizes."""
+    left = end_of_file - at
+    parts[:] = 0
+    if len(data) - at < 8:
+        return BAD_SIZE
+    size = u32(data, at)
+    magic = u32(data, at + 4)
+    parts[0] = size
+    parts[1] = magic
+    if magic == BLANK:
+        return 0 if size == left else BAD_SIZE
+    if magic != V1 and magic != V2:
+        return BAD_MAGIC
+    if size < SIZE_MIN or size > len(data) - at:
+        return BAD_SIZE
+    if i64(data, at + 28) != base + at:
+        return BAD_OFFSET
+    flags = u32(data, at + 36)
+    body_at = at + 88
+    if flags & 0x10:
+        body_at += 12
+    if flags & 0x20:
+        body_at += 12
+    end = at + size
+    if body_at > end:
+        return BAD_SIZE
+    body_size = i32(data, body_at - 4)
+    topic_at = body_at + body_size + (1 if magic == V1 else 2)
+    if body_size < 0 or topic_at + 2 > end:
+        return BAD_SIZE
+    topic_size = u32(data, topic_at - 4) & (0xFF if magic == V1 else 0xFFFF)
+    properties_at = topic_at + topic_size + 2
+    if properties_at > end:
+        return BAD_SIZE
+    properties_size = np.int64(data[properties_at - 2]) << 8 | np.int64(data[properties_at - 1])
+    if properties_at + properties_size != end:
+        return BAD_SIZE
+    parts[2] = body_at
+    parts[3] = body_size
+    parts[4] = topic_at
+    parts[5] = topic_size
+    parts[6] = properties_at
+    parts[7] = properties_size
+    return 0
+
+
+@nb.njit(nogil=True, cache=True)
+def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
+    """The first place in [at, stop) where a record or a blank can stand; `stop` when there is none."""
+    while at < stop:
+        if at + 8 > len(data):
+            return stop
+        third = data[at + 6]  # the two magics differ in all of their first three bytes
+        if (
+            (third == 0x20 and data[at + 4] == 0xDA and data[at + 5] == 0xA3)
+            or (third == 0x31 and data[at + 4] == 0xCB and data[at + 5] == 0xD4)
+        ) and shape(data, at, base, end_of_file, parts) == 0:
+            return at
+        at += 1
+    return stop
+
+
+@nb.njit(nogil=True, cache=True)
+def java_hash(data: Bytes, start: int, end: int, seed: Any) -> Any:
+    """String.hashCode of UTF-8 bytes, continued from the unsigned hash `seed`; unsigned, in an int64.
+    Bytes that are no UTF-8 count as U+FFFD, one for each."""
+    mask = np.int64(0xFFFFFFFF)
+    total = np.int64(seed)
+    at = start
+    while at < end:
+        first = np.int64(data[at])
+        if first < 0x80:
+            total = (total * 31 + first) & mask
+            at += 1
+            continue
+        extra = 1 if 0xC2 <= first < 0xE0 else 2 if 0xE0 <= first < 0xF0 else 3 if 0xF0 <= first < 0xF5 else 0
+        code = first & (0x3F >> extra)
+        whole = extra > 0 and at + extra < end
+        if whole:
+            for more in range(extra):
+                follower = np.int64(data[at + 1 + more])
+                if follower & 0xC0 != 0x80:
+                    whole = False
+                code = code << 6 | (follower & 0x3F)
+        if not whole:
+            total = (total * 31 + 0xFFFD) & mask
+            at += 1
+            continue
+        at += 1 + extra
+        if code >= 0x10000:
+            code -= 0x10000
+            total = (total * 31 + (0xD800 | code >> 10)) & mask
+            code = 0xDC00 | (code & 0x3FF)
+        total = (total * 31 + code) & mask
+    return total
+
+
+@nb.njit(nogil=True, cache=True)
+def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
+    """Finds UNIQ_KEY, KEYS and TAGS: the last of each name with a value counts."""
+    at = start
+    while at < end:
+        stop = at
+        split = at - 1  # none yet
+        while stop < end and data[stop] != 2:
+            if data[stop] == 1 and split < at:
+                split = stop
+            stop += 1
+        if split > at and stop > split + 1:
+            size = split - at
+            if size == 8:
+                if (
+                    data[at] == 85
+                    and data[at + 1] == 78
+                    and data[at + 2] == 73
+                    and data[at + 3] == 81
+                    and data[at + 4] == 95
+                    and data[at + 5] == 75
+                    and data[at + 6] == 69
+                    and data[at + 7] == 89
+                ):
+                    row[UNIQ_AT] = split + 1
+                    row[UNIQ_SIZE] = stop - split - 1
+            elif size == 4:
+                if data[at] == 75 and data[at + 1] == 69 and data[at + 2] == 89 and data[at + 3] == 83:
+                    row[KEYS_AT] = split + 1
+                    row[KEYS_SIZE] = stop - split - 1
+                elif data[at] == 84 and data[at + 1] == 65 and data[at + 2] == 71 and data[at + 3] == 83:
+                    row[TAGS_AT] = split + 1
+                    row[TAGS_SIZE] = stop - split - 1
+        at = stop + 1
+
+
+@nb.njit(nogil=True, cache=True)
+def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
+    """Fills the columns of the record (or blank) at `at`, whose shape is in `parts`."""
+    row[:] = 0
+    size, magic = parts[0], parts[1]
+    row[POSITION] = at
+    row[SIZE] = size
+    row[MAGIC] = magic
+    row[DIGEST] = np.int64(xxh64(data, at, min(at + size, len(data)), np.uint64(base + at)))
+    row[CRC_OK] = 1
+    if magic == BLANK:
+        return
+    row[BODY_AT], row[BODY_SIZE], row[TOPIC_AT], row[TOPIC_SIZE] = parts[2], parts[3], parts[4], parts[5]
+    row[PROPERTIES_AT], row[PROPERTIES_SIZE] = parts[6], parts[7]
+    crc = np.int64(crc32(data, parts[2], parts[2] + parts[3])) & 0x7FFFFFFF
+    row[CRC_OK] = 1 if crc == u32(data, at + 8) else 0
+    row[QUEUE_ID] = i32(data, at + 12)
+    row[QUEUE_OFFSET] = i64(data, at + 20)
+    flags = u32(data, at + 36)
+    row[SYS_FLAG] = np.int64(np.int32(flags))
+    row[STORE_TIME] = i64(data, at + (68 if flags & 0x10 else 56))
+    _properties(data, parts[6], parts[6] + parts[7], row)
+    if row[TAGS_SIZE]:
+        row[TAGS_CODE] = np.int64(
+            np.int32(java_hash(data, row[TAGS_AT], row[TAGS_AT] + row[TAGS_SIZE], np.int64(0)))
+        )
+    row[TOPIC_HASH] = np.int64(xxh64(data, parts[4], parts[4] + parts[5], np.uint64(0)))
+
+
+@nb.njit(nogil=True, cache=True)
+def walk(
+    data: Bytes, begin: int, stop: int, base: int, end_of_file: int, rows: Any, spans: Any, state: Any
+) -> None:
+    """Reads records that start in [max(begin, state[NEXT]), stop) into `rows` until one of the tables is
+    full; call again while state[NEXT] < stop, with emptied tables.
+
+    `data` is a segment, or a window of it that reaches far enough behind `stop` to hold the last record;
+    `base` is the physical offset of its first byte, `end_of_file` where the segment's file ends, counted like
+    all places from the window's start. `state`: NEXT (before the first call 0, or RESYNC when the range
+    begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span goes on in the next
+    call)."""
+    parts = np.zeros(8, np.int64)
+    at = max(begin, state[NEXT])
+    count = np.int64(0)
+    span = np.int64(-1)
+    if state[OPEN]:
+        span = np.int64(0)
+        spans[0, :] = 0
+        spans[0, SPAN_START] = at
+        spans[0, SPAN_END] = at
+    elif state[NEXT] == RESYNC:
+        at = next_record(data, at, stop, base, end_of_file, parts)
+    while at < stop and count < len(rows):
+        fault = shape(data, at, base, end_of_file, parts)
+        if fault != 0:
+            if fault == BAD_MAGIC and parts[0] == 0 and parts[1] == 0:
+                fault = ZEROS
+            if span < 0 or state[OPEN] == 0:
+                if span + 1 == len(spans):
+                    break
+                span += 1
+                spans[span, :] = 0
+                spans[span, SPAN_START] = at
+                spans[span, SPAN_END] = at
+            spans[span, SPAN_STOP] = fault
+            state[OPEN] = 0
+            at = next_record(data, at + 1, stop, base, end_of_file, parts)
+            continue
+        if state[OPEN] == 0:
+            if span + 1 == len(spans):
+                break
+            span += 1
+            spans[span, :] = 0
+            spans[span, SPAN_START] = at
+            state[OPEN] = 1
+        row = rows[count]
+        _record(data, at, base, parts, row)
+        count += 1
+        at += parts[0]
+        spans[span, SPAN_END] = at
+        if parts[1] != BLANK:
+            spans[span, SPAN_RECORDS] += 1
+            spans[span, SPAN_LAST_TIME] = row[STORE_TIME]
+            if spans[span, SPAN_FIRST_TIME] == 0:
+                spans[span, SPAN_FIRST_TIME] = row[STORE_TIME]
+    if at >= stop and state[OPEN]:
+        spans[span, SPAN_STOP] = FILE_END if at >= end_of_file else RANGE_END
+    state[NEXT] = at
+    state[RECORDS] = count
+    state[SPANS] = span + 1
+
+
+@nb.njit(nogil=True, cache=True)
+def key_hashes(data: Bytes, rows: Any, count: int, base: int, hashes: Any, positions: Any) -> Any:
+    """The index entries (IndexFile: `topic#key`) of records: hash and physical offset of each, at most
+    len(hashes); how many there are."""
+    found = 0
+    for at in range(count):
+        row = rows[at]
+        if row[MAGIC] == BLANK or row[SYS_FLAG] & 0xC == 0xC:
+            continue
+        if row[UNIQ_SIZE] == 0 and row[KEYS_SIZE] == 0:
+            continue
+        seed = java_hash(data, row[TOPIC_AT], row[TOPIC_AT] + row[TOPIC_SIZE], np.int64(0))
+        seed = (seed * 31 + 35) & np.int64(0xFFFFFFFF)
+        starts = row[UNIQ_AT]
+        for part in range(2):
+            start = row[UNIQ_AT] if part == 0 else row[KEYS_AT]
+            end = start + (row[UNIQ_SIZE] if part == 0 else row[KEYS_SIZE])
+            starts = start
+            while starts < end:
+                stop = starts
+                while stop < end and not (part == 1 and data[stop] == 32):
+                    stop += 1
+                if stop > starts:
+                    if found < len(hashes):
+                        value = np.int64(np.int32(java_hash(data, starts, stop, seed)))
+                        hashes[found] = 0 if value == -0x80000000 else abs(value)
+                        positions[found] = base + row[POSITION]
+                    found += 1
+                starts = stop + 1
+    return found
+
+
+@nb.njit(nogil=True, cache=True)
+def unit_sums(offsets: Any, physical: Any, sizes: Any, tags: Any, out: Any) -> None:
+    """A number for each (queue offset, physical offset, size, tag code), to be summed: equal sets have equal
+    sums."""
+    for at in range(len(offsets)):
+        value = mix(np.uint64(offsets[at]) + np.uint64(0x9E3779B97F4A7C15))
+        value = mix(value + np.uint64(physical[at]))
+        value = mix(value + np.uint64(sizes[at]))
+        out[at] = np.int64(mix(value + np.uint64(tags[at])))
+
+
+@nb.njit(nogil=True, cache=True)
+def pair_sums(left: Any, right: Any, out: Any) -> None:
+    """A number for each pair, to be summed."""
+    for at in range(len(left)):
+        value = mix(np.uint64(left[at]) + np.uint64(0x9E3779B97F4A7C15))
+        out[at] = np.int64(mix(value + np.uint64(right[at])))
+
+
+@nb.njit(nogil=True, cache=True)
+def gather(data: Bytes, starts: Any, sizes: Any, offsets: Any, out: Bytes) -> None:
+    """Slices of `data` one after the other in `out`; `offsets` gets where each ends (len + 1 numbers)."""
+    at = 0
+    offsets[0] = 0
+    for number in range(len(starts)):
+        start, size = starts[number], sizes[number]
+        out[at : at + size] = data[start : start + size]
+        at += size
+        offsets[number + 1] = at

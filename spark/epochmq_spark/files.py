@@ -1,0 +1,92 @@
+"""Files of a broker's directory, on this machine or in any file system that Arrow knows.
+
+A plain path, or `file:` URI, is read by memory map. Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
+goes through `pyarrow.fs`, whose Hadoop driver reaches whatever the Hadoop client on the machine is configured
+for; ranges of such files are read into memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+
+Array = Any
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """A name in a directory."""
+
+    name: str
+    is_file: bool
+    size: int
+
+
+def local(place: str) -> Path | None:
+    """The path on this machine, None for another file system."""
+    parsed = urlparse(place)
+    if "://" not in place and parsed.scheme != "file":
+        return Path(place)
+    return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+
+
+def join(place: str, *names: str) -> str:
+    """A place below another one."""
+    return "/".join((place.rstrip("/"), *names))
+
+
+def _remote(place: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    system, path = fs.FileSystem.from_uri(place)
+    return system, path
+
+
+def entries(place: str) -> list[Entry]:
+    """What is in a directory, by name. Raises OSError."""
+    path = local(place)
+    if path is not None:
+        found = []
+        for child in path.iterdir():
+            status = child.stat()
+            found.append(Entry(child.name, child.is_file(), status.st_size))
+        return sorted(found)
+    from pyarrow import fs
+
+    system, folder = _remote(place)
+    return sorted(
+        Entry(info.base_name, info.type == fs.FileType.File, info.size or 0)
+        for info in system.get_file_info(fs.FileSelector(folder))
+    )
+
+
+def read(place: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
+    """A small file's bytes. Raises OSError, also when it is larger than `bytes_max`."""
+    path = local(place)
+    if path is not None:
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    else:
+        system, name = _remote(place)
+        with system.open_input_file(name) as file:
+            data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(f"{place}: larger than {bytes_max} bytes")
+    return data
+
+
+def window(place: str, start: int, end: int) -> Array:
+    """Bytes [start, end) of a file as a uint8 array, not more than there are. Raises OSError."""
+    path = local(place)
+    if path is not None:
+        size = min(end, path.stat().st_size) - start
+        if size <= 0:
+            return np.zeros(0, np.uint8)
+        return np.asarray(np.memmap(path, np.uint8, "r", start, size))
+    system, name = _remote(place)
+    with system.open_input_file(name) as file:
+        file.seek(start)
+        return np.frombuffer(file.read(max(end - start, 0)), np.uint8)

@@ -1,0 +1,1 @@
+"""The report of an audit: one page that needs nothing but itself."""

@@ -1,0 +1,99 @@
+# pure: a summary to a page
+"""The report: HTML with its pictures inside (SVG), readable without a network, in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from epochmq_spark.findings import KINDS, sentence
+from epochmq_spark.report import plots
+from epochmq_spark.tables import FINDINGS
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884;
+  --healthy: #2a8a4a; --damaged: #c62f3b; --undecided: #b07a12; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.verdict { padding: .2rem .7rem; border-radius: .3rem; color: #fff; }
+.scroll { overflow-x: auto; } svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
+.error { color: var(--damaged); } .warning { color: var(--undecided); }
+"""
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """The page of a summary (`verdict.summary`)."""
+    said = summary["verdict"]
+    when = datetime.fromtimestamp(summary.get("startedAt", 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    groups = sorted({one["group"] for one in summary["replicas"]})
+    parts = [
+        "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width'>",
+        f"<title>Audit of {escape(', '.join(groups))}: {said}</title><style>{STYLE}</style>",
+        f"<h1>Audit of {escape(', '.join(groups))}: <span class='verdict' ",
+        f"style='background:var(--{said})'>{said}</span></h1>",
+        f"<p>{when}, {summary.get('seconds', '?')} s, {len(summary['replicas'])} replicas.</p>",
+    ]
+    for group in groups:
+        members = [one for one in summary["replicas"] if one["group"] == group]
+        found = [row for row in summary["findings"] if row["group"] == group]
+        parts += [
+            f"<h2>{escape(group)}: epochs and logs, by offset</h2>",
+            plots.logs(members, found),
+            f"<h2>{escape(group)}: replicas</h2>",
+            _replicas(members),
+        ]
+        if any(found):
+            parts += [f"<h2>{escape(group)}: findings by place</h2>", plots.findings(members, found)]
+    parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"]), _findings(summary["findings"])]
+    return "\n".join(parts) + "\n"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "<td></td>"
+    kind = " class='n'" if isinstance(value, int) else ""
+    return f"<td{kind}>{escape(str(value))}</td>"
+
+
+def _replicas(members: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for one in members:
+        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in one["epochs"])
+        cells = [one["replica"], one["place"], one["logStart"], one["logEnd"], one["commonEnd"], epochs]
+        rows.append([_cell(value) for value in cells])
+    return _table(["replica", "place", "log from", "to", "common to", "epochs"], rows)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    if not counts:
+        return "<p>None: the replicas tell one story.</p>"
+    rows = [
+        [
+            f"<td class='{KINDS[kind][0]}'>{KINDS[kind][0]}</td>",
+            _cell(kind),
+            _cell(KINDS[kind][1]),
+            _cell(count),
+        ]
+        for kind, count in counts.items()
+    ]
+    return _table(["severity", "kind", "what it is", "how many"], rows)
+
+
+def _findings(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return ""
+    empty = dict.fromkeys(FINDINGS.names)
+    items = "".join(f"<li>{escape(sentence(empty | dict(row)))}</li>" for row in found)
+    return f"<h2>The first {len(found)}, one by one</h2><ol>{items}</ol>"

@@ -1,0 +1,100 @@
+# pure: numbers to pictures
+"""Pictures of a group as SVG: each replica's log as a bar, coloured by epoch; findings by place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+WIDTH, LEFT, BAR, GAP = 960, 150, 22, 14
+COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f")
+
+
+class _Scale:
+    def __init__(self, members: Sequence[Mapping[str, Any]]) -> None:
+        known = [one for one in members if one["logEnd"] is not None]
+        self.low = min((one["logStart"] for one in known), default=0)
+        self.high = max(max((one["logEnd"] for one in known), default=1), self.low + 1)
+
+    def __call__(self, offset: int) -> float:
+        share = (min(max(offset, self.low), self.high) - self.low) / (self.high - self.low)
+        return LEFT + share * (WIDTH - LEFT - 10)
+
+
+def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
+    """A bar for each replica: its epochs from left to right, its end, and a mark at every finding."""
+    scale = _Scale(members)
+    height = len(members) * (BAR + GAP) + 40
+    parts = [_open(height, "the replicas' logs by offset, coloured by epoch")]
+    for row, one in enumerate(members):
+        y = row * (BAR + GAP) + 10
+        parts.append(_text(LEFT - 8, y + 15, one["replica"], "end"))
+        if one["logEnd"] is None:
+            parts.append(_text(LEFT, y + 15, "not read", "start"))
+            continue
+        entries = one["epochs"] or [[None, one["logStart"]]]
+        for at, (epoch, start) in enumerate(entries):
+            stop = entries[at + 1][1] if at + 1 < len(entries) else one["logEnd"]
+            x, end = scale(max(start, one["logStart"])), scale(min(max(stop, start), one["logEnd"]))
+            colour = "#999" if epoch is None else COLOURS[epoch % len(COLOURS)]
+            title = "no epoch" if epoch is None else f"epoch {epoch}, {start} to {stop}"
+            parts.append(
+                f"<rect x='{x:.1f}' y='{y}' width='{max(end - x, 0.5):.1f}' height='{BAR}' fill='{colour}'>"
+                f"<title>{title}</title></rect>"
+            )
+            if epoch is not None and end - x > 24:
+                parts.append(_text((x + end) / 2, y + 15, str(epoch), "middle"))
+        for finding in found:
+            if finding.get("replica") == one["replica"] and finding.get("start_offset") is not None:
+                parts.append(_mark(scale(finding["start_offset"]), y, finding))
+    return "".join(parts) + _axis(scale, height - 22) + "</svg>"
+
+
+def findings(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each kind, a mark where each finding is."""
+    kinds = sorted({row["kind"] for row in found if row.get("start_offset") is not None})
+    if not kinds:
+        return "<p>No finding has a place in the log.</p>"
+    scale = _Scale(members)
+    height = len(kinds) * 26 + 40
+    parts = [_open(height, "findings by kind and offset")]
+    for row, kind in enumerate(kinds):
+        y = row * 26 + 6
+        parts.append(_text(LEFT - 8, y + 14, kind, "end"))
+        parts.append(f"<path d='M{LEFT} {y + 10}H{WIDTH - 10}' stroke='#8884'/>")
+        parts += [
+            f"<circle cx='{scale(one['start_offset']):.1f}' cy='{y + 10}' r='4' fill='#c62f3b'>"
+            f"<title>{escape(one['replica'])}, {one['start_offset']}</title></circle>"
+            for one in found
+            if one["kind"] == kind and one.get("start_offset") is not None
+        ]
+    return "".join(parts) + _axis(scale, height - 22) + "</svg>"
+
+
+def _open(height: int, title: str) -> str:
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' font-size='12' role='img' "
+        f"aria-label='{escape(title)}'>"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{escape(text)}</text>"
+
+
+def _mark(x: float, y: int, finding: Mapping[str, Any]) -> str:
+    title = f"{finding['kind']} at {finding['start_offset']}"
+    return (
+        f"<path d='M{x:.1f} {y - 4}v{BAR + 8}' stroke='#c62f3b' stroke-width='2'>"
+        f"<title>{escape(title)}</title></path>"
+    )
+
+
+def _axis(scale: _Scale, y: int) -> str:
+    parts = [f"<path d='M{LEFT} {y}H{WIDTH - 10}' stroke='currentColor'/>"]
+    for step in range(5):
+        offset = scale.low + (scale.high - scale.low) * step // 4
+        anchor = "start" if step == 0 else "end" if step == 4 else "middle"
+        parts.append(_text(scale(offset), y + 16, f"{offset:,}", anchor))
+    return "".join(parts)

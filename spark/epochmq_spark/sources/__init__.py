@@ -1,0 +1,18 @@
+"""Data sources for Spark: `register(spark)`, then `spark.read.format("epochmq.commitlog")` and so on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the sources known to a session."""
+    from epochmq_spark.sources.commitlog import CommitLogSource
+    from epochmq_spark.sources.epochs import EpochsSource
+    from epochmq_spark.sources.summary import SummarySource
+
+    for source in (EpochsSource, CommitLogSource, SummarySource):
+        spark.dataSource.register(source)

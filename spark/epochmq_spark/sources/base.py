@@ -1,0 +1,116 @@
+"""What the data sources have in common: whose files they read, and how ranges become partitions.
+
+Options of all: `path` (`load(PLACE)`; one replica, named by options `group` and `replica`), or `replicas` (a
+JSON list of [group, name, place]); `partitionBytes` (64 MiB)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from epochmq_spark import layout
+
+PARTITION_BYTES = 64 * 1024 * 1024
+OPEN_COST_BYTES = 1024 * 1024  # what opening a file counts for when small ones are put together
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of one file: the records that start in it."""
+
+    group: str
+    replica: str
+    place: str
+    base: int  # physical offset (log), logical byte (queue) of the file's first byte
+    size: int  # of the file
+    begin: int
+    end: int
+    topic: str = ""
+    queue_id: int = 0
+
+
+@dataclass
+class Pieces(InputPartition):
+    """What one task reads."""
+
+    pieces: tuple[Piece, ...]
+
+
+class ReplicasSource(DataSource):
+    """A data source over replicas' directories."""
+
+    arrow_schema: ClassVar[pa.Schema]
+
+    def schema(self) -> StructType:
+        """Its columns."""
+        return from_arrow_schema(self.arrow_schema)
+
+    def replicas(self) -> list[layout.Replica]:
+        """Whose files. Raises ValueError when no option says so."""
+        return replicas_of(self.options)
+
+
+def replicas_of(options: Mapping[str, str]) -> list[layout.Replica]:
+    """The replicas that options name. Raises ValueError."""
+    if text := options.get("replicas"):
+        return layout.decode(text)
+    if place := options.get("path"):
+        return [layout.Replica(options.get("group", ""), options.get("replica", place), place)]
+    raise ValueError("no directory: expected load(DIR), or the option replicas")
+
+
+class PiecesReader(DataSourceReader):
+    """A reader whose partitions are packed ranges of files."""
+
+    def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
+        self._replicas = list(replicas)
+        self._partition_bytes = int(options.get("partitionBytes", PARTITION_BYTES))
+        if self._partition_bytes < 1:
+            raise ValueError(f"option partitionBytes: {self._partition_bytes}, expected at least 1")
+
+    @abstractmethod
+    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+        """Whole files to read."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Files are cut into ranges of `partitionBytes`, and small ones put together."""
+        limit = self._partition_bytes
+        packed: list[Pieces] = []
+        waiting: list[Piece] = []
+        weight = 0
+        for replica in self._replicas:
+            for piece in self.pieces_of(replica):
+                for part in split(piece, limit):
+                    cost = part.end - part.begin + OPEN_COST_BYTES
+                    if waiting and weight + cost > limit + OPEN_COST_BYTES:
+                        packed.append(Pieces(tuple(waiting)))
+                        waiting, weight = [], 0
+                    waiting.append(part)
+                    weight += cost
+        if waiting:
+            packed.append(Pieces(tuple(waiting)))
+        return packed or [Pieces(())]
+
+    @abstractmethod
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        for piece in partition.pieces:
+            yield from self.batches(piece)
+
+
+def split(piece: Piece, limit: int) -> Iterator[Piece]:
+    """A range cut into such of at most `limit` bytes."""
+    from dataclasses import replace
+
+    for begin in range(piece.begin, piece.end, limit):
+        yield replace(piece, begin=begin, end=min(begin + limit, piece.end))

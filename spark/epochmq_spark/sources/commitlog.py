@@ -1,0 +1,142 @@
+"""`epochmq.commitlog`: messages and blanks, one a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from epochmq_spark import layout, tables
+from epochmq_spark.decode import walk as w
+from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark.sources.log_pass import Chunk, chunks
+
+Array = Any
+OFFSET_MAX = (1 << 63) - 1
+
+
+class CommitLogSource(ReplicasSource):
+    """Rows of `tables.RECORDS`."""
+
+    arrow_schema = tables.RECORDS
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "epochmq.commitlog"
+
+    def reader(self, schema: StructType) -> CommitLogReader:
+        """Reads it."""
+        return CommitLogReader(self.replicas(), self.options)
+
+
+class CommitLogReader(PiecesReader):
+    """Filters on group, replica and physical_offset decide what is read."""
+
+    def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
+        super().__init__(replicas, options)
+        self._low, self._high = 0, OFFSET_MAX
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Takes what decides about replicas and ranges; the rest stays with Spark."""
+        for one in filters:
+            if not self._take(one):
+                yield one
+
+    def _take(self, one: Filter) -> bool:
+        name, value = getattr(one, "attribute", None), getattr(one, "value", None)
+        if name == ("physical_offset",) and isinstance(value, int):
+            match one:
+                case GreaterThan():
+                    self._low = max(self._low, value + 1)
+                case GreaterThanOrEqual():
+                    self._low = max(self._low, value)
+                case LessThan():
+                    self._high = min(self._high, value)
+                case LessThanOrEqual():
+                    self._high = min(self._high, value + 1)
+                case EqualTo():
+                    self._low, self._high = max(self._low, value), min(self._high, value + 1)
+                case _:
+                    return False
+            return True
+        if isinstance(one, EqualTo) and name in (("replica",), ("group",)):
+            wanted = "name" if name == ("replica",) else "group"
+            self._replicas = [replica for replica in self._replicas if getattr(replica, wanted) == value]
+            return True
+        return False
+
+    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+        """Segments, as far as they are asked for."""
+        for file in layout.contents(replica.place).log:
+            begin = min(max(self._low - file.start, 0), file.size)
+            end = min(max(self._high - file.start, 0), file.size)
+            if begin < end:
+                yield Piece(replica.group, replica.name, file.place, file.start, file.size, begin, end)
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The records of a range."""
+        for chunk in chunks(piece):
+            if len(chunk.rows):
+                yield batch_of(piece, chunk)
+
+
+def batch_of(piece: Piece, chunk: Chunk) -> pa.RecordBatch:
+    """A chunk as Arrow columns."""
+    rows, size = chunk.rows, len(chunk.rows)
+    blank = rows[:, w.MAGIC] == w.BLANK
+    kinds = np.where(blank, "blank", "message")
+
+    def number(column: int, kind: Any) -> pa.Array:
+        return pa.array(rows[:, column].astype(kind), mask=blank)
+
+    columns = [
+        pa.array([piece.group] * size),
+        pa.array([piece.replica] * size),
+        pa.array(np.full(size, piece.base)),
+        pa.array(rows[:, w.POSITION] + chunk.base),
+        pa.array(rows[:, w.SIZE]),
+        pa.array(kinds.tolist()),
+        texts(chunk, w.TOPIC_AT),
+        number(w.QUEUE_ID, np.int32),
+        number(w.QUEUE_OFFSET, np.int64),
+        number(w.STORE_TIME, np.int64),
+        number(w.SYS_FLAG, np.int32),
+        pa.array(rows[:, w.CRC_OK] == 1),
+        number(w.BODY_SIZE, np.int32),
+        number(w.TAGS_CODE, np.int64),
+        texts(chunk, w.TAGS_AT),
+        texts(chunk, w.KEYS_AT),
+        texts(chunk, w.UNIQ_AT),
+        pa.array(rows[:, w.DIGEST]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=tables.RECORDS)
+
+
+def texts(chunk: Chunk, column: int) -> pa.Array:
+    """Slices of the log as strings, null where they are empty. `column` holds where they start, the next one
+    their sizes."""
+    starts, sizes = (
+        np.ascontiguousarray(chunk.rows[:, column]),
+        np.ascontiguousarray(chunk.rows[:, column + 1]),
+    )
+    offsets = np.empty(len(sizes) + 1, np.int32)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    w.gather(chunk.data, starts, sizes, offsets, out)
+    raw = pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+    try:
+        strings = raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        strings = pa.array([value.decode("utf-8", "replace") for value in raw.to_pylist()], pa.string())
+    return pa.array(strings.to_pylist(), pa.string(), mask=sizes == 0) if (sizes == 0).any() else strings

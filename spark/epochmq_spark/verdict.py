@@ -1,0 +1,58 @@
+# pure: what findings add up to
+"""The verdict, and the exit code that says it.
+
+| verdict | exit code | |
+|---|---|---|
+| healthy | 0 | the replicas tell one story; there may be notes |
+| damaged | 4 | at least one error |
+| undecided | 5 | no error, but something could not be read, or was not there |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from epochmq_spark.findings import KINDS, Severity
+
+
+class Verdict(StrEnum):
+    """What an audit says."""
+
+    HEALTHY = "healthy"
+    DAMAGED = "damaged"
+    UNDECIDED = "undecided"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        return {Verdict.HEALTHY: 0, Verdict.DAMAGED: 4, Verdict.UNDECIDED: 5}[self]
+
+
+def of(counts: Mapping[str, int], replicas_read: int) -> Verdict:
+    """The verdict of findings counted by kind; an audit that read no replica is never healthy."""
+    severities = {KINDS[kind][0] for kind, count in counts.items() if count}
+    if Severity.ERROR in severities:
+        return Verdict.DAMAGED
+    if Severity.WARNING in severities or not replicas_read:
+        return Verdict.UNDECIDED
+    return Verdict.HEALTHY
+
+
+def summary(
+    counts: Mapping[str, int],
+    replicas: Sequence[Mapping[str, Any]],
+    findings: Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> dict[str, Any]:
+    """The JSON summary. `findings` are the first ones; `findingCounts` says how many there are."""
+    read = sum(one["logEnd"] is not None for one in replicas)
+    return {
+        "verdict": of(counts, read).value,
+        "exitCode": of(counts, read).exit_code,
+        "findingCounts": dict(sorted((kind, count) for kind, count in counts.items() if count)),
+        "replicas": list(replicas),
+        "findings": [{name: value for name, value in row.items() if value is not None} for row in findings],
+        **more,
+    }
