@@ -127,6 +127,8 @@ class MessagePut:
         """Whether such messages may be refused for a lack of replicas."""
         self.may_write: Callable[[], bool] | None = None
         """Whether this broker may take messages now: a master under a controller, by its lease."""
+        self.may_acknowledge: Callable[[], bool] | None = None
+        """Whether it may acknowledge what it has taken."""
         self.appended: Callable[[], None] | None = None
         """To be called after every append, while there is anybody to be woken by it."""
         live.on_change.append(self._reconfigured)
@@ -228,7 +230,7 @@ class MessagePut:
         """Calls `done` once: PUT_OK when the log is as safe up to `end` as the settings want it, else
         FLUSH_DISK_TIMEOUT or, which says more, FLUSH_SLAVE_TIMEOUT."""
         replicas = self._replicas
-        if self.may_write is not None and (replicas is None or not replicas.waits):
+        if self.may_acknowledge is not None and (replicas is None or not replicas.waits):
             self._store.when_flushed(end, lambda status: self._flushed(status, done))
         elif replicas is None or not replicas.waits:
             self._store.when_flushed(end, done)
@@ -241,8 +243,8 @@ class MessagePut:
 
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
         """Nothing is acknowledged without the right to write."""
-        assert self.may_write is not None
-        done(status if self.may_write() else PutStatus.FLUSH_SLAVE_TIMEOUT)
+        assert self.may_acknowledge is not None
+        done(status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def replicate(self, replicas: Replicas | None) -> None:
         """Who knows what replicas have, or that nobody is asked any more."""

@@ -106,7 +106,7 @@ class ReplicasManager:
             parts.store, parts.ha, self.gate, parts.client, elect=self._elect, given_up=self._say_fenced
         )
         parts.put.may_write = self.may_write
-        parts.ha.may_acknowledge = self.may_acknowledge
+        parts.put.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._propose
 
     # Life

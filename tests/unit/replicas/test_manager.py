@@ -110,12 +110,16 @@ async def test_a_message_whose_acknowledgement_comes_without_a_lease_is_not_ackn
         assert (await send(one)).code == 0
         flushed: list[Any] = []
         one.store.when_flushed = lambda end, done: flushed.append(done)  # type: ignore[method-assign]
-        sending = asyncio.create_task(send(one, 1))
-        await until(lambda: flushed, "the message waits for the disk")
-        one.replicas.lease.until_ms = 0
-        one.replicas.lease.fence()
-        flushed[0](PutStatus.PUT_OK)
-        assert (await sending).code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        for number, lose in ((1, False), (2, True)):
+            sending = asyncio.create_task(send(one, number))
+            await until(lambda: flushed, "the message waits for the disk")
+            one.replicas.gate.hold()  # a planned switch: what is under way ends as ever
+            if lose:
+                one.replicas.lease.fence()
+            flushed.pop()(PutStatus.PUT_OK)
+            expected = ResponseCode.FLUSH_SLAVE_TIMEOUT if lose else ResponseCode.SUCCESS
+            assert (await sending).code == expected
+            one.replicas.gate.open()
 
 
 async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None:
