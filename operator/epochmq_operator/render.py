@@ -36,6 +36,8 @@ REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
     "checkSyncStateSetPeriod": 500,
     "haSendHeartbeatInterval": 1000,
     "haHousekeepingInterval": 5000,
+    # Consumers go on reading while they learn where the master is.
+    "slaveReadEnable": True,
     # One that comes back is behind by much, and reads it in large blocks.
     "haTransferBatchSize": 1024 * 1024,
     # How long a change goes unnoticed when the message about it was lost.

@@ -41,6 +41,9 @@ RELAYED_CODES: Final = HELD_CODES | {
 RELAYED: Final = "relayedBy"
 """Ext field of a relayed request: who relays it."""
 
+REJECTED: Final = "[REJECTREQUEST]"
+"""How the remark begins with which a replica refuses what only a master takes."""
+
 HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 RELAYS_MAX: Final = 10_000
@@ -193,7 +196,7 @@ class Gate:
             raise _not_now(f"the master {self._master} did not answer: {error}") from None
         finally:
             self._relays -= 1
-        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        if _is_no_master(answer):
             return None
         self.relayed += 1
         answer.opaque, answer.flag = command.opaque, FLAG_RESPONSE
@@ -208,6 +211,13 @@ class Gate:
             ext={**(command.ext or {}), RELAYED: self._own_address},
             body=command.body,
         )
+
+
+def _is_no_master(answer: Command) -> bool:
+    """Whether a broker refuses because it is a replica, or has no lease yet."""
+    if answer.code == ResponseCode.SYSTEM_BUSY:
+        return (answer.remark or "").startswith(REJECTED)
+    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def _not_now(why: str) -> RequestError:

@@ -27,7 +27,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Command]] = []
-        self.answers: list[int | Exception] = []
+        self.answers: list[int | str | Exception] = []
         self.told: list[Command] = []
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
@@ -36,6 +36,8 @@ class Elsewhere:
         answer = self.answers.pop(0) if self.answers else 0
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, str):
+            return response(command, ResponseCode.SYSTEM_BUSY, answer)
         return response(command, answer, "there", body=b"there")
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
@@ -122,9 +124,10 @@ async def test_what_was_held_goes_to_the_new_master_and_so_does_what_comes_later
 async def test_a_master_that_is_not_one_yet_is_asked_again() -> None:
     stage = Stage()
     stage.gate.relay(MASTER)
-    stage.elsewhere.answers = [ResponseCode.SERVICE_NOT_AVAILABLE, ConnectFailed("not there"), 0]
+    a_replica = "[REJECTREQUEST]system busy, start flow control for a while"
+    stage.elsewhere.answers = [a_replica, ResponseCode.SERVICE_NOT_AVAILABLE, ConnectFailed("not there"), 0]
     assert await remark(stage.ask()) == "there"
-    assert len(stage.elsewhere.asked) == 3
+    assert len(stage.elsewhere.asked) == 4
 
 
 async def test_what_may_have_been_done_is_not_asked_twice_and_refusals_are_passed_on() -> None:
@@ -133,10 +136,11 @@ async def test_what_may_have_been_done_is_not_asked_twice_and_refusals_are_passe
     stage.elsewhere.answers = [CallTimeout("silence")]
     assert await refused(stage.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert len(stage.elsewhere.asked) == 1
-    stage.elsewhere.answers = [ResponseCode.TOPIC_NOT_EXIST]
-    answer = await stage.ask()
-    assert answer is not None
-    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    stage.elsewhere.answers = [ResponseCode.TOPIC_NOT_EXIST, "[OVERLOAD]system busy"]
+    for code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY):
+        answer = await stage.ask()
+        assert answer is not None
+        assert answer.code == code
 
 
 async def test_patience_ends_before_a_producers_does(monkeypatch: pytest.MonkeyPatch) -> None:

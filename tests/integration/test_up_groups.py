@@ -1,0 +1,242 @@
+"""`epochmq up` of a group of three replicas as people type it: it elects, loses its master, is steered, and
+comes back with what it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.group_traffic import send_header
+from tests.support.process import wait_until
+from tests.support.remoting import call, frame, read_frame, split_address
+
+COMMAND = [sys.executable, "-m", "epochmq"]
+TIMEOUT_S = 120
+SEND_MESSAGE_V2, SERVICE_NOT_AVAILABLE = 310, 14
+GROUP = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: orders}
+spec:
+  replicas: 3
+  brokerName: orders-a
+  config: {mappedFileSizeCommitLog: 33554432}
+"""
+
+
+class Run:
+    """A state directory and a resource file of a test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.file = directory / "orders.yaml"
+        self.file.write_text(GROUP)
+
+    def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """The verb, to its end."""
+        return subprocess.run(
+            [*COMMAND, verb, *arguments, "--state", str(self.state)],
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
+        """What the verb said, which succeeded."""
+        done = self.here(verb, *arguments, stdin=stdin)
+        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def up(self) -> str:
+        """Detached."""
+        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(TIMEOUT_S))
+
+    def group(self) -> Any:
+        """The group as programs read it."""
+        (group,) = json.loads(self.ok("status", "-o", "json"))["brokerGroups"]
+        return group
+
+    def master(self) -> Any:
+        """The replica that is the master; None when there is not exactly one that serves."""
+        masters = [one for one in self.group()["replicas"] if one["role"] == "master"]
+        return masters[0] if len(masters) == 1 and masters[0]["pid"] is not None else None
+
+    def whole(self) -> bool:
+        """Whether every replica is in the SyncStateSet."""
+        return bool(self.group()["phase"] == "Ready")
+
+    def bodies(self, group: str, count: int) -> list[str]:
+        """So many messages, as this consumer group reads them."""
+        said = self.ok("consume", "orders", "--group", group, "--count", str(count), "--timeout", "60")
+        return sorted(said.splitlines())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """One that is up for all tests here; each leaves it whole."""
+    made = Run(tmp_path_factory.mktemp("groups"))
+    said = made.up()
+    assert [f"orders-controller-{n}: Ready" in said for n in range(3)] == [True] * 3
+    assert [f"orders-broker-{n}: Ready" in said for n in range(3)] == [True] * 3
+    yield made
+    made.ok("down")
+
+
+class Senders:
+    """Producers that know of no switch: they go on to send to the broker that was master when they began."""
+
+    def __init__(self, address: str) -> None:
+        self.failures: Counter[str] = Counter()
+        self.bodies: list[str] = []
+        self._address = address
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(3)]
+
+    def __enter__(self) -> Senders:
+        for thread in self._threads:
+            thread.start()
+        wait_until(lambda: len(self.bodies) > 30, timeout_s=60, what="messages are sent")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def _send(self, number: int) -> None:
+        count = 0
+        with socket.create_connection(split_address(self._address), timeout=5) as connection:
+            while not self._ending.is_set():
+                body = f"{number}-{count}"
+                header = send_header(number, f"{number:016X}{count:016X}")
+                try:
+                    connection.sendall(frame(SEND_MESSAGE_V2, header, body.encode(), opaque=count))
+                    answer, _ = read_frame(connection)
+                except OSError as error:
+                    self.failures[type(error).__name__] += 1
+                    return
+                if answer["code"] == 0:
+                    self.bodies.append(body)
+                else:
+                    self.failures[f"{answer['code']}: {answer.get('remark')}"] += 1
+                count += 1
+
+
+def test_a_promoted_replica_is_master_and_no_send_fails(run: Run) -> None:
+    before = run.master()
+    pods = [one["pod"] for one in run.group()["replicas"]]
+    others = [pod for pod in pods if pod != before["pod"]]
+    with Senders(before["address"]) as senders:
+        for pod in [*others, before["pod"]]:
+            sent = len(senders.bodies)
+            said = run.ok("promote", f"orders/{pod}")
+            assert said.startswith(f"{pod} (id ")
+            assert "sends were held" in said
+            assert run.master()["pod"] == pod
+            wait_until(lambda sent=sent: len(senders.bodies) > sent + 100, what="sends go on")
+    assert senders.failures == {}
+    assert f"{before['pod']} (id {before['brokerId']}) is the master already" in run.ok(
+        "promote", f"orders/{before['pod']}"
+    )
+    wait_until(run.whole, timeout_s=60, what="all are in sync")
+    group = run.group()
+    assert [one["pod"] for one in group["replicas"] if one["role"] == "master"] == [before["pod"]]
+    assert len({one["maxOffset"] for one in group["replicas"]}) == 1
+    assert {one["epoch"] for one in group["replicas"]} == {group["masterEpoch"]}
+    assert run.bodies("promoted", len(senders.bodies)) == sorted(senders.bodies)
+
+
+def test_a_killed_master_is_replaced_and_what_was_sent_is_read(run: Run) -> None:
+    before = run.master()
+    run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50)))
+    os.kill(before["pid"], signal.SIGKILL)
+    run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50, 100)))
+    after = run.master()
+    assert after["pod"] != before["pod"]
+    said = run.ok("consume", "killed", "--count", "100", "--timeout", "60")
+    assert sorted(map(int, said.splitlines())) == list(range(100))
+
+    def healed() -> bool:
+        replica = next(one for one in run.group()["replicas"] if one["pod"] == before["pod"])
+        return bool(replica["restarts"] and replica["role"] == "slave") and run.whole()
+
+    wait_until(healed, timeout_s=60, what="the killed one is back, as a replica")
+    table = run.ok("status")
+    row = next(
+        line.split() for line in table.splitlines() if line.startswith(after["pod"]) and " yes " in line
+    )
+    assert row[:3] == [after["pod"], str(after["brokerId"]), "master"]
+
+
+def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None:
+    master = run.master()
+    name = f"orders/{master['pod'].rpartition('-')[2]}"
+    run.ok("produce", "fenced", "before")
+    assert run.ok("fence", name) == f"{master['pod']} (master) takes no messages until it is unfenced\n"
+    assert run.master()["fenced"]
+    header = send_header(0, "0" * 32)
+    assert call(master["address"], SEND_MESSAGE_V2, header, b"x").code == SERVICE_NOT_AVAILABLE
+    assert run.here("produce", "fenced", "while", "--timeout", "1").returncode == 1
+    assert run.ok("fence", name, "--off") == f"{master['pod']} (master) takes messages again\n"
+    run.ok("produce", "fenced", "after")
+    said = run.ok("consume", "fenced", "--count", "2", "--timeout", "60")
+    assert sorted(said.splitlines()) == ["after", "before"]
+
+
+def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run: Run) -> None:
+    master = run.master()
+    said = run.ok("drain", f"orders/{master['pod']}")
+    assert f"{master['pod']} is out of the SyncStateSet; it may be stopped now" in said
+    group = run.group()
+    (drained,) = [one for one in group["replicas"] if one["drained"]]
+    assert (drained["pod"], drained["role"], drained["inSync"]) == (master["pod"], "slave", False)
+    assert drained["brokerId"] not in group["syncStateSet"]
+    assert len(group["syncStateSet"]) == 2
+    assert group["phase"] == "Ready"  # as people want it
+    # It copies what is sent, and is elected by nobody, also after a restart.
+    os.kill(drained["pid"], signal.SIGKILL)
+    run.ok("produce", "drained", "hello")
+
+    def follows() -> bool:
+        replicas = run.group()["replicas"]
+        ends = {one["maxOffset"] for one in replicas}
+        back = next(one for one in replicas if one["drained"] and one["restarts"])
+        return len(ends) == 1 and back["ready"] and not back["inSync"]
+
+    def tries() -> bool:
+        try:
+            return follows()
+        except StopIteration:
+            return False
+
+    wait_until(tries, timeout_s=60, what="it follows, out of the set")
+    done = run.here("promote", f"orders/{master['pod']}")
+    assert done.returncode == 1
+    assert f"broker {drained['brokerId']} is not in sync" in done.stderr
+    assert run.ok("drain", f"orders/{master['pod']}", "--off") == f"{master['pod']} is in the SyncStateSet\n"
+    assert len(run.group()["syncStateSet"]) == 3
+
+
+def test_what_cannot_be_steered_is_said(run: Run) -> None:
+    for verb, name, why in (
+        ("promote", "orders", "orders: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"),
+        ("fence", "bills/0", f"no broker group bills runs in {run.state}; those that do: orders"),
+        ("drain", "orders/7", "orders has no replica 7; its replicas are orders-broker-0, orders-broker-1"),
+    ):
+        done = run.here(verb, name)
+        assert done.returncode == 1
+        assert why in done.stderr
