@@ -64,6 +64,7 @@ class Change:
             self.catching_up = CatchUp(event, member.log.end_index, now_ms, now_ms + wait_ms)
             member.guest = event.peer
             member.emit(MembersChanged({event.peer: event.address}))
+            self.leader.peers.pop(event.peer, None)  # removed lately; its folder may have been cleared since
             self.leader.add_peer(event.peer, voter=False)
             self.leader.next_heartbeat_ms = now_ms
 

@@ -165,6 +165,10 @@ class Election:
         member = self.member
         if not member.knows(request):
             return VoteResult.REJECT_UNKNOWN_LEADER
+        if member.settings.joining and member.log.end_index < 0:
+            # It cannot have been added yet. Perhaps it was a member once, and its folder was cleared: another
+            # that does not know of its own removal could make a quorum of the former members with it.
+            return VoteResult.REJECT_UNKNOWN_LEADER
         if request.leader_id == member.settings.self_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
         if request.ledger_end_term < member.log.end_term:
