@@ -197,12 +197,12 @@ class PacedSends:
         ends = [end for start, end, status in self.sends() if start >= start_ns and status == "SEND_OK"]
         return min(ends) if ends else None
 
-    def first_acknowledged_s(self, since_ns: int, timeout_s: float) -> float:
-        """Seconds from `since_ns` to the first acknowledgement of a send that began after it; `timeout_s`
-        when there is none until then."""
+    def first_acknowledged_s(self, since_ns: int, begun_ns: int, timeout_s: float) -> float:
+        """Seconds from `since_ns` to the first acknowledgement of a send that began after `begun_ns`;
+        `timeout_s` when there is none until then."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            end = self.acknowledged_after(since_ns)
+            end = self.acknowledged_after(begun_ns)
             if end is not None:
                 return (end - since_ns) / 1e9
             time.sleep(0.01)

@@ -24,6 +24,7 @@ from tests.benchmarks.machine import facts, settle
 from tests.benchmarks.peers import QUEUES
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 from tests.support.process import wait_until
+from tests.support.replica_group import Member
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PARTS = ("throughput", "catch_up", "kill", "stop", "switch")
@@ -32,7 +33,6 @@ BODY_BYTES = 1024
 RECORD_BYTES = 1150
 MARGIN_S = 120
 SILENCE_MAX_S = 40.0
-STOPPED_S = 25.0
 FULL: dict[str, Any] = {
     "rounds": 3,
     "warmup_s": 1.0,
@@ -160,42 +160,40 @@ def _catch_up(group: MeasuredGroup) -> dict[str, float]:
 def measure_kill(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     """Kind -> seconds from kill -9 of the master to the first acknowledgement of a send begun after it."""
 
-    def disturb(group: MeasuredGroup) -> Callable[[], None]:
-        master = group.master
-        master.process.kill()
-        return master.start
-
-    return _disturbed(names, folder, plan["kill"], disturb)
+    return _disturbed(names, folder, plan["kill"], lambda master: master.process.kill(), Member.start)
 
 
 def measure_stop(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
     """Kind -> the same, from SIGSTOP of the master."""
 
-    def disturb(group: MeasuredGroup) -> Callable[[], None]:
-        master = group.master
-        master.process.signal(signal.SIGSTOP)
-        return lambda: master.process.signal(signal.SIGCONT)
-
-    return _disturbed(names, folder, plan["stop"], disturb)
+    return _disturbed(
+        names,
+        folder,
+        plan["stop"],
+        lambda master: master.process.signal(signal.SIGSTOP),
+        lambda master: master.process.signal(signal.SIGCONT),
+    )
 
 
 def _disturbed(
     names: list[str],
     folder: Path,
     counts: dict[str, int],
-    disturb: Callable[[MeasuredGroup], Callable[[], None]],
+    disturb: Callable[[Member], None],
+    mend: Callable[[Member], None],
 ) -> dict[str, Any]:
     found: dict[str, list[float]] = {}
     for kind in names:
         with _started(kind, folder) as group, _sending(group) as sends:
             for number in range(counts[kind]):
                 group.group.wait_in_sync(3, timeout_s=120)
+                master = group.master
                 since = time.monotonic_ns()
-                mend = disturb(group)
-                took = sends.first_acknowledged_s(since, SILENCE_MAX_S)
+                disturb(master)
+                took = sends.first_acknowledged_s(since, time.monotonic_ns(), SILENCE_MAX_S)
                 found.setdefault(kind, []).append(round(took, 4))
                 print(f"disturbance {number + 1}  {kind:5} {took:7.3f} s", flush=True)
-                mend()
+                mend(master)
     return found
 
 
@@ -208,7 +206,7 @@ def measure_switch(names: list[str], folder: Path, plan: dict[str, Any]) -> dict
                 group.group.wait_in_sync(3, timeout_s=120)
                 before = time.monotonic_ns()
                 group.switch()
-                sends.first_acknowledged_s(time.monotonic_ns(), SILENCE_MAX_S)
+                sends.first_acknowledged_s(before, time.monotonic_ns(), SILENCE_MAX_S)
                 group.group.wait_in_sync(3, timeout_s=120)
                 found.setdefault(kind, []).append(_pause(sends.sends(), before))
                 print(f"switch {number + 1}  {kind:5} {found[kind][-1]}", flush=True)
