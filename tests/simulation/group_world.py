@@ -8,7 +8,7 @@ from epochmq_controller.replicas.state import Group
 from tests.simulation import controller_world
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, ControllerWorld
 from tests.simulation.records import QUEUES, Record, read_record
-from tests.simulation.replicas import GroupBroker, Role, brief
+from tests.simulation.replicas import NOT_CAUGHT_UP_MS, GroupBroker, Role, brief
 from tests.simulation.troubles import Plan
 
 CONSUME_MS = 250
@@ -58,6 +58,11 @@ class GroupWorld(ControllerWorld):
             master.die()
         self.run(self.now + REPLACE_MS)
         self.check_working(dead=len(masters))
+        known = {group: len(acked) for group, acked in self.acknowledged.items()}
+        self.run(self.now + NOT_CAUGHT_UP_MS)
+        for group in self.acked:
+            if len(self.acknowledged[group]) == known[group]:
+                self.fail(f"{group} acknowledges nothing while one replica is dead: {self.shown(group)}")
         for master in masters:
             master.start()
         self.run(self.now + 1000)
@@ -135,6 +140,10 @@ class GroupWorld(ControllerWorld):
     def acknowledge_message(self, broker: GroupBroker, number: int, end: int) -> None:
         """A client is told that its message is safe."""
         self.acknowledged[broker.group][number] = end
+        data = broker.log.data[:end]
+        holders = [one.name for one in self.brokers.values() if one.log.data[:end] == data]
+        if len(holders) < broker.settings.min_in_sync_replicas:
+            self.fail(f"{broker.name} acknowledges {number}, which only {holders} have")
         self.check_confirmed(broker, end)
 
     def check_elected(self, group: Group, broker_id: int) -> None:

@@ -509,7 +509,7 @@ class GroupBroker(Host):
         need = needed(self.settings, sync, controlled=True)
         if need is None:
             need = max(self.settings.min_in_sync_replicas, 2)
-        if self.log.end <= reached(need, sync):
+        if self.log.end <= reached(need, sync, self.settings.min_in_sync_replicas):
             world.acknowledge_message(self, number, self.log.end)
         elif len(self.waiters) < WAITERS_MAX:
             self.waiters.append((need, self.log.end, number))
@@ -525,7 +525,7 @@ class GroupBroker(Host):
         left: deque[tuple[int, int, int]] = deque()
         for waiter in self.waiters:
             need, end, number = waiter
-            if end <= reached(need, sync):
+            if end <= reached(need, sync, self.settings.min_in_sync_replicas):
                 self.world.acknowledge_message(self, number, end)
             else:
                 left.append(waiter)

@@ -91,7 +91,9 @@ class Acks:
         if need is None:
             # There were enough before the append; now nobody can say that this one is safe.
             need = max(self._settings.min_in_sync_replicas, 2)
-        is_there = need == 1 or need == 0 or end <= reached(need, self._sync)
+        is_there = (
+            need == 1 or need == 0 or end <= reached(need, self._sync, self._settings.min_in_sync_replicas)
+        )
         if is_there and self._may_acknowledge():
             done(PutStatus.PUT_OK)
             return
@@ -115,7 +117,7 @@ class Acks:
         for need, queue in self._waiters.items():
             if not queue:
                 continue
-            until = reached(need, self._sync)
+            until = reached(need, self._sync, self._settings.min_in_sync_replicas)
             while queue and queue[0][0] <= until:
                 self._count -= 1
                 queue.popleft()[2](PutStatus.PUT_OK)

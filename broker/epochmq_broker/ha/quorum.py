@@ -39,6 +39,8 @@ def needed(
     return wanted
 
 
-def reached(need: int, sync: SyncState) -> int:
-    """Up to which byte the log is in as many logs as `need` says."""
-    return sync.reached_by_all() if need == ALL else sync.reached_by(need)
+def reached(need: int, sync: SyncState, least: int = 1) -> int:
+    """Up to which byte the log is in as many logs as `need` says. `ALL` are at least `least` logs
+    (minInSyncReplicas), also when the set has shrunk since the send was taken: its sender is not told that it
+    is safe while the master alone has it."""
+    return min(sync.reached_by_all(), sync.reached_by(least)) if need == ALL else sync.reached_by(need)
