@@ -210,7 +210,9 @@ class Broker:
             ).handlers(),
             **QueryProcessor(self.live, self.store).handlers(),
             **GroupProcessor(self.live, self.ha, self.replicas).handlers(),
-            **SteeringProcessor(self.steering, self.ha, self.slave_sync, self.replicas).handlers(),
+            **SteeringProcessor(
+                self.steering, self.store, self.ha, self.slave_sync, self.replicas
+            ).handlers(),
             **self.client_requests.handlers(),
         }
         return handlers if self.replicas is None else self.replicas.gate.guard(handlers)

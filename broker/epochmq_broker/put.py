@@ -221,6 +221,11 @@ class MessagePut:
             return None
         return self._replicas.refusal()
 
+    @property
+    def has_replicas_enough(self) -> bool:
+        """Whether messages that want to wait may be put, as far as replicas go."""
+        return self._replicas is None or self._replicas.refusal() is None
+
     def must_wait(self, properties: Mapping[str, str]) -> bool:
         """Whether a message may be answered only when the disk (SYNC_FLUSH) or replicas (SYNC_MASTER) have
         it, unless it says WAIT=false."""

@@ -48,6 +48,10 @@ REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
 """What brokers under controllers are told unless `spec.config` says otherwise. RocketMQ's own values suit
 replicas that are far apart, and lose what was acknowledged when a master dies (`allAckInSyncStateSet`)."""
 
+SAFE_REPLICAS = 3
+"""From so many replicas on one of them may be missing and a message still be taken by two
+(`minInSyncReplicas`): what was acknowledged survives the loss of any disk."""
+
 MASTER_BROKER_ID = 0
 """RocketMQ's id of whichever replica is the master."""
 
@@ -349,7 +353,10 @@ def _role(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigV
     """Who says what the broker is to its group."""
     if group.controlled_by is None:  # its one replica is its master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
-    unsaid = {key: value for key, value in REPLICATION_DEFAULTS.items() if key not in group.spec.config}
+    defaults = dict(REPLICATION_DEFAULTS)
+    if group.spec.replicas >= SAFE_REPLICAS:
+        defaults["minInSyncReplicas"] = 2
+    unsaid = {key: value for key, value in defaults.items() if key not in group.spec.config}
     return {
         "enableControllerMode": True,
         "controllerAddr": ";".join(controllers),

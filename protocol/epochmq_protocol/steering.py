@@ -29,7 +29,7 @@ class HandOverRequestHeader(Header, kw_only=True):
 
 
 class HandOverResponseHeader(Header, kw_only=True):
-    """Answer of HAND_OVER. `held_ms`: how long sends had to wait."""
+    """Answer of HAND_OVER. `held_ms`: how long sends had to wait, until the new master took them."""
 
     master_broker_id: Long = 0
     master_address: str | None = None
@@ -39,7 +39,9 @@ class HandOverResponseHeader(Header, kw_only=True):
 
 class SteerHeader(Header, kw_only=True):
     """Request and answer of STEER. A field that is left out of the request stays as it is. `fenced`: no
-    message is taken. `drained`: it copies the log, is in no SyncStateSet and so becomes no master."""
+    message is taken. `drained`: it copies the log, is in no SyncStateSet and so becomes no master. `takes`,
+    in answers: whether it takes messages now."""
 
     fenced: bool | None = None
     drained: bool | None = None
+    takes: bool | None = None

@@ -9,6 +9,7 @@ from epochmq_broker.ha.service import HAService, Role
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.steering import Steering
 from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, response
@@ -30,9 +31,15 @@ class SteeringProcessor:
     """Of every broker; without controllers there is nothing to hand over and nothing to drain."""
 
     def __init__(
-        self, steering: Steering, ha: HAService, copies: SlaveSync, replicas: ReplicasManager | None
+        self,
+        steering: Steering,
+        store: MessageStore,
+        ha: HAService,
+        copies: SlaveSync,
+        replicas: ReplicasManager | None,
     ) -> None:
         self._steering = steering
+        self._store = store
         self._ha = ha
         self._copies = copies
         self._replicas = replicas
@@ -74,10 +81,11 @@ class SteeringProcessor:
         except OSError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"it cannot be kept on disk: {error}") from None
         now = self._steering.now
-        log.info("steered: %s", now)
-        return response(
-            command, ResponseCode.SUCCESS, header=SteerHeader(fenced=now.fenced, drained=now.drained)
-        )
+        if header.fenced is not None or header.drained is not None:
+            log.info("steered: %s", now)
+        takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
+        answer = SteerHeader(fenced=now.fenced, drained=now.drained, takes=takes)
+        return response(command, ResponseCode.SUCCESS, header=answer)
 
     async def copy_tables(self, connection: Connection, command: Command) -> Command:
         """Answers when the master's tables are copied."""

@@ -29,7 +29,7 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.steering import SteeringCode
+from epochmq_protocol.steering import SteerHeader, SteeringCode
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ OTHERS_MS: Final = 100
 """How long the senders are waited for whose messages the chosen replica has and another lacks."""
 TABLES_MS: Final = 500
 ELECTION_MS: Final = 3000
+READY_MS: Final = 2000
+"""How long the new master may take to get its lease and its replicas."""
 LOOK_S: Final = 0.001
 
 
@@ -109,6 +111,7 @@ class Handover:
             self._given_up()
             raise
         self._gate.relay(view.address or address)
+        await self._until_it_takes(view.address or address)
         held_ms = round((loop.time() - began_s) * 1000)
         log.info(
             "broker %s is master of epoch %d; sends were held %d ms", view.master_id, view.epoch, held_ms
@@ -157,6 +160,21 @@ class Handover:
         if replica is None:
             raise _refused(f"broker {broker_id} is not connected any more")
         return self._store.max_phy_offset - replica.ack_offset
+
+    async def _until_it_takes(self, address: str) -> None:
+        """Until the new master takes messages, as far as that can be found out."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + READY_MS / 1000
+        while (left_s := deadline_s - loop.time()) > 0:
+            try:
+                answer = await self._client.call(address, request(SteeringCode.STEER), left_s * 1000)
+            except EpochMQError as error:
+                log.warning("%s does not say whether it takes messages: %s", address, error)
+                return
+            if answer.code != ResponseCode.SUCCESS or SteerHeader.decode(answer.ext).takes:
+                return
+            await asyncio.sleep(LOOK_S * 5)
+        log.warning("%s takes no messages yet", address)
 
     async def _copy_tables(self, address: str, timeout_ms: int) -> None:
         """Best effort: a replica copies them every second anyway."""

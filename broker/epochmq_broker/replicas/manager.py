@@ -63,7 +63,7 @@ HANDOVER_MS = 1000
 """How long a master that is stopped waits for its replicas, and then for the controllers."""
 HANDOVER_LOOK_MS = 10
 LEASE_WAIT_S = 1.0
-"""How long sends are held for a new master's first lease."""
+"""How long sends are held for a new master's first lease, and for as many replicas as it needs."""
 
 
 class ReplicasManager:
@@ -174,6 +174,10 @@ class ReplicasManager:
         """Whether messages may be taken now."""
         return self.gate.lets_through and self.lease.is_open(clock_ms())
 
+    def takes_messages(self) -> bool:
+        """Whether a message that wants to wait would be taken now."""
+        return self.may_write() and self._parts.put.has_replicas_enough
+
     def may_acknowledge(self) -> bool:
         """Whether messages that were taken may be acknowledged now."""
         return self.lease.is_open(clock_ms())
@@ -228,6 +232,7 @@ class ReplicasManager:
                 self._spawn(self._become(effect))
             case Adopt(members=members, set_epoch=set_epoch):
                 self._ha.adopt(members, set_epoch)
+                self._leased()
             case NotTaken():
                 self._ha.refused()
             case Leader(grants=grants):
@@ -309,7 +314,8 @@ class ReplicasManager:
     # Whom clients' requests reach
 
     def _hold_until_leased(self) -> None:
-        """A master that has no lease yet would refuse what it can take in a moment."""
+        """A master that has no lease yet, or whose replicas are on their way to it, would refuse what it can
+        take in a moment."""
         self._close_in()
         self.gate.hold()
         self._letting_in = asyncio.get_running_loop().call_later(LEASE_WAIT_S, self._let_in)
@@ -341,7 +347,12 @@ class ReplicasManager:
     def _leased(self) -> None:
         """The lease is, or may be, open: who waited for it is answered, or let in."""
         self._ha.settle()
-        if self._letting_in is not None and self._ha.role is Role.MASTER and self.may_acknowledge():
+        if (
+            self._letting_in is not None
+            and self._ha.role is Role.MASTER
+            and self.may_acknowledge()
+            and self._parts.put.has_replicas_enough
+        ):
             self._let_in()
 
     # Addresses

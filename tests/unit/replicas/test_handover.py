@@ -16,7 +16,7 @@ from epochmq_broker.replicas.handover import NEAR_BYTES, Handover
 from epochmq_broker.replicas.types import Lost, MasterView, Refused, Reply
 from epochmq_protocol.errors import CallTimeout, RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.steering import SteeringCode
+from epochmq_protocol.steering import SteerHeader, SteeringCode
 from tests.unit.ha.kit import until
 
 NEXT = "10.0.0.2:10911"
@@ -45,6 +45,7 @@ class Stage:
         self.story: list[object] = []
         self.reply: Reply = MasterView(2, NEXT, 7, frozenset({2}), 9)
         self.tables: int | Exception = 0
+        self.takes: list[bool] = []
         self.gate = Gate(cast(Any, self), "10.0.0.1:10911")
         self.handover = Handover(
             cast(Any, self.store),
@@ -56,8 +57,13 @@ class Stage:
         )
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The replica is asked to copy the tables."""
-        assert (address, command.code) == (NEXT, SteeringCode.COPY_TABLES)
+        """The replica is asked to copy the tables, and in the end whether it takes messages."""
+        assert address == NEXT
+        if command.code == SteeringCode.STEER:
+            self.story.append(f"takes messages? while {self.gate.phase.value}")
+            takes = self.takes.pop(0) if self.takes else True
+            return response(command, 0, header=SteerHeader(takes=takes))
+        assert command.code == SteeringCode.COPY_TABLES
         self.story.append(f"tables while {self.gate.phase.value}")
         if isinstance(self.tables, Exception):
             raise self.tables
@@ -87,10 +93,16 @@ class Stage:
 
 async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() -> None:
     stage = Stage()
+    stage.takes = [False, True]
     done = await stage.handover.to(2, NEXT, 1000)
     assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
     assert done.held_ms < 1000
-    assert stage.story == ["tables while open", "tables while held", "elect 2 lacking 0 while held"]
+    assert stage.story == [
+        "tables while open",
+        "tables while held",
+        "elect 2 lacking 0 while held",
+        *["takes messages? while relaying"] * 2,
+    ]
     assert stage.gate.phase is Phase.RELAYING
 
 
@@ -107,7 +119,7 @@ async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_ther
     assert not any("elect" in str(one) for one in stage.story)
     stage.acknowledge(2)
     assert (await switch).master_id == 2
-    assert stage.story[-1] == "elect 2 lacking 0 while held"
+    assert stage.story[-2] == "elect 2 lacking 0 while held"
 
 
 async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
