@@ -41,6 +41,7 @@ from epochmq_dledger.core.types import (
     Settings,
     Snapshot,
     Snapshotted,
+    Tick,
     Transfer,
 )
 from epochmq_protocol.dledger import (
@@ -54,7 +55,7 @@ from tests.simulation.campaign import Kind
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.logs import StoredDisk, Watcher
 from tests.simulation.mutations import Mutation
-from tests.simulation.raft import Peer, RaftWorld, settings_for
+from tests.simulation.raft import TICK_MS, Peer, RaftWorld, settings_for
 from tests.simulation.shrink import shrink
 from tests.simulation.troubles import Plan
 
@@ -208,7 +209,9 @@ class Changing(Peer):
             f"{self.name} starts, term {self.term}, log {self.log.begin_index} to {self.log.end_index}"
         )
         self.apply()
-        self.arm()
+        self.feed(Tick())
+        if self.world.ticking:
+            self.later(TICK_MS, self.tick)
 
     def carry_out(self, effect: Effect) -> None:
         super().carry_out(effect)
@@ -315,6 +318,7 @@ def plan(seed: int) -> Plan:
             "wire": rng.random() < 0.1,
             "compacting": rng.random() < 0.8,
             "stored": rng.random() < 0.25,
+            "ticking": rng.random() < 0.1,
         },
     )
     rates = troubles.mixture(

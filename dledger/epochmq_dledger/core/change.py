@@ -115,6 +115,7 @@ class Change:
         for peer in leader.peers.values():
             peer.voter = peer.name in member.voters
         leader.count_contact()
+        leader.advance_commit()  # other peers count from here on
 
     # Time ---------------------------------------------------------------------------------------------------
 
