@@ -164,6 +164,7 @@ async def test_clients_append_read_and_ask_as_with_dledger(group: Group) -> None
 
 
 def test_peers_may_have_dashes_in_their_hosts() -> None:
+    """apache/rocketmq 1443: a dash in a peer's name breaks Java's."""
     assert parse_peers("n0-my-host-0.svc:1;n1-b:2;") == {"n0": "my-host-0.svc:1", "n1": "b:2"}
     for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-a:1;n0-b:2", "-a:1"):
         with pytest.raises(ValueError, match=r"expected|twice"):
