@@ -124,7 +124,7 @@ def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
             f"## {plan['groups']:,} groups of three replicas, a third of their masters lost at once",
             _groups(summary["groups"]),
             "Brokers are played; masters are lost by closing the connections that carry their heartbeats, one"
-            " for each, just after they have renewed their write leases at ours (600 ms, which our"
+            " for each, just after they have renewed their write leases at ours (300 ms, which our"
             " controllers wait out; RocketMQ's have no leases). Time until the leading controller shows a new"
             " master for every group.",
             "## Memory: resident (without pages of files)",

@@ -164,12 +164,12 @@ def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quor
         member.start()
     leader = quorum.leading()
     assert leader is not odd
-    said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=600 as here"
+    said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
     leader.process.wait_until(lambda: said in leader.process.output(), timeout_s=20, what="a word about it")
     known = quorum.metadata(odd)
     assert known is None or "controllerLeaderId" not in known
     odd.process.stop()
-    quorum.put(odd, writeLeaseMs="600")
+    quorum.put(odd, writeLeaseMs="300")
     odd.start()
     odd.process.wait_until(
         lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), timeout_s=20, what="its part"

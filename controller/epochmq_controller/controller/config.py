@@ -94,7 +94,7 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     # Ours
     heart_beat_time_interval_ms: Positive = 200
     """The leader's heartbeat to its peers, ms. DLedger: 2000. Followers stand for election after three."""
-    write_lease_ms: Positive = 600
+    write_lease_ms: Positive = 300
     """How long a master may write after it asked for a lease. A master that vanished without a word is
     replaced no sooner than this. All controllers of a group must have the same: those that say at the
     handshake that theirs is another do not deal with each other."""

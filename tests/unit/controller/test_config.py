@@ -112,7 +112,7 @@ def change(text: str, loaded: config.Loaded) -> tuple[config.ControllerConfig, d
 
 def test_an_administrator_changes_what_takes_effect_at_once_and_only_that_is_reported() -> None:
     loaded = config.load(WHO + "mine=1\n")
-    text = "enableElectUncleanMaster = TRUE\nmine=2\nnew=3\nwriteLeaseMs=600\nscanInactiveMasterInterval=1000"
+    text = "enableElectUncleanMaster = TRUE\nmine=2\nnew=3\nwriteLeaseMs=300\nscanInactiveMasterInterval=1000"
     found, changes = change(text, loaded)
     assert found.enable_elect_unclean_master
     assert changes == {"enableElectUncleanMaster": "true", "mine": "2"}
@@ -133,7 +133,7 @@ def test_what_is_black_listed_is_not_changed(key: str) -> None:
         ("notifyBrokerRoleChanged=1", "true or false"),
         (
             "writeLeaseMs=900",
-            "600, for it is fixed while the process runs; change it in the file and restart",
+            "300, for it is fixed while the process runs; change it in the file and restart",
         ),
         ("controllerDLegerPeers=n1-h:1", "n0-h0:9878;n1-h-1:9878;n2-127.0.0.1:9878, for it is fixed while"),
     ],
