@@ -36,17 +36,19 @@ def encode_entries(entries: Sequence[EpochEntry]) -> bytes:
 
 
 def decode_entries(data: bytes | memoryview) -> list[EpochEntry]:
-    """The entries of a handshake. RemoteProtocolError unless they are whole and ascend."""
+    """The entries of a handshake. RemoteProtocolError unless they are whole and ascend; an epoch may begin
+    where the one before it did, which then has no byte."""
     if len(data) % ENTRY_SIZE:
         raise RemoteProtocolError(f"epoch entries of {len(data)} bytes, expected a multiple of {ENTRY_SIZE}")
     entries = [EpochEntry(*fields) for fields in _ENTRY.iter_unpack(data)]
-    _require_ascending(entries)
+    _require_ascending(entries, least=0)
     return entries
 
 
-def _require_ascending(entries: Sequence[EpochEntry]) -> None:
+def _require_ascending(entries: Sequence[EpochEntry], least: int) -> None:
+    """`least`: how many bytes an epoch has at least."""
     for before, after in pairwise(entries):
-        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+        if after.epoch <= before.epoch or after.start_offset < before.start_offset + least:
             raise RemoteProtocolError(f"epoch entries do not ascend: {before} before {after}")
     if entries and (entries[0].epoch < 0 or entries[0].start_offset < 0):
         raise RemoteProtocolError(f"epoch entry below zero: {entries[0]}")
@@ -74,5 +76,5 @@ def parse_file(text: str) -> list[EpochEntry]:
     body = "".join(f"{line}\n" for line in lines[2:] if line)
     if checksum and checksum != zlib.crc32(body.encode()) & 0x7FFFFFFF:
         raise RemoteProtocolError(f"epoch file: checksum {checksum} does not fit its lines")
-    _require_ascending(entries)
+    _require_ascending(entries, least=1)
     return entries

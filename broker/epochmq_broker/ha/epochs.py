@@ -114,6 +114,29 @@ def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -
     )
 
 
+EARLIER_MAX = 100
+"""Epochs without a byte that a master names."""
+
+
+def told_history(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
+    """What a master tells replicas of its epochs. Those before its first one, if that begins with the log's
+    first byte, had none, and are named so: a replica of RocketMQ's keeps the first epoch that it heard of,
+    though its master was replaced before the first message; it finds that one here, ends it at 0, and goes
+    on. Without it, it would connect again and again for ever (#9942)."""
+    if not entries or entries[0].start_offset != 0:
+        return list(entries)
+    first = entries[0].epoch
+    earlier = range(max(1, first - EARLIER_MAX), first)
+    return [*(EpochEntry(epoch, 0) for epoch in earlier), *entries]
+
+
+def with_bytes(told: Sequence[EpochEntry]) -> list[EpochEntry]:
+    """Without the epochs that had no byte. A replica of ours decides by the others: a log that has bytes of
+    such an epoch was written alone (`began_elsewhere`), or is a mistake that must not be cut to nothing."""
+    last_of_start = {entry.start_offset: entry for entry in told}
+    return list(last_of_start.values())
+
+
 class HADivergedError(EpochMQError):
     """The two logs have no epoch in common: what of ours is the master's cannot be said."""
 

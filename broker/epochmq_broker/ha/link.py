@@ -24,6 +24,7 @@ from typing import Final
 
 from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.epoch_file import EpochFile
+from epochmq_broker.ha.epochs import told_history
 from epochmq_broker.ha.flow import FlowMonitor
 from epochmq_broker.ha.progress import check_report, start_position
 from epochmq_broker.ha.settings import HASettings
@@ -182,7 +183,7 @@ class ReplicaLink:
         master.on_introduced(self)
         epochs = master.epochs.epochs
         self._head = encode_master_handshake(
-            master.log.max_offset, epochs.last_epoch, encode_entries(epochs.entries)
+            master.log.max_offset, epochs.last_epoch, encode_entries(told_history(epochs.entries))
         )
         self._wrote_at = master.loop.time()
         self._flush()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from epochmq_broker.ha.epoch_file import EpochFile
-from epochmq_broker.ha.epochs import learn_epoch
+from epochmq_broker.ha.epochs import learn_epoch, with_bytes
 from epochmq_broker.ha.flow import FlowMonitor
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.mapped_file import DiskFullError
@@ -180,7 +180,7 @@ class MasterStream(asyncio.BufferedProtocol):
         size = MASTER_HANDSHAKE_SIZE + header.body_size
         if len(data) < size:
             return 0
-        self._known = decode_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size]))
+        self._known = with_bytes(decode_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size])))
         self.handshake.set_result((header, self._known))
         return size
 
