@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from epochmq_protocol.dledger import DLedgerResponseCode
 from epochmq_protocol.errors import EpochMQError
+
+
+T = TypeVar("T")
 
 
 class NotAppended(EpochMQError):  # noqa: N818 (says what happened)
@@ -35,3 +39,13 @@ class StateMachine(Protocol):
 
     def restore(self, data: bytes) -> None:
         """Becomes what `save` gave, here or at another peer. ValueError when it was not `save`."""
+
+
+def resolve(future: asyncio.Future[T], outcome: T | NotAppended) -> None:
+    """Hands an outcome to whoever waits for it, if somebody still does."""
+    if future.done():
+        return
+    if isinstance(outcome, NotAppended):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from epochmq_dledger.core.log import LogFullError
 from epochmq_dledger.core.node import Node
@@ -27,6 +26,7 @@ from epochmq_dledger.core.types import (
     ChangeMembers,
     Commit,
     Committed,
+    Departed,
     Effect,
     Input,
     Install,
@@ -52,7 +52,7 @@ from epochmq_dledger.core.types import (
     Transfer,
     Transferred,
 )
-from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine
+from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine, resolve
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
@@ -72,7 +72,6 @@ from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 CHECKPOINT_INTERVAL_S = 3.0
 FLUSH_INTERVAL_S = 0.01
@@ -109,6 +108,8 @@ class DLedgerPeer:
         self.snapshots = Snapshots(folder)
         self._machine = machine
         self._saving = False
+        self._snapshot_from = 0
+        """After one that failed, none is tried before this index is applied."""
         self._client = client
         self._apply = apply
         self._on_role = on_role
@@ -305,20 +306,20 @@ class DLedgerPeer:
     async def propose(self, *bodies: bytes) -> Appended:
         """`submit`, awaited. NotAppended says why not."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.submit(bodies, lambda outcome: _resolve(future, outcome))
+        self.submit(bodies, lambda outcome: resolve(future, outcome))
         return await future
 
     async def read_index(self) -> int:
         """`prove`, awaited. NotAppended: this peer does not lead."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.prove(lambda outcome: _resolve(future, outcome))
+        self.prove(lambda outcome: resolve(future, outcome))
         return await future
 
     async def transfer(self, to: str) -> None:
         """Hands leadership to a peer. NotAppended says why not."""
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self._tokens += 1
-        self._waiting[self._tokens] = lambda outcome: _resolve(future, outcome)
+        self._waiting[self._tokens] = lambda outcome: resolve(future, outcome)
         self._feed(Transfer(to, self._tokens))
         await future
 
@@ -332,7 +333,7 @@ class DLedgerPeer:
             await self.transfer(best.name)
             raise NotAppended(DLedgerResponseCode.NOT_LEADER)
         self._tokens += 1
-        self._waiting[self._tokens] = lambda outcome: _resolve(future, outcome)
+        self._waiting[self._tokens] = lambda outcome: resolve(future, outcome)
         self._feed(ChangeMembers(self._tokens, peer, address, self.members))
         await future
 
@@ -341,6 +342,10 @@ class DLedgerPeer:
         self._tokens += 1
         self._replies[self._tokens] = reply
         self._feed(Call(self._tokens, request))
+
+    def departed(self, leader: str) -> None:
+        """The connection over which this leader was heard is closed."""
+        self._feed(Departed(leader))
 
     # Effects ------------------------------------------------------------------------------------------------
 
@@ -490,6 +495,8 @@ class DLedgerPeer:
         since = self.applied_index - (last.index if last is not None else self.log.begin_index - 1)
         if self._machine is None or not 0 < every <= since or self._saving or self._stopping:
             return
+        if self.applied_index < self._snapshot_from:
+            return
         entry = self.log.entry(self.applied_index)
         if entry is None or not self.node.may_compact():
             return
@@ -519,6 +526,7 @@ class DLedgerPeer:
             self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
         else:
             log.warning("%s: no snapshot at %d: %s", self.settings.self_id, snapshot.index, error)
+            self._snapshot_from = self.applied_index + self.settings.snapshot_entries
 
     def _restore(self, snapshot: Snapshot) -> None:
         """The state machine goes on from a leader's snapshot."""
@@ -582,12 +590,3 @@ class DLedgerPeer:
 
 def _names(peer: DLedgerPeer, effect: RoleChanged) -> tuple[str, str, int, str | None]:
     return peer.settings.self_id, effect.role.value, effect.term, effect.leader
-
-
-def _resolve(future: asyncio.Future[T], outcome: T | NotAppended) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, NotAppended):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

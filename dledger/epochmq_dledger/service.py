@@ -40,12 +40,14 @@ class DLedgerService:
 
     def __init__(self, peer: DLedgerPeer) -> None:
         self._peer = peer
+        self._leaders: dict[Connection, str] = {}
+        """Who sends heartbeats over a connection."""
 
     def handlers(self) -> dict[int, Handler]:
         """By request code, to be joined with whatever else listens on the port."""
         return {
             DLedgerRequestCode.VOTE: self._core,
-            DLedgerRequestCode.HEART_BEAT: self._core,
+            DLedgerRequestCode.HEART_BEAT: self._heartbeat,
             DLedgerRequestCode.PUSH: self._core,
             DLedgerRequestCode.LEADERSHIP_TRANSFER: self._transfer,
             DLedgerRequestCode.APPEND: self._append,
@@ -64,6 +66,20 @@ class DLedgerService:
             connection.answer(command.opaque, encode(_envelope(command, answer)))
 
         self._peer.call(request, reply)
+
+    def _heartbeat(self, connection: Connection, command: Command) -> None:
+        """A leader's; the end of its connection is news of it."""
+        leader = decode_body(REQUEST_TYPES[command.code], command.body).local_id
+        if leader is not None:
+            if connection not in self._leaders:
+                connection.on_close.append(self._closed)
+            self._leaders[connection] = leader
+        self._core(connection, command)
+
+    def _closed(self, connection: Connection) -> None:
+        leader = self._leaders.pop(connection, None)
+        if leader is not None and leader not in self._leaders.values():
+            self._peer.departed(leader)
 
     def _refusal(self, request: RequestOrResponse, *, by_leader: bool) -> DLedgerResponseCode | None:
         settings = self._peer.settings

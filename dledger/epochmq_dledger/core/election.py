@@ -107,6 +107,17 @@ class Election:
         member.become(Role.FOLLOWER, leader)
         return True
 
+    def on_departure(self, leader: str, now_ms: int) -> None:
+        """The followed leader's connection is closed: stands soon, instead of waiting for silence to prove
+        it. Only where it asks beforehand, and is refused by whoever still hears that leader: beside a Java
+        peer a connection that merely broke would cost the group its leader."""
+        member = self.member
+        if member.role is not Role.FOLLOWER or member.leader != leader:
+            return
+        if self._asks_beforehand:
+            member.become(Role.CANDIDATE, None)
+            self.next_vote_ms = now_ms + int(member.jitter() * member.settings.heartbeat_interval_ms / 2)
+
     def on_silence(self, now_ms: int) -> None:
         """The clock of followers and candidates."""
         member = self.member
@@ -221,9 +232,15 @@ class Election:
 
     # Standing -----------------------------------------------------------------------------------------------
 
+    @property
+    def _asks_beforehand(self) -> bool:
+        """Whether all peers know pre-votes, from what they said or from what the last leader did."""
+        member = self.member
+        return member.all_can(FEATURE_PRE_VOTE) or bool(member.group_features & FEATURE_PRE_VOTE)
+
     def _stand(self, now_ms: int) -> None:
         """Starts a candidacy, in one of the two ways that the head of this module tells."""
-        if self.member.all_can(FEATURE_PRE_VOTE):
+        if self._asks_beforehand:
             self._ask(Ballot.PRE_VOTE, self.member.term + 1, now_ms)
         elif self.increase_term:
             self._ask_at_a_new_term(now_ms)

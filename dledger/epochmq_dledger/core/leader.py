@@ -38,6 +38,7 @@ from epochmq_dledger.core.types import (
     SendSnapshot,
 )
 from epochmq_protocol.dledger import (
+    FEATURE_PRE_VOTE,
     FEATURE_SNAPSHOT,
     DLedgerEntry,
     DLedgerResponseCode,
@@ -99,7 +100,8 @@ class Leader:
         horizon = now_ms - member.settings.rpc_timeout_ms - member.settings.heartbeat_interval_ms
         for number in [n for n, sent in self.rounds_sent.items() if sent < horizon]:
             del self.rounds_sent[number]
-        member.group_features = FEATURE_SNAPSHOT if member.all_can(FEATURE_SNAPSHOT) else 0
+        told = (FEATURE_PRE_VOTE, FEATURE_SNAPSHOT)
+        member.group_features = sum(feature for feature in told if member.all_can(feature))
         for peer in self.peers:
             request = HeartBeatRequest(epochmq_all=member.group_features)
             member.addressed(request, peer)

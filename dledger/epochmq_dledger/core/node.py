@@ -13,6 +13,7 @@ from epochmq_dledger.core.types import (
     Answer,
     Call,
     ChangeMembers,
+    Departed,
     Effect,
     Input,
     Installed,
@@ -113,6 +114,8 @@ class Node:
                 self._call(call, request, now_ms)
             case Answer():
                 self._answer(event, now_ms)
+            case Departed(leader=leader):
+                self.election.on_departure(leader, now_ms)
             case Synced(index=index, term=term):
                 self._synced(index, term)
             case Propose():

@@ -135,6 +135,13 @@ class Answer(msgspec.Struct, frozen=True):
     response: RequestOrResponse | None
 
 
+class Departed(msgspec.Struct, frozen=True):
+    """The connection over which this leader's heartbeats came has closed: its process has ended, most
+    likely."""
+
+    leader: str
+
+
 class Propose(msgspec.Struct, frozen=True):
     """Append these bodies, one entry each, as one proposal; `token` comes back in `Committed` or
     `Refused`."""
@@ -196,6 +203,7 @@ Input = (
     Tick
     | Call
     | Answer
+    | Departed
     | Propose
     | Together
     | ReadIndex

@@ -197,6 +197,31 @@ async def test_peers_save_what_they_applied_and_go_on_from_there(
     assert encode_entry(make_entry(0, 1, b"", 0, 4096))[:24] not in data
 
 
+async def test_a_snapshot_that_cannot_be_written_is_tried_again_later_and_nothing_is_dropped(
+    tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def full(_: Snapshots, snapshot: Snapshot, __: bytes) -> int:
+        tried.append(snapshot.index)
+        raise OSError(28, "No space left on device")
+
+    settings = {"snapshot_entries": 20, "file_size": 4096}
+    group = Group(tmp_path, [unused_tcp_port], machines=Bodies, settings=settings)
+    await group.start("n0")
+    peer = await group.leader()
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshots, "save", full)
+        for number in range(100):
+            await peer.propose(b"%050d" % number)
+    assert 3 <= len(tried) <= 5
+    assert peer.log.begin_index == 0
+    for number in range(40):
+        await peer.propose(b"%050d" % number)
+    await until(lambda: peer.log.begin_index > 0)
+    await group.stop("n0")
+
+
 async def test_without_the_setting_nothing_is_dropped(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
