@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 from epochmq_protocol.dledger import DLedgerResponseCode
 from epochmq_protocol.errors import EpochMQError
 
-
 T = TypeVar("T")
 
 
