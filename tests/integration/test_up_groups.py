@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,14 @@ class Run:
     def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
         """What the verb said, which succeeded."""
         done = self.here(verb, *arguments, stdin=stdin)
-        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        ended = f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{ended}\n{self.logs()}"
         return done.stdout
+
+    def logs(self) -> str:
+        """The end of what every pod wrote."""
+        paths = sorted((self.state / "logs").glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in paths)
 
     def up(self) -> str:
         """Detached."""
@@ -74,6 +80,14 @@ class Run:
         """The replica that is the master; None when there is not exactly one that serves."""
         masters = [one for one in self.group()["replicas"] if one["role"] == "master"]
         return masters[0] if len(masters) == 1 and masters[0]["pid"] is not None else None
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Waits for it; what the pods wrote is shown when it does not come about."""
+        try:
+            wait_until(condition, timeout_s=60, what=what)
+        except AssertionError as error:
+            error.add_note(self.logs())
+            raise
 
     def whole(self) -> bool:
         """Whether every replica is in the SyncStateSet."""
@@ -147,12 +161,12 @@ def test_a_promoted_replica_is_master_and_no_send_fails(run: Run) -> None:
             assert said.startswith(f"{pod} (id ")
             assert "sends were held" in said
             assert run.master()["pod"] == pod
-            wait_until(lambda sent=sent: len(senders.bodies) > sent + 100, what="sends go on")
+            run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends go on")
     assert senders.failures == {}
     assert f"{before['pod']} (id {before['brokerId']}) is the master already" in run.ok(
         "promote", f"orders/{before['pod']}"
     )
-    wait_until(run.whole, timeout_s=60, what="all are in sync")
+    run.until(run.whole, "all are in sync")
     group = run.group()
     assert [one["pod"] for one in group["replicas"] if one["role"] == "master"] == [before["pod"]]
     assert len({one["maxOffset"] for one in group["replicas"]}) == 1
@@ -163,18 +177,26 @@ def test_a_promoted_replica_is_master_and_no_send_fails(run: Run) -> None:
 def test_a_killed_master_is_replaced_and_what_was_sent_is_read(run: Run) -> None:
     before = run.master()
     run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50)))
-    os.kill(before["pid"], signal.SIGKILL)
-    run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50, 100)))
+    command = [*COMMAND, "consume", "killed", "--timeout", "60", "--state", str(run.state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        try:
+            seen = {reader.stdout.readline().strip() for _ in range(50)}  # it reads
+            os.kill(before["pid"], signal.SIGKILL)
+            run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50, 100)))
+            while len(seen) < 100 and (line := reader.stdout.readline()):
+                seen.add(line.strip())
+        finally:
+            reader.terminate()
+    assert sorted(map(int, seen)) == list(range(100))
     after = run.master()
     assert after["pod"] != before["pod"]
-    said = run.ok("consume", "killed", "--count", "100", "--timeout", "60")
-    assert sorted(map(int, said.splitlines())) == list(range(100))
 
     def healed() -> bool:
         replica = next(one for one in run.group()["replicas"] if one["pod"] == before["pod"])
         return bool(replica["restarts"] and replica["role"] == "slave") and run.whole()
 
-    wait_until(healed, timeout_s=60, what="the killed one is back, as a replica")
+    run.until(healed, f"{before['pod']} is back, as a replica")
     table = run.ok("status")
     row = next(
         line.split() for line in table.splitlines() if line.startswith(after["pod"]) and " yes " in line
@@ -223,7 +245,7 @@ def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run:
         except StopIteration:
             return False
 
-    wait_until(tries, timeout_s=60, what="it follows, out of the set")
+    run.until(tries, "it follows, out of the set")
     done = run.here("promote", f"orders/{master['pod']}")
     assert done.returncode == 1
     assert f"broker {drained['brokerId']} is not in sync" in done.stderr

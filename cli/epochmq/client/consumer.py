@@ -147,6 +147,7 @@ class Consumer:
         )
         self._routes = Routes(self._remoting, nameservers)
         self._addresses: dict[str, str] = {}
+        self._got_through = False  # a nameserver has answered; the group may be without a master at times
         self._readings: dict[MessageQueue, _Reading] = {}
         self._handed_over: asyncio.Queue[_Batch] = asyncio.Queue(HANDED_OVER_MAX)
         self._wake = asyncio.Event()
@@ -220,8 +221,8 @@ class Consumer:
             try:
                 pause_s = await self._rebalance()
             except (Retryable, RequestError) as error:
-                if not self._addresses:
-                    raise  # never got through: the address is wrong rather than something broken
+                if not self._got_through:
+                    raise  # the address is wrong rather than something broken
                 self._note(str(error))
                 pause_s = RETRY_S
             with contextlib.suppress(TimeoutError):
@@ -236,6 +237,7 @@ class Consumer:
             self._note(f"topic {self._topic} does not exist yet; waiting for it")
             return RETRY_S
         self._addresses = masters(route)
+        self._got_through = True
         queues = readable_queues(self._topic, route)
         await self._heartbeat()
         members = await self._members()
