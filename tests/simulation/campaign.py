@@ -36,6 +36,7 @@ class Kind:
 
 KINDS = {
     "raft": Kind(raft_world.plan, raft_world.PeersWorld),
+    "departures": Kind(raft_world.departures, raft_world.PeersWorld),
     "store": Kind(store_world.plan, store_world.StoreWorld),
     "controllers": Kind(controller_world.plan, controller_world.ControllerWorld),
     "groups": Kind(group_world.plan, group_world.GroupWorld),

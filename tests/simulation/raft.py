@@ -16,6 +16,7 @@ from epochmq_dledger.core.types import (
     Answer,
     Commit,
     Committed,
+    Departed,
     Effect,
     Input,
     Propose,
@@ -294,14 +295,17 @@ class RaftWorld(World):
         wire: bool = False,
         ticking: bool = False,
         stored: bool = False,
+        closing: bool = False,
         verbose: bool = False,
     ) -> None:
         """`beside_java` hides what peers of ours can do beyond DLedger, as a Java peer in the group would;
         `wire` encodes every message; `ticking` ticks every few milliseconds beside the deadlines; `stored`
-        gives every peer the production store on a simulated disk."""
+        gives every peer the production store on a simulated disk; `closing` closes the connections of peers
+        that die, and of some that do not."""
         super().__init__(seed, network, verbose=verbose)
         self.machine = Machine()
         self.stored = stored
+        self.closing = closing
         self.beside_java = beside_java
         self.wire = wire
         self.ticking = ticking
@@ -403,6 +407,22 @@ class RaftWorld(World):
         """Kills a peer, and starts it after a while."""
         peer.die(kept)
         self.at(down_ms, self._start, peer, peer.life)
+        if self.closing:
+            self.depart(peer)
+
+    def do_part(self, who: str) -> None:
+        """The connections of a peer break, though it lives."""
+        peer = self.peer(who)
+        if peer.up:
+            self.note(f"the connections of {peer.name} break")
+            self.depart(peer)
+
+    def depart(self, gone: Peer) -> None:
+        """Its connections close, which the others notice one after the other, or one does not."""
+        for peer in self.peers.values():
+            if peer is not gone and peer.up and self.random.random() < 0.9:
+                peer.later(self.random.random() * 20, peer.feed, Departed(gone.name))
+                self.happened("departures noticed")
 
     def _start(self, peer: Host, life: int) -> None:
         if peer.life == life and not peer.up:

@@ -70,6 +70,19 @@ def plan(seed: int) -> Plan:
     return planned(rng, found, rates, per_minute=60 * rng.choice((1, 3, 8)))
 
 
+def departures(seed: int) -> Plan:
+    """The same world, but connections close: of peers that die, and of some that do not."""
+    rng = random.Random(f"departures {seed}")
+    found = plan(seed)
+    found.options |= {"closing": True, "beside_java": rng.random() < 0.1}
+    names = [f"n{i}" for i in range(found.peers)]
+    broken = troubles.stream(
+        rng, "part", rng.choice((1, 6, 30)), found.troubled_ms, lambda r: (r.choice(("leader", *names)),)
+    )
+    found.events = troubles.sequence([iter(found.events), broken])
+    return found
+
+
 def planned(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
     """Events at these rates, and clients that propose and read."""
     names = [f"n{i}" for i in range(found.peers)]

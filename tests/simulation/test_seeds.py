@@ -10,6 +10,7 @@ from tests.simulation.campaign import Tally, hold
 
 RAFT_SEEDS = 600
 CONTROLLER_SEEDS = 400
+DEPARTURE_SEEDS = 60
 STORE_SEEDS = 100
 GROUP_SEEDS = 150
 LONG = 10
@@ -54,6 +55,16 @@ def test_peers_keep_raft_s_promises() -> None:
     assert counts["proposals written together"] > 20 * RAFT_SEEDS
     for of_stores in ("torn writes", "sectors lost", "cuts of a stored log"):
         assert counts[of_stores] > RAFT_SEEDS / 10, of_stores
+
+
+@pytest.mark.timeout(900)
+def test_a_closed_connection_is_news_that_costs_no_promise() -> None:
+    """Followers whose leader's connection closed stand at once. Whether it has ended or not, nobody leads
+    beside another."""
+    counts = hold("departures", range(DEPARTURE_SEEDS)).counts
+    assert counts is not None
+    assert counts["departures noticed"] > 10 * DEPARTURE_SEEDS
+    assert counts["acknowledged"] > 100 * DEPARTURE_SEEDS
 
 
 @pytest.mark.timeout(900)
@@ -102,6 +113,7 @@ def test_groups_lose_nothing_that_was_acknowledged() -> None:
         ("controllers", range(CONTROLLER_SEEDS, (LONG + 1) * CONTROLLER_SEEDS)),
         ("groups", range(GROUP_SEEDS, (LONG + 1) * GROUP_SEEDS)),
         ("store", range(STORE_SEEDS, (LONG + 1) * STORE_SEEDS)),
+        ("departures", range(DEPARTURE_SEEDS, (LONG + 1) * DEPARTURE_SEEDS)),
     ],
 )
 def test_ten_thousand_more(kind: str, seeds: range) -> None:
