@@ -54,6 +54,7 @@ class FakeCluster:
         self._auto_create = auto_create
         self._arrived = asyncio.Event()
         self.registered = True
+        self.leads = True  # the broker is registered as the master of its group
         self._nameserver = RemotingServer(
             {
                 RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -144,7 +145,7 @@ class FakeCluster:
         return response(command, ResponseCode.SUCCESS, body=to_json(known))
 
     def _broker_data(self) -> BrokerData:
-        return BrokerData("c", "b", {0: f"{self.host}:{self.broker_port}"})
+        return BrokerData("c", "b", {0 if self.leads else 1: f"{self.host}:{self.broker_port}"})
 
     # broker
 

@@ -354,6 +354,19 @@ async def test_reading_goes_on_after_the_broker_was_gone(cluster: FakeCluster) -
     assert cluster.offsets["g", "t", 0] == 2
 
 
+async def test_a_group_that_has_no_master_for_a_while_is_waited_for(cluster: FakeCluster) -> None:
+    cluster.put("t", 0, b"before")
+    notices: list[str] = []
+    async with Consumer([cluster.nameserver], "g", "t", notice=notices.append) as consumer:
+        await take(consumer, 1)
+        cluster.leads = False
+        await cluster.restart_broker()
+        await until(lambda: any("has no broker that can be asked" in notice for notice in notices))
+        cluster.leads = True
+        cluster.put("t", 0, b"after")
+        assert [received.body for received in await take(consumer, 1)] == [b"after"]
+
+
 async def test_a_nameserver_that_is_not_there_ends_the_consumer(cluster: FakeCluster) -> None:
     nowhere = f"{cluster.host}:{free_port(cluster.host)}"
     with pytest.raises(Retryable, match="no nameserver answers"):
