@@ -14,6 +14,7 @@ from tests.support.remoting import call
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
 
 SEND_MESSAGE_V2, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 310, 14, 15
+CLEAN_BROKER_DATA = 1011
 SYSTEM_BUSY = 2
 
 SAFE = {"allAckInSyncStateSet": True, "minInSyncReplicas": 2, "registerNameServerPeriod": 10_000}
@@ -99,6 +100,30 @@ def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> N
     master.start()
     group.wait_in_sync(3)
     assert send(master).code == SYSTEM_BUSY
+    check_equal(group)
+
+
+def test_a_replica_that_was_cleaned_away_comes_back(group: ReplicaGroup) -> None:
+    """cleanBrokerMetadata of a dead replica; RocketMQ's would be refused for ever."""
+    master = group.wait_master()
+    assert send(master).code == SUCCESS
+    replica = next(member for member in group.brokers if member is not master)
+    replica.process.kill()
+    group.wait_in_sync(2)
+    clean = {
+        "clusterName": group.CLUSTER,
+        "brokerName": group.NAME,
+        "brokerControllerIdsToClean": identity_of(replica).split("#")[2],
+        "isCleanLivingBroker": "false",
+        "invokeTime": "0",
+    }
+    answer = group.ask(CLEAN_BROKER_DATA, clean)
+    assert answer is not None
+    assert answer.code == SUCCESS, answer
+    before = identity_of(replica)
+    replica.start()
+    group.wait_in_sync(3)
+    assert identity_of(replica) == before
     check_equal(group)
 
 

@@ -7,7 +7,8 @@ a lost answer left it:
 
 1. find the leading controller;
 2. get an id: ask which is free, keep the application, apply, keep the identity;
-3. register; the answer may name the master;
+3. register; the answer may name the master. A broker that was forgotten (cleanBrokerMetadata) applies for
+   its id again, while there is a group to come back to (#4857);
 4. while nobody leads the group: ask for an election;
 5. then look every few seconds who is master and who is in sync. Notifications only make that faster.
 
@@ -122,6 +123,8 @@ class Core:
         self._cluster, self._name = cluster, name
         self._kept = application is not None
         self._registered = False
+        self._forgotten = False
+        """The controllers know the group, but not this broker."""
         self._told: MasterView | None = None
         """The newest that was said of the master; its epoch is known."""
         self._set_epoch = -1
@@ -240,6 +243,8 @@ class Core:
             if self.application is None:
                 return NextId()
             return ApplyId(self.application) if self._kept else None
+        if self._forgotten:
+            return NextId() if self.application is None else ApplyId(self.application)
         if not self._registered:
             return Register(self.identity.id)
         told = self._told
@@ -284,9 +289,14 @@ class Core:
             case Refused():
                 self._refused(reply)
                 return
-        self._pause_ms = PAUSE_MIN_MS
+        if not isinstance(reply, FreeId):
+            self._pause_ms = PAUSE_MIN_MS
         self._next_ms = self.now_ms
         match reply:
+            case FreeId(id=free, check_code=code) if self.identity is not None:
+                self._apply_again(self.identity, free, code)
+            case Granted() if self.identity is not None:
+                self._forgotten, self.application = False, None
             case FreeId(id=free, check_code=code):
                 self.application = Application(Identity(self._cluster, self._name, free), code)
                 self._kept = False
@@ -297,6 +307,18 @@ class Core:
                 self._kept = False
             case MasterView():
                 self._viewed(reply)
+
+    def _apply_again(self, identity: Identity, free: int, check_code: str) -> None:
+        """The id is ours, and nobody else's while the controllers do not know it. A group without any id is a
+        new one, whose epochs begin anew: this log is of another."""
+        if free > 1:
+            self.application = Application(identity, check_code)
+            return
+        self._forgotten = False
+        self._wait(
+            f"the controllers do not know group {self._name}, of which this store is broker {identity.id}: "
+            "restore the controllers' storage, or clear this store"
+        )
 
     def _viewed(self, view: MasterView) -> None:
         """An answer to Register, Elect or Look."""
@@ -315,7 +337,13 @@ class Core:
             self._registered = False
             self._wait(None)
             return
-        if reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
+        if reply.code == Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self.identity is not None:
+            self._forgotten = True
+            self._wait(None)
+            return
+        if self._forgotten:
+            self._forgotten, self.application = False, None
+        elif reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
             self._say(f"id {self.application.identity.id} is another broker's: {reply.remark}")
             self.application = None
             self._effects.append(Drop())

@@ -122,16 +122,55 @@ def test_a_broker_that_is_not_registered_any_more_registers_again() -> None:
     assert stage.only(Ask).question == Register(1)
 
 
-def test_an_unknown_id_is_said_once_and_tried_again() -> None:
+UNKNOWN = Refused(Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "1 hasn't been registered")
+
+
+def test_a_forgotten_broker_applies_for_its_id_again_and_comes_back() -> None:
+    """cleanBrokerMetadata forgets a dead broker, which is none. (#4857)"""
+    stage = Stage(identity=ME)
+    stage.meet()
+    stage.answer(UNKNOWN)
+    stage.pass_ms(500)
+    assert stage.only(Ask).question == NextId()
+    stage.answer(FreeId(4, "10.0.1.1:10911;9"))
+    assert stage.only(Ask).question == ApplyId(Application(ME, "10.0.1.1:10911;9"))
+    assert not stage.all(Keep), "who it is has not changed"
+    stage.answer(Granted())
+    assert stage.only(Ask).question == Register(1)
+    stage.answer(view(2, 5))
+    assert stage.only(Become).view == view(2, 5)
+
+
+def test_a_forgotten_group_is_not_begun_anew_with_an_old_log() -> None:
+    """Its epochs would begin at 1, and this log's are newer: said once, and looked at again and again."""
     stage = Stage(identity=ME)
     stage.meet()
     said: list[str] = []
-    for _ in range(5):
-        stage.answer(Refused(Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "1 hasn't been registered"))
+    for _ in range(10):
+        stage.answer(UNKNOWN)
+        stage.pass_ms(2000)
+        assert stage.only(Ask).question == NextId()
+        stage.answer(FreeId(1, "10.0.1.1:10911;9"))
         said += [one.text for one in stage.all(Said)]
         stage.pass_ms(2000)
         assert stage.only(Ask).question == Register(1)
     assert len(said) == 1
+    assert "do not know group g" in said[0]
+    stage.answer(view(2, 5))
+    assert stage.only(Become)
+
+
+def test_an_id_that_is_another_brokers_by_now_is_not_taken() -> None:
+    stage = Stage(identity=ME)
+    stage.meet()
+    stage.answer(UNKNOWN)
+    stage.pass_ms(500)
+    stage.answer(FreeId(4, "10.0.1.1:10911;9"))
+    stage.answer(Refused(Code.CONTROLLER_BROKER_ID_INVALID, "taken"))
+    assert "taken" in stage.only(Said).text
+    assert not stage.all(Drop)
+    stage.pass_ms(2000)
+    assert stage.only(Ask).question == Register(1)
 
 
 def test_a_failed_election_is_asked_for_again() -> None:

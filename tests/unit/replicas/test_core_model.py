@@ -78,6 +78,8 @@ class Model:
                 self.next_id = max(self.next_id, wanted + 1)
                 return Granted()
             case Register(broker_id=broker_id):
+                if broker_id not in self.codes:
+                    return Refused(Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "unknown")
                 if broker_id == self.master:
                     self.set_epoch += 1
                 return self.view()
@@ -166,6 +168,7 @@ class World:
         acts += [self.search] * 2 if self.searching else []
         acts += [self.take] * 2 if self.becoming else []
         acts += [self.propose] if self.core.role is not None and self.core.role.leads else []
+        acts += [self.forget] if self.model.codes and self.random.random() < 0.02 else []
         acts += [self.elect_another, self.tell] if self.model.epoch and self.random.random() < 0.2 else []
         self.random.choice(acts)()
 
@@ -217,6 +220,12 @@ class World:
 
     def elect_another(self) -> None:
         self.model.elect(self.random.choice((1, 2)))
+
+    def forget(self) -> None:
+        """cleanBrokerMetadata."""
+        self.model.codes.pop(1, None)
+        if self.model.master == 1:
+            self.model.master = None
 
     def tell(self) -> None:
         self.feed(Told(self.model.view()))
