@@ -1,5 +1,5 @@
-"""Kill -9 and SIGSTOP of any process of a replica group while producers send, and the account of what the
-group owes afterwards.
+"""Kill -9, SIGSTOP and orderly ends of any process of a replica group while producers send, and the account of
+what the group owes afterwards.
 
 Producers try every broker, also those that are not master, so that two masters at a time would be seen. A
 send without an answer is indeterminate: it may be stored once, or not at all.
@@ -202,14 +202,17 @@ class ReplicaRounds:
         names = []
         for kind in kinds:
             victim = self._victim(kind)
-            how = self.random.choice(("kill", "stop"))
+            how = self.random.choice(("kill", "kill", "stop", "stop", "end"))
             names.append(f"{how} {victim.name}")
-            if how == "kill":
-                victim.process.kill()
-                undo.append(victim.start)
-            else:
+            if how == "stop":
                 victim.process.signal(signal.SIGSTOP)
                 undo.append(partial(victim.process.signal, signal.SIGCONT))
+                continue
+            if how == "kill":
+                victim.process.kill()
+            else:
+                assert victim.process.stop() == 0, f"{victim.name} did not end in order"
+            undo.append(victim.start)
         time.sleep(self.random.uniform(0.1, 3.5))
         for one in undo:
             one()
