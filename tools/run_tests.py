@@ -63,8 +63,9 @@ TEST = [
     pytest("interop: clients and tools", *interop(replicas=False)),
     pytest("simulation: seeded faults", "tests/simulation"),
     pytest("unit tests", "tests/unit"),
+    pytest("spark: audits", "tests/spark"),
 ]
-SOAK = [soak(folder) for folder in ("unit", "simulation", "integration", "interop")]
+SOAK = [soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop")]
 
 
 class Run:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochmq_spark import drill, files, layout, tables
-from epochmq_spark.audits import history
-from epochmq_spark.audits.history import Extent, History, Span
-from epochmq_spark.findings import finding
+from epochmq_spark import drill, group, layout, tables
+from epochmq_spark.findings import KINDS, finding
+from epochmq_spark.group import Known
 from epochmq_spark.sources import register
 
 if TYPE_CHECKING:
@@ -21,15 +19,15 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Progress = Callable[[str], None]
+Look = Callable[[Row], list[Row]]
 
 
 @dataclass
 class Result:
-    """What an audit found. `findings` is small or large; `extents` has a row for each replica."""
+    """What an audit found: a table of findings, small or large, and what the driver knows of the groups."""
 
     findings: DataFrame
-    extents: list[tuple[str, Extent]]
-    histories: dict[str, list[History]]
+    known: Known
     tables: dict[str, DataFrame] = field(default_factory=dict)
 
 
@@ -41,8 +39,8 @@ def run(
     progress: Progress = lambda text: None,
     partition_bytes: int | None = None,
 ) -> Result:
-    """Audits groups of replicas. Raises what Spark raises when it cannot run; what is wrong with files is
-    among the findings."""
+    """Audits groups of replicas. What is wrong with files is among the findings. Raises ValueError for
+    metadata that are none, and what Spark raises when it cannot run."""
     register(spark)
     options = {"replicas": layout.encode(replicas)}
     if partition_bytes:
@@ -52,112 +50,56 @@ def run(
         return spark.read.format(name).options(**options).load()
 
     progress("looking at the directories")
-    found = list(_faults(replicas))
-    progress("reading logs")
+    known = group.look(replicas)
+    progress("reading logs, queues and indexes")
     summary = load("epochmq.summary").persist()
-    histories = _histories(replicas, load("epochmq.epochs"), summary)
-    extents: list[tuple[str, Extent]] = []
-    for group, members in histories.items():
-        others_have = any(one.has_file for one in members)
-        for one in members:
-            found += history.extent(group, one)
-            found += history.own_epochs(group, one, others_have=others_have)
-        extents += [(group, extent) for extent in history.extents(members)]
-    progress("comparing the replicas' logs")
-    differing = _compare_blocks(spark, replicas, extents, summary).persist()
-    torn = defaultdict(set)
-    for row in (
-        differing.where("kind = 'log.tail-not-common'").select("group", "replica").distinct().collect()
-    ):
-        torn[row["group"]].add(row["replica"])
-    for group, members in histories.items():
-        found += history.between(group, members, frozenset(torn[group]))
-    bad = _bad_records(summary)
-    small = spark.createDataFrame(pa.Table.from_pylist(found, schema=tables.FINDINGS))
-    findings = small.unionByName(differing).unionByName(bad)
-    return Result(findings, extents, histories, {"summary": summary})
-
-
-def _faults(replicas: Sequence[layout.Replica]) -> Iterator[Row]:
-    for replica in replicas:
-        for fault in layout.contents(replica.place).faults:
-            yield finding(replica.group, replica.name, fault.kind, file=fault.place, detail=fault.detail)
-
-
-def _histories(
-    replicas: Sequence[layout.Replica], epochs: DataFrame, summary: DataFrame
-) -> dict[str, list[History]]:
-    """What grows with the number of elections and of segments, on the driver: epochs and runs of records."""
-    made: dict[tuple[str, str], History] = {}
-    for replica in replicas:
-        there = layout.contents(replica.place)
-        if not there.log:
-            continue
-        made[replica.group, replica.name] = History(
-            replica.name,
-            there.log[0].start,
-            [],
-            has_file=there.has_epochs,
-            confirmed=_confirmed(replica.place),
-        )
     spans = summary.where("kind = 'span'").select("group", "replica", "at", "end", "low", "high", "detail")
-    for group, name, *span in spans.collect():
-        if (one := made.get((group, name))) is not None:
-            one.spans.append(Span(*span))
-    files_of: dict[tuple[str, str], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for row in epochs.orderBy("group", "replica", "file", "line").collect():
-        files_of[row["group"], row["replica"]][row["file"]].append(row)
-    for key, by_file in files_of.items():
-        if key in made:
-            _take_epochs(made[key], by_file)
-    groups: dict[str, list[History]] = defaultdict(list)
-    for (group, _), one in made.items():
-        groups[group].append(one)
-    return dict(groups)
+    epochs = load("epochmq.epochs")
+    group.take(
+        known,
+        (row.asDict() for row in spans.collect()),
+        (row.asDict() for row in epochs.collect()),
+    )
+    progress("comparing the replicas' logs")
+    logs = _compare_blocks(spark, known, summary).persist()
+    torn: dict[str, set[str]] = defaultdict(set)
+    for row in logs.where("kind = 'log.tail-not-common'").select("group", "replica").distinct().collect():
+        torn[row["group"]].add(row["replica"])
+    small = known.findings + group.between(known, torn, metadata)
+    progress("comparing queues and indexes with the logs")
+    findings = spark.createDataFrame(pa.Table.from_pylist(small, schema=tables.FINDINGS))
+    for more in (
+        logs,
+        _rows_as_findings(summary),
+        _compare_queues(known, summary),
+        _compare_keys(known, summary),
+        _compare_offsets(load("epochmq.offsets"), summary),
+        _repeated(spark, known),
+    ):
+        findings = findings.unionByName(more)
+    return Result(findings, known, {"summary": summary, "epochs": epochs})
 
 
-def _take_epochs(one: History, by_file: dict[str, list[Any]]) -> None:
-    main, backup = by_file.get(layout.EPOCH_FILE, []), by_file.get(f"{layout.EPOCH_FILE}.bak", [])
-    fault = main[0]["fault"] if main else "not there"
-    one.file_fault = fault
-    one.backup_used = bool(fault and backup and not backup[0]["fault"])
-    rows = backup if one.backup_used else main
-    one.entries = [(row["epoch"], row["start_offset"]) for row in rows if row["epoch"] is not None]
-
-
-def _confirmed(place: str) -> int:
-    """What the checkpoint says is confirmed (StoreCheckpoint: a long at 32), 0 when it says nothing."""
-    try:
-        data = files.read(files.join(place, "checkpoint"))
-    except OSError:
-        return 0
-    return int(struct.unpack_from(">q", data, 32)[0]) if len(data) >= 40 else 0
-
-
-def _reaches(
-    replicas: Sequence[layout.Replica], extents: Iterable[tuple[str, Extent]]
-) -> dict[str, list[drill.Reach]]:
-    known = {(replica.group, replica.name): replica for replica in replicas}
-    found: dict[str, list[drill.Reach]] = defaultdict(list)
-    for group, one in extents:
-        replica = known[group, one.replica]
-        found[group].append(drill.Reach(replica, one.start, one.end, one.common, one.leading))
-    return dict(found)
-
-
-def _compare_blocks(
-    spark: SparkSession,
-    replicas: Sequence[layout.Replica],
-    extents: Sequence[tuple[str, Extent]],
-    summary: DataFrame,
-) -> DataFrame:
-    """Blocks whose sums differ between the replicas that should have them, and then their records."""
-    from pyspark.sql import functions as f
+def _looked(frame: DataFrame, look: Look) -> DataFrame:
+    """The findings of a closer look at each row."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drill.forget()
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield pa.RecordBatch.from_pylist(look(row), schema=tables.FINDINGS)
+
+    return frame.mapInArrow(each, from_arrow_schema(tables.FINDINGS))
+
+
+def _compare_blocks(spark: SparkSession, known: Known, summary: DataFrame) -> DataFrame:
+    """Blocks whose sums differ between the replicas that should have them, and then their records."""
+    from pyspark.sql import functions as f
+
+    rows = [(key[0], key[1], one.start, one.end, one.common) for key, one in known.extents.items()]
     reach = spark.createDataFrame(
-        [(group, one.replica, one.start, one.end, one.common) for group, one in extents],
-        "group string, replica string, log_start long, log_end long, common long",
+        rows, "group string, replica string, log_start long, log_end long, common long"
     )
     size = drill.BLOCK_BYTES
     sums = (
@@ -165,77 +107,192 @@ def _compare_blocks(
         .groupBy("group", "replica", "at")
         .agg(f.sum("count").alias("bytes"), f.bit_xor("digest").alias("digest"))
     )
-    members = f.broadcast(reach)
-    blocks = sums.select("group", "at").distinct()
-    expected = blocks.join(members, "group").where(
-        (f.col("log_start") < (f.col("at") + 1) * size) & (f.col("log_end") > f.col("at") * size)
+    expected = (
+        sums.select("group", "at")
+        .distinct()
+        .join(f.broadcast(reach), "group")
+        .where((f.col("log_start") < (f.col("at") + 1) * size) & (f.col("log_end") > f.col("at") * size))
     )
+    version = f.struct(f.coalesce("bytes", f.lit(0)), f.coalesce("digest", f.lit(0)))
     suspects = (
         expected.join(sums, ["group", "replica", "at"], "left")
         .groupBy("group", "at")
         .agg(
-            f.count_distinct(f.struct(f.coalesce("bytes", f.lit(0)), f.coalesce("digest", f.lit(0)))).alias(
-                "versions"
-            ),
+            f.count_distinct(version).alias("versions"),
             f.min(f.col("common") - f.least("log_end", (f.col("at") + 1) * size)).alias("owned"),
         )
         .where("versions > 1 or owned < 0")
         .select("group", "at")
     )
-    reaches = _reaches(replicas, extents)
-
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                rows = drill.block(row["group"], row["at"], reaches[row["group"]])
-                yield pa.RecordBatch.from_pylist(rows, schema=tables.FINDINGS)
-
-    return suspects.mapInArrow(look, from_arrow_schema(tables.FINDINGS))
+    reaches = {name: known.reaches(name) for name in known.histories}
+    return _looked(suspects, lambda row: drill.block(row["group"], row["at"], reaches[row["group"]]))
 
 
-def _bad_records(summary: DataFrame) -> DataFrame:
-    """Records whose body does not fit its checksum."""
+def _rows_as_findings(summary: DataFrame) -> DataFrame:
+    """Rows of the summary that are findings as they stand: bodies that do not fit their checksum, index
+    entries that cannot be reached, files that cannot be read."""
     from pyspark.sql import functions as f
-
-    bad = summary.where("kind = 'bad'")
-    given = {
-        "group": f.col("group"),
-        "replica": f.col("replica"),
-        "kind": f.lit("record.checksum"),
-        "severity": f.lit("error"),
-        "start_offset": f.col("at"),
-        "end_offset": f.col("end"),
-        "topic": f.col("topic"),
-        "queue_id": f.col("queue_id"),
-        "queue_offset": f.col("low"),
-        "message_id": f.col("detail"),
-        "store_timestamp": f.col("high"),
-    }
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(tables.FINDINGS)
-    return bad.select(
-        *[given.get(column.name, f.lit(None)).cast(column.dataType).alias(column.name) for column in schema]
+
+    def of(kind: str, name: str, **given: str) -> DataFrame:
+        columns = {column.name: f.lit(None).cast(column.dataType) for column in schema}
+        columns |= {column: f.col(source) for column, source in given.items()}
+        columns |= {"group": f.col("group"), "replica": f.col("replica")}
+        columns |= {"kind": f.lit(name), "severity": f.lit(KINDS[name][0].value)}
+        chosen = [columns[column.name].alias(column.name) for column in schema]
+        return summary.where(f.col("kind") == kind).select(*chosen)
+
+    bad = of(
+        "bad",
+        "record.checksum",
+        start_offset="at",
+        end_offset="end",
+        topic="topic",
+        queue_id="queue_id",
+        queue_offset="low",
+        message_id="detail",
+        store_timestamp="high",
+    )
+    chains = of("chain", "index.broken-chain", start_offset="end", file="detail")
+    return bad.unionByName(chains).unionByName(of("file", "file.unreadable", detail="detail"))
+
+
+def _compare_queues(known: Known, summary: DataFrame) -> DataFrame:
+    """Buckets of queue offsets whose sums differ between log and queue, and then message by message."""
+    from pyspark.sql import functions as f
+
+    keys = ["group", "replica", "topic", "queue_id"]
+    both = summary.where("kind in ('queue', 'unit')")
+
+    def only(kind: str, column: str) -> Any:
+        return f.when(f.col("kind") == kind, f.col(column))
+
+    ends = both.groupBy(*keys).agg(
+        (f.coalesce(f.max(only("unit", "high")), f.lit(-1)) + 1).alias("queue_end")
+    )
+    suspects = (
+        both.groupBy(*keys, "at")
+        .agg(
+            f.coalesce(f.bit_xor(only("queue", "digest")), f.lit(0)).alias("ours"),
+            f.coalesce(f.bit_xor(only("unit", "digest")), f.lit(0)).alias("theirs"),
+            f.coalesce(f.sum(only("queue", "count")), f.lit(0)).alias("messages"),
+            f.coalesce(f.sum(only("unit", "count")), f.lit(0)).alias("units"),
+            f.collect_list(f.when(f.col("kind") == "queue", f.struct("first", "end"))).alias("places"),
+        )
+        .where("ours != theirs or messages != units")
+        .join(ends, keys)
+        .select(*keys, "at", "places", "queue_end")
+    )
+    facts = known.facts()
+    with_queues = {key for key, there in known.contents.items() if there.has_queues}
+
+    def look(row: Row) -> list[Row]:
+        key = row["group"], row["replica"]
+        if key not in facts or key not in with_queues:
+            return []
+        places = [(place["first"], place["end"]) for place in row["places"]]
+        wanted = drill.QueueRange(row["topic"], row["queue_id"], row["at"], places, row["queue_end"])
+        return drill.queue(facts[key], wanted)
+
+    return _looked(suspects, look)
+
+
+def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
+    """Blocks whose sums of keys differ between log and index, and then key by key."""
+    from pyspark.sql import functions as f
+
+    covered = (
+        summary.where("kind = 'index'")
+        .groupBy("group", "replica")
+        .agg(f.min("at").alias("low"), f.max("end").alias("high"))
+    )
+
+    def only(kind: str, column: str) -> Any:
+        return f.coalesce(f.bit_xor(f.when(f.col("kind") == kind, f.col(column))), f.lit(0))
+
+    def number(kind: str) -> Any:
+        return f.coalesce(f.sum(f.when(f.col("kind") == kind, f.col("count"))), f.lit(0))
+
+    size = drill.BLOCK_BYTES
+    suspects = (
+        summary.where("kind in ('keys', 'entry')")
+        .groupBy("group", "replica", "at")
+        .agg(
+            only("keys", "digest").alias("ours"),
+            only("entry", "digest").alias("theirs"),
+            number("keys").alias("expected"),
+            number("entry").alias("there"),
+        )
+        .where("ours != theirs or expected != there")
+        .join(f.broadcast(covered), ["group", "replica"])
+        .where((f.col("at") * size <= f.col("high")) & ((f.col("at") + 1) * size > f.col("low")))
+        .select("group", "replica", "at", "low", "high")
+    )
+    facts = known.facts()
+
+    def look(row: Row) -> list[Row]:
+        one = facts.get((row["group"], row["replica"]))
+        return drill.keys(one, row["at"], (row["low"], row["high"])) if one else []
+
+    return _looked(suspects, look)
+
+
+def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
+    """Consumer groups beyond the end that any replica of the group gives their queue."""
+    from pyspark.sql import functions as f
+
+    ends = (
+        summary.where("kind in ('queue', 'unit')")
+        .groupBy("group", "topic", "queue_id")
+        .agg((f.max("high") + 1).alias("queue_end"))
+    )
+    ahead = (
+        offsets.join(ends, ["group", "topic", "queue_id"], "left")
+        .where("fault is not null or offset > queue_end")
+        .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
+    )
+    return _looked(ahead, offset_finding)
+
+
+def offset_finding(row: Row) -> list[Row]:
+    """The finding of an offset that is beyond its queue's end, or of a file that cannot be read."""
+    if row["fault"]:
+        return [finding(row["group"], row["replica"], "state.unreadable", detail=row["fault"])]
+    said = f"group {row['consumer_group']} is at {row['offset']}, the queue ends at {row['queue_end']}"
+    where = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
+    return [finding(row["group"], row["replica"], "consumer-offset.ahead", **where, detail=said)]
+
+
+def _repeated(spark: SparkSession, known: Known) -> DataFrame:
+    """Messages that were stored again after a switch."""
+    frame = spark.createDataFrame(
+        group.switches(known), "group string, replica string, epoch long, start long"
+    )
+    facts = known.facts()
+    return _looked(
+        frame, lambda row: drill.repeated(facts[row["group"], row["replica"]], row["epoch"], row["start"])
     )
 
 
-def replica_rows(replicas: Sequence[layout.Replica], result: Result) -> list[Row]:
+def replica_rows(result: Result) -> list[Row]:
     """What the summary says of each replica; its extent is null when its log was not read."""
-    extents = {(group, one.replica): one for group, one in result.extents}
-    entries = {(group, one.name): one.entries for group, many in result.histories.items() for one in many}
+    known = result.known
+    entries = {(name, one.name): one.entries for name, many in known.histories.items() for one in many}
     rows = []
-    for replica in replicas:
-        one = extents.get((replica.group, replica.name))
+    for key, replica in known.replicas.items():
+        one = known.extents.get(key)
         rows.append(
             {
                 "group": replica.group,
                 "replica": replica.name,
                 "place": replica.place,
-                "logStart": one and one.start,
-                "logEnd": one and one.end,
-                "commonEnd": one and one.common,
+                "logStart": one.start if one else None,
+                "logEnd": one.end if one else None,
+                "commonEnd": one.common if one else None,
                 "leading": bool(one and one.leading),
-                "epochs": [list(entry) for entry in entries.get((replica.group, replica.name), [])],
+                "epochs": [list(entry) for entry in entries.get(key, [])],
             }
         )
     return rows

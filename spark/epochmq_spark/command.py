@@ -90,7 +90,7 @@ def run(
     shown = [row.asDict() for row in ranked.collect()]
     summary = verdict.summary(
         counts,
-        audit.replica_rows(replicas, result),
+        audit.replica_rows(result),
         shown,
         startedAt=int(started * 1000),
         seconds=round(time.time() - started, 1),

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from epochmq_spark import layout
+from epochmq_spark import files, layout
 from epochmq_spark.audits.blocks import Copy, Extent, compare
+from epochmq_spark.audits.duplicates import Sent
+from epochmq_spark.audits.duplicates import find as find_duplicates
+from epochmq_spark.audits.keys import Keyed
+from epochmq_spark.audits.keys import compare as compare_keys
+from epochmq_spark.audits.queues import Limits, Message, Unit
+from epochmq_spark.audits.queues import compare as compare_queue
 from epochmq_spark.decode import walk as w
-from epochmq_spark.decode.summary import BLOCK_BITS
+from epochmq_spark.decode.queue_units import UNIT_BYTES, IndexEntries, units
+from epochmq_spark.decode.summary import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, text_of
 from epochmq_spark.sources.base import Piece
+from epochmq_spark.sources.index import read_index
 from epochmq_spark.sources.log_pass import Chunk, chunks
 
 BLOCK_BYTES = 1 << BLOCK_BITS
+SWITCH_BYTES = 8 * 1024 * 1024  # how much of the log is looked at on either side of a switch
 
 
 @dataclass(frozen=True)
@@ -29,13 +38,19 @@ class Reach:
 
 
 @lru_cache(maxsize=4096)
-def _segments(place: str) -> tuple[layout.DataFile, ...]:
-    return tuple(layout.contents(place).log)
+def _contents(place: str) -> layout.Contents:
+    return layout.contents(place)
+
+
+def forget() -> None:
+    """Forgets what directories hold: another audit may find them changed."""
+    _contents.cache_clear()
+    _index.cache_clear()
 
 
 def log_range(replica: layout.Replica, start: int, end: int) -> Iterator[Chunk]:
     """The records that start in [start, end). Raises OSError."""
-    for file in _segments(replica.place):
+    for file in _contents(replica.place).log:
         begin, stop = max(start - file.start, 0), min(end - file.start, file.size)
         if begin < stop:
             yield from chunks(
@@ -70,4 +85,165 @@ def block(group: str, number: int, reaches: Sequence[Reach]) -> list[dict[str, A
     return compare(group, seen, extents)
 
 
-Reaches = Mapping[str, Sequence[Reach]]
+@dataclass(frozen=True)
+class QueueRange:
+    """A bucket of queue offsets of one replica that wants a closer look, and where its messages are."""
+
+    topic: str
+    queue_id: int
+    bucket: int
+    places: Sequence[tuple[int, int]]  # first and last physical offset of parts of it
+    queue_end: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the closer look must know of a replica."""
+
+    reach: Reach
+    dispatched: int  # messages that end here or before are in their queues
+    holes: tuple[tuple[int, int], ...]
+
+
+def _text(chunk: Chunk, row: Any, at: int) -> str | None:
+    return text_of(chunk.data, int(row[at]), int(row[at + 1])) if row[at + 1] else None
+
+
+def _rows(facts: Facts, start: int, end: int) -> Iterator[tuple[Chunk, Any]]:
+    """Messages of the replica's log that start in a range."""
+    reach = facts.reach
+    for chunk in log_range(reach.replica, max(start, reach.start), min(end, reach.end)):
+        for row in chunk.rows:
+            if row[w.MAGIC] != w.BLANK:
+                yield chunk, row
+
+
+def queue(facts: Facts, wanted: QueueRange) -> list[dict[str, Any]]:
+    """Findings of one bucket of a consume queue."""
+    name = wanted.topic.encode()
+    low, high = wanted.bucket << BUCKET_BITS, (wanted.bucket + 1) << BUCKET_BITS
+    found: dict[int, Message] = {}
+    for first, last in wanted.places:
+        for chunk, row in _rows(facts, first, last + 1):
+            flags = row[w.SYS_FLAG]
+            right = row[w.QUEUE_ID] == wanted.queue_id and low <= row[w.QUEUE_OFFSET] < high
+            if not right or flags & 0x4 or flags & 0x80:
+                continue
+            if bytes(chunk.data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) != name:
+                continue
+            at = chunk.base + int(row[w.POSITION])
+            found[at] = Message(
+                int(row[w.QUEUE_OFFSET]),
+                at,
+                int(row[w.SIZE]),
+                int(row[w.TAGS_CODE]),
+                _text(chunk, row, w.UNIQ_AT),
+                _text(chunk, row, w.KEYS_AT),
+                int(row[w.STORE_TIME]),
+            )
+    units = _units(facts.reach.replica, wanted, low, high)
+    elsewhere = {
+        unit.physical: said
+        for unit in units.values()
+        if unit.physical not in found and (said := _what_is_at(facts, unit.physical))
+    }
+    limits = Limits(
+        facts.reach.start,
+        facts.reach.end,
+        facts.dispatched,
+        wanted.queue_end,
+        facts.holes,
+        compare_tags=name != SCHEDULE_TOPIC,
+    )
+    who = facts.reach.replica.group, facts.reach.replica.name, wanted.topic, wanted.queue_id
+    return compare_queue(who, list(found.values()), units, limits, elsewhere)
+
+
+def _units(replica: layout.Replica, wanted: QueueRange, low: int, high: int) -> dict[int, Unit]:
+    there = next(
+        (
+            one
+            for one in _contents(replica.place).queues
+            if one.topic == wanted.topic and one.queue_id == wanted.queue_id
+        ),
+        None,
+    )
+    found: dict[int, Unit] = {}
+    for file in there.files if there else ():
+        begin = max(low * UNIT_BYTES - file.start, 0)
+        end = min(high * UNIT_BYTES - file.start, file.size)
+        if begin < end:
+            part = units(files.window(file.place, begin, end), (file.start + begin) // UNIT_BYTES)
+            for offset, physical, size, tags in zip(
+                part.offsets.tolist(),
+                part.physical.tolist(),
+                part.sizes.tolist(),
+                part.tags.tolist(),
+                strict=True,
+            ):
+                found[offset] = Unit(physical, size, tags)
+    return found
+
+
+def _what_is_at(facts: Facts, physical: int) -> str | None:
+    """The message at a place of the log, in words; None when none starts there."""
+    for chunk, row in _rows(facts, physical, physical + 1):
+        if chunk.base + row[w.POSITION] == physical:
+            topic = text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE]))
+            return f"message {row[w.QUEUE_OFFSET]} of {topic}/{row[w.QUEUE_ID]} is there"
+    return None
+
+
+@lru_cache(maxsize=4)
+def _index(place: str, size: int) -> IndexEntries:
+    return read_index(place, size)
+
+
+def keys(facts: Facts, number: int, covered: tuple[int, int]) -> list[dict[str, Any]]:
+    """Findings of the index's entries that lead into one block."""
+    start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
+    messages = []
+    for chunk, row in _rows(facts, start, end):
+        if row[w.SYS_FLAG] & 0xC == 0xC or not (row[w.UNIQ_SIZE] or row[w.KEYS_SIZE]):
+            continue
+        messages.append(
+            Keyed(
+                chunk.base + int(row[w.POSITION]),
+                int(row[w.SIZE]),
+                text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
+                int(row[w.QUEUE_ID]),
+                int(row[w.QUEUE_OFFSET]),
+                _text(chunk, row, w.UNIQ_AT),
+                _text(chunk, row, w.KEYS_AT),
+                int(row[w.STORE_TIME]),
+            )
+        )
+    entries: list[tuple[int, int]] = []
+    for file in _contents(facts.reach.replica.place).index:
+        try:
+            table = _index(file.place, file.size)
+        except OSError:
+            continue
+        inside = (table.physical >= max(start, facts.reach.start)) & (table.physical < end)
+        entries += zip(table.hashes[inside].tolist(), table.physical[inside].tolist(), strict=True)
+    return compare_keys(facts.reach.replica.group, facts.reach.replica.name, messages, entries, covered)
+
+
+def repeated(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
+    """Messages stored again behind the start of an epoch."""
+    sent = []
+    for chunk, row in _rows(facts, start - SWITCH_BYTES, start + SWITCH_BYTES):
+        if row[w.UNIQ_SIZE]:
+            sent.append(
+                Sent(
+                    chunk.base + int(row[w.POSITION]),
+                    int(row[w.SIZE]),
+                    text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
+                    int(row[w.QUEUE_ID]),
+                    int(row[w.QUEUE_OFFSET]),
+                    _text(chunk, row, w.UNIQ_AT) or "",
+                    int(row[w.BODY_SIZE]),
+                    int(row[w.STORE_TIME]),
+                )
+            )
+    return find_duplicates(facts.reach.replica.group, facts.reach.replica.name, epoch, start, sent)

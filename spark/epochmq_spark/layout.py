@@ -58,6 +58,7 @@ class Contents:
     queues: list[Queue] = field(default_factory=list)
     index: list[DataFile] = field(default_factory=list)
     has_epochs: bool = False
+    has_queues: bool = False
     aborted: bool = False
     faults: list[Fault] = field(default_factory=list)
 
@@ -96,7 +97,8 @@ def contents(place: str) -> Contents:
         return found
     found.log = _numbered(files.join(place, "commitlog"), log, found, _OFFSET_NAME)
     _check_segments(files.join(place, "commitlog"), found)
-    if "consumequeue" in here:
+    found.has_queues = "consumequeue" in here
+    if found.has_queues:
         _queues(files.join(place, "consumequeue"), found)
     if "index" in here:
         index = _list(files.join(place, "index"), found)
@@ -131,10 +133,7 @@ def _check_segments(folder: str, found: Contents) -> None:
     if not found.log:
         found.faults.append(Fault("directory.empty", folder, "no segment in it"))
         return
-    steps = {after.start - before.start for before, after in zip(found.log, found.log[1:], strict=False)}
-    size = max((file.size for file in found.log), default=0)
-    if steps:
-        size = max(size, min(steps))
+    size = max(file.size for file in found.log)
     for file in found.log:
         if file.size < size:
             said = f"{file.size} bytes, expected {size} like the others: copied in part, or cut"

@@ -67,6 +67,17 @@ INDEX: Final = pa.schema(
     ]
 )
 
+OFFSETS: Final = pa.schema(
+    [
+        *_REPLICA,
+        ("consumer_group", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("offset", pa.int64()),
+        ("fault", pa.string()),
+    ]
+)
+
 SUMMARY: Final = pa.schema(
     [
         *_REPLICA,
@@ -79,6 +90,7 @@ SUMMARY: Final = pa.schema(
         ("digest", pa.int64()),
         ("low", pa.int64()),
         ("high", pa.int64()),
+        ("first", pa.int64()),
         ("detail", pa.string()),
     ]
 )

@@ -42,16 +42,20 @@ class History:
     backup_used: bool = False
     has_file: bool = True
     confirmed: int = 0  # what the checkpoint says is confirmed, 0: nothing
+    stopped: bool = True  # the broker ended in an orderly way
+    holes: list[tuple[int, int]] = field(default_factory=list)  # set by `extent`
     start: int = 0  # extent of the log, set by `extent`
     end: int = 0
 
     def written(self) -> list[Entry]:
-        """The entries, in order, of epochs in which a byte was written."""
-        ends = [start for _, start in self.entries[1:]] + [OFFSET_MAX]
+        """The epochs in which a byte was written, by their start. A file whose entries are in another order
+        has the same epochs."""
+        ordered = sorted(self.entries, key=lambda entry: entry[1])
+        ends = [start for _, start in ordered[1:]] + [OFFSET_MAX]
         return [
             (epoch, start)
-            for (epoch, start), stop in zip(self.entries, ends, strict=True)
-            if start < min(stop, self.end)
+            for (epoch, start), stop in zip(ordered, ends, strict=False)
+            if max(start, self.start) < min(stop, self.end)
         ]
 
 
@@ -76,7 +80,10 @@ def extent(group: str, history: History) -> list[Row]:
     last_time = 0
     stop = "zeros"
     for span in sorted(history.spans, key=lambda span: (span.start, span.end)):
-        if span.start != at and span.end > span.start:
+        if span.end == span.start:
+            stop = span.stop if span.start == at else stop
+            continue
+        if span.start != at:
             if 0 < span.first_time < last_time:
                 found.append(
                     finding(group, history.name, "log.remains", start_offset=span.start, end_offset=span.end)
@@ -89,11 +96,11 @@ def extent(group: str, history: History) -> list[Row]:
                 "offset": "a record that says it is elsewhere",
                 "size": "sizes that do not add up",
             }.get(stop, "no record follows")
+            history.holes.append((at, span.start))
             found.append(
                 finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=said)
             )
-        if span.end >= at:
-            stop = span.stop
+        stop = span.stop
         at = max(at, span.end)
         last_time = span.last_time or last_time
     history.end = at
@@ -165,6 +172,18 @@ def common_end(local: History, leading: History) -> int:
         leading_end = theirs[place + 1][1] if place + 1 < len(theirs) else leading.end
         return min(own_end, leading_end)
     return min(local.end, leading.end, max(local.start, leading.start))
+
+
+def beyond(group: str, histories: Sequence[History]) -> list[Row]:
+    """Replicas without a message whose log starts behind the end of all others: its segments are gone."""
+    end = max((one.end for one in histories if one.end > one.start), default=None)
+    return [
+        finding(
+            group, one.name, "log.missing-segment", start_offset=one.start, detail=f"other logs end at {end}"
+        )
+        for one in histories
+        if end is not None and one.start == one.end and one.start > end
+    ]
 
 
 def extents(histories: Sequence[History]) -> list[Extent]:

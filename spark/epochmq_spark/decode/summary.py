@@ -8,10 +8,12 @@ Kinds of rows, and what their numbers are (`tables.SUMMARY`):
 - bad: `at`, `end` of a record whose body does not fit its CRC, `low` its queue offset, `high` its store time
 - block: `at` the number of the block, `end` that of its last record, `count` bytes of the records that begin
   in it, `digest` of them all, `low`, `high` their store times
-- queue: `at` the number of a bucket of queue offsets, `end` the highest physical offset in it, `count` of its
-  messages, `digest` of their units, `low`, `high` their queue offsets; `unit` is the same by the queue itself
+- queue: `at` the number of a bucket of queue offsets, `first`, `end` the physical offsets in it, `count` of
+  its messages, `digest` of their units, `low`, `high` their queue offsets; `unit`: the same by the queue
 - keys: `at` the number of the block, `count` of its index entries, `digest` of their (hash, offset); `entry`
   is the same, by the index
+- index: `at`, `end` the first and last physical offset that an index file says it covers
+- chain: `at` an entry of it that a search does not find, `end` the physical offset it leads to
 - file: `at`, `end` of a file that cannot be read, `detail` why
 
 Digests of one kind and place are joined by exclusive or: equal sets have equal ones. The rows of a block or
@@ -26,9 +28,11 @@ import pyarrow as pa
 
 from epochmq_spark import tables
 from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.queue_units import IndexEntries, Units
 
 BLOCK_BITS: Final = 20
 BUCKET_BITS: Final = 12
+BROKEN_MAX: Final = 100  # entries of one index file that are listed
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _INT: Final = np.int64
 
@@ -57,6 +61,7 @@ class SummaryRows:
         *,
         topic: list[str | None] | None = None,
         queue_id: Array | None = None,
+        first: Array | None = None,
         detail: list[str | None] | None = None,
     ) -> None:
         """Adds rows of one kind; arrays of one length."""
@@ -73,6 +78,7 @@ class SummaryRows:
         self._columns["kind"].extend([kind] * size)
         self._columns["topic"].extend(topic or [None] * size)
         self._columns["queue_id"].extend([None] * size if queue_id is None else np.asarray(queue_id).tolist())
+        self._columns["first"].extend([None] * size if first is None else np.asarray(first).tolist())
         self._columns["detail"].extend(detail or [None] * size)
 
     def batch(self) -> pa.RecordBatch:
@@ -174,6 +180,7 @@ def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> N
         np.maximum.reduceat(numbers[order], starts),
         topic=[name.decode("utf-8", "replace") for name in names],
         queue_id=queues[heads],
+        first=np.minimum.reduceat(offsets[order], starts),
     )
 
 
@@ -188,7 +195,49 @@ def _add_keys(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
     add_pairs(out, hashes[:found], positions[:found])
 
 
-def add_pairs(out: SummaryRows, hashes: Array, positions: Array) -> None:
+def add_units(out: SummaryRows, topic: str, queue_id: int, units: Units, log_start: int) -> None:
+    """Adds unit rows for the units of a queue that lead to what the log still has."""
+    live = np.flatnonzero(units.physical >= log_start)
+    if not len(live):
+        return
+    numbers, physical = units.offsets[live], units.physical[live]
+    tags = units.tags[live]
+    if topic.encode() == SCHEDULE_TOPIC:
+        tags = np.zeros_like(tags)
+    sums = np.empty(len(live), _INT)
+    w.unit_sums(numbers, physical, units.sizes[live], tags, sums)
+    buckets = numbers >> BUCKET_BITS
+    starts = runs(buckets)
+    out.add(
+        "unit",
+        buckets[starts],
+        np.maximum.reduceat(physical, starts),
+        np.diff(np.append(starts, len(live))),
+        np.bitwise_xor.reduceat(sums, starts),
+        np.minimum.reduceat(numbers, starts),
+        np.maximum.reduceat(numbers, starts),
+        topic=[topic] * len(starts),
+        queue_id=np.full(len(starts), queue_id),
+        first=np.minimum.reduceat(physical, starts),
+    )
+
+
+def add_index(out: SummaryRows, entries: IndexEntries, log_start: int, name: str) -> None:
+    """Adds entry rows, one row of what the file covers, and one for each entry that cannot be reached."""
+    live = np.flatnonzero(entries.physical >= log_start)
+    add_pairs(out, entries.hashes[live], entries.physical[live], "entry")
+    zero: Any = [0]
+    if len(entries.numbers):
+        out.add("index", [entries.begin_physical], [entries.end_physical], *(zero,) * 4, detail=[name])
+    broken = entries.broken[:BROKEN_MAX]
+    if len(broken):
+        nothing = np.zeros(len(broken), _INT)
+        places = entries.physical[broken - 1]
+        said: list[str | None] = [name] * len(broken)
+        out.add("chain", broken, places, nothing, nothing, nothing, nothing, detail=said)
+
+
+def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "keys") -> None:
     """Adds keys rows for index entries."""
     if not len(hashes):
         return
@@ -201,7 +250,7 @@ def add_pairs(out: SummaryRows, hashes: Array, positions: Array) -> None:
     w.pair_sums(hashes, positions, sums)
     nothing = np.zeros(len(starts), _INT)
     out.add(
-        "keys",
+        kind,
         blocks[starts],
         np.maximum.reduceat(positions, starts),
         np.diff(np.append(starts, len(hashes))),

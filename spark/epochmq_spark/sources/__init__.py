@@ -11,8 +11,18 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Makes the sources known to a session."""
     from epochmq_spark.sources.commitlog import CommitLogSource
+    from epochmq_spark.sources.consumequeue import ConsumeQueueSource
     from epochmq_spark.sources.epochs import EpochsSource
+    from epochmq_spark.sources.index import IndexSource
+    from epochmq_spark.sources.offsets import OffsetsSource
     from epochmq_spark.sources.summary import SummarySource
 
-    for source in (EpochsSource, CommitLogSource, SummarySource):
+    for source in (
+        EpochsSource,
+        CommitLogSource,
+        ConsumeQueueSource,
+        IndexSource,
+        OffsetsSource,
+        SummarySource,
+    ):
         spark.dataSource.register(source)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -34,6 +34,12 @@ class Piece:
     end: int
     topic: str = ""
     queue_id: int = 0
+    kind: str = "log"
+    log_start: int = 0  # of the replica's log
+
+    def of(self, kind: str, log_start: int) -> Piece:
+        """The same, of a queue or an index."""
+        return replace(self, kind=kind, log_start=log_start)
 
 
 @dataclass
@@ -75,9 +81,12 @@ class PiecesReader(DataSourceReader):
         if self._partition_bytes < 1:
             raise ValueError(f"option partitionBytes: {self._partition_bytes}, expected at least 1")
 
+    splits = True
+    """Whether a file may be read in ranges."""
+
     @abstractmethod
     def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
-        """Whole files to read."""
+        """Files to read, or ranges of them."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Files are cut into ranges of `partitionBytes`, and small ones put together."""
@@ -87,7 +96,7 @@ class PiecesReader(DataSourceReader):
         weight = 0
         for replica in self._replicas:
             for piece in self.pieces_of(replica):
-                for part in split(piece, limit):
+                for part in split(piece, limit) if self.splits else (piece,):
                     cost = part.end - part.begin + OPEN_COST_BYTES
                     if waiting and weight + cost > limit + OPEN_COST_BYTES:
                         packed.append(Pieces(tuple(waiting)))
@@ -110,7 +119,5 @@ class PiecesReader(DataSourceReader):
 
 def split(piece: Piece, limit: int) -> Iterator[Piece]:
     """A range cut into such of at most `limit` bytes."""
-    from dataclasses import replace
-
     for begin in range(piece.begin, piece.end, limit):
         yield replace(piece, begin=begin, end=min(begin + limit, piece.end))

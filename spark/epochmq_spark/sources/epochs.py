@@ -40,7 +40,7 @@ class EpochsReader(PiecesReader):
         file = piece.place.rsplit("/", 1)[-1]
         try:
             text = files.read(piece.place).decode("utf-8", "replace")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             entries: list[tuple[int, int]] = []

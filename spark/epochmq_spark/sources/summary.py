@@ -9,9 +9,13 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import layout, tables
-from epochmq_spark.decode.summary import SummaryRows, add_records, add_spans
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark.decode.summary import SummaryRows, add_index, add_records, add_spans, add_units
+from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, split
+from epochmq_spark.sources.consumequeue import queue_pieces, read_units
+from epochmq_spark.sources.index import read_index
 from epochmq_spark.sources.log_pass import chunks
+
+LOG, QUEUE, INDEX = "log", "queue", "index"
 
 
 class SummarySource(ReplicasSource):
@@ -30,20 +34,36 @@ class SummarySource(ReplicasSource):
 
 
 class SummaryReader(PiecesReader):
-    """Walks the logs."""
+    """Ranges of logs, whole queue and index files."""
+
+    splits = False
 
     def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
-        """Segments."""
-        for file in layout.contents(replica.place).log:
-            yield Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+        """All files of a replica, logs in ranges."""
+        there = layout.contents(replica.place)
+        start = there.log[0].start if there.log else 0
+        for file in there.log:
+            whole = Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+            yield from split(whole, self._partition_bytes)
+        for piece in queue_pieces(replica, there):
+            yield piece.of(QUEUE, start)
+        for file in there.index:
+            whole = Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+            yield whole.of(INDEX, start)
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Sums of a range."""
         out = SummaryRows(piece.group, piece.replica)
         try:
-            for chunk in chunks(piece):
-                add_records(out, chunk.data, chunk.rows, chunk.base)
-                add_spans(out, chunk.spans, chunk.base)
+            if piece.kind == QUEUE:
+                add_units(out, piece.topic, piece.queue_id, read_units(piece), piece.log_start)
+            elif piece.kind == INDEX:
+                name = piece.place.rsplit("/", 1)[-1]
+                add_index(out, read_index(piece.place, piece.size), piece.log_start, name)
+            else:
+                for chunk in chunks(piece):
+                    add_records(out, chunk.data, chunk.rows, chunk.base)
+                    add_spans(out, chunk.spans, chunk.base)
         except OSError as error:
             _unreadable(out, piece, error)
         if len(out):

@@ -1,0 +1,76 @@
+# pure: keys of messages against index entries
+"""The keys of a block's messages against the index's entries that lead into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epochmq_protocol.javahash import key_hash
+from epochmq_spark.findings import finding
+
+Row = dict[str, Any]
+LISTED_MAX = 200
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A message that has keys, and may be in the index."""
+
+    physical: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    uniq_key: str | None
+    keys: str | None
+    store_time: int
+
+    def names(self) -> list[str]:
+        """The keys under which the index has it."""
+        return ([self.uniq_key] if self.uniq_key else []) + [
+            key for key in (self.keys or "").split(" ") if key
+        ]
+
+
+def compare(
+    group: str,
+    replica: str,
+    messages: Sequence[Keyed],
+    entries: Iterable[tuple[int, int]],
+    covered: tuple[int, int],
+) -> list[Row]:
+    """Findings of a block. `entries` are (hash, physical offset); `covered` is what the index files say they
+    hold, first and last offset: what lies outside is not expected there."""
+    there = set(entries)
+    expected: set[tuple[int, int]] = set()
+    found: list[Row] = []
+    for one in messages:
+        for name in one.names():
+            pair = key_hash(one.topic, name), one.physical
+            expected.add(pair)
+            if pair not in there and covered[0] <= one.physical <= covered[1]:
+                found.append(
+                    finding(
+                        group,
+                        replica,
+                        "index.missing-entry",
+                        start_offset=one.physical,
+                        end_offset=one.physical + one.size,
+                        topic=one.topic,
+                        queue_id=one.queue_id,
+                        queue_offset=one.queue_offset,
+                        key=name,
+                        message_id=one.uniq_key,
+                        store_timestamp=one.store_time,
+                    )
+                )
+    found += [
+        finding(group, replica, "index.wrong-entry", start_offset=physical, detail=f"hash {hashed}")
+        for hashed, physical in sorted(there - expected, key=lambda pair: pair[1])
+    ]
+    if len(found) > LISTED_MAX:
+        said = f"{len(found) - LISTED_MAX} of the index"
+        found = [*found[:LISTED_MAX], finding(group, replica, "more", detail=said)]
+    return found

@@ -1,0 +1,189 @@
+"""Damage to a log's bytes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.spark.harm import (
+    Done,
+    done,
+    flip,
+    inner,
+    kind,
+    named,
+    poke,
+    records,
+    rewrite,
+    segments,
+    write_epochs,
+    written,
+)
+
+
+@kind
+def bit_in_body(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 88 + rng.randrange(len(record.message.body)), rng)
+    return done(replica, "record.checksum", **named(record))
+
+
+@kind
+def bit_in_checksum(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 8 + rng.randrange(4), rng)
+    return done(replica, "record.checksum", **named(record))
+
+
+@kind
+def bit_in_size(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + rng.randrange(4), rng)
+    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+
+
+@kind
+def bit_in_magic(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    poke(record.path, record.at + 4, bytes([0xDB]))
+    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+
+
+@kind
+def bit_in_physical_offset(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 28 + rng.randrange(8), rng)
+    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+
+
+@kind
+def bit_in_body_length(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 84 + rng.randrange(4), rng)
+    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+
+
+@kind
+def bit_in_store_time(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 62, rng)
+    return done(replica, "log.diverged", **named(record))
+
+
+@kind
+def bit_in_flag(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    flip(record.path, record.at + 16 + rng.randrange(4), rng)
+    return done(replica, "log.diverged", start_offset=record.offset)
+
+
+@kind
+def record_of_another_body(group: list[Path], rng: random.Random) -> Done:
+    """Sound in itself, but not what the others have."""
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    one = record.message
+    one.body = rng.randbytes(len(one.body) - 1) + bytes([one.body[-1] ^ 1])
+    rewrite(record, one)
+    return done(replica, "log.diverged", **named(record))
+
+
+@kind
+def epoch_written_twice(group: list[Path], rng: random.Random) -> Done:
+    """All of an epoch's messages are others: two masters wrote in it."""
+    replica = rng.choice(group)
+    entries = written(replica)
+    at = rng.randrange(len(entries))
+    start = entries[at][1]
+    end = entries[at + 1][1] if at + 1 < len(entries) else 1 << 62
+    chosen = [record for record in records(replica) if start <= record.offset < end]
+    for record in chosen:
+        one = record.message
+        one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
+        rewrite(record, one)
+    return done(replica, "log.diverged", allowed=("more",), start_offset=chosen[0].offset)
+
+
+@kind
+def hole(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    record = inner(replica, rng)
+    poke(record.path, record.at, bytes(record.size))
+    return done(replica, "log.hole", "message.missing", start_offset=record.offset)
+
+
+@kind
+def hole_of_many(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    every = records(replica)
+    first = rng.randrange(len(every) - 6)
+    chosen = [one for one in every[first : first + 5] if one.path == every[first].path]
+    poke(chosen[0].path, chosen[0].at, bytes(sum(one.size for one in chosen)))
+    return done(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
+
+
+@kind
+def lost_end(group: list[Path], rng: random.Random) -> Done:
+    """The last messages are zero: what the checkpoint confirms is not there."""
+    replica = rng.choice(group)
+    every = records(replica)
+    count = rng.randrange(1, 5)
+    for record in every[-count:]:
+        poke(record.path, record.at, bytes(record.size))
+    allowed = ("queue.no-record", "epoch.beyond-log")
+    return done(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=every[-count].offset)
+
+
+@kind
+def short_file(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    path = segments(replica)[-1]
+    with path.open("r+b") as file:
+        file.truncate(rng.randrange(path.stat().st_size))
+    allowed = (
+        "log.cut-below-confirmed", "queue.no-record", "epoch.beyond-log", "log.broken-record",
+        "message.missing",
+    )  # fmt: skip
+    return done(replica, "file.short", allowed=allowed, file=str(path))
+
+
+@kind
+def missing_segment(group: list[Path], rng: random.Random) -> Done:
+    replica = rng.choice(group)
+    used = sorted({record.path for record in records(replica)})
+    path = used[1] if len(used) > 2 else used[-1]
+    inside = path != segments(replica)[-1]
+    path.unlink()
+    allowed = (
+        "log.hole", "log.broken-record", "message.missing", "log.cut-below-confirmed", "epoch.beyond-log",
+        "queue.no-record", "epoch.missing", "more",
+    )  # fmt: skip
+    return done(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
+
+
+@kind
+def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> Done:
+    """A replica keeps what it wrote alone, in an epoch that ended earlier for all others."""
+    replica = rng.choice(group)
+    every = records(replica)
+    last = every[-1]
+    entries = written(replica)
+    start = rng.choice([one for one in every if one.offset > entries[-1][1]][-10:])
+    for other in group:
+        known = written(other)
+        if other is not replica:
+            write_epochs(other, [*known, (known[-1][0] + 1, start.offset)])
+    for record in every[every.index(start) :]:
+        one = record.message
+        one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
+        rewrite(record, one)
+    assert last.offset >= start.offset
+    return done(replica, "log.tail-not-common", start_offset=start.offset)

@@ -1,0 +1,40 @@
+"""Many groups side by side, so that one Spark job audits them all."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from epochmq_spark import layout
+from tests.spark import corpus, damage
+from tests.spark.damage import Done
+
+
+def replicas(name: str, paths: Sequence[Path]) -> list[layout.Replica]:
+    """A group's directories under a name."""
+    return [layout.Replica(name, path.name, str(path)) for path in paths]
+
+
+def copied(source: Sequence[Path], root: Path, name: str) -> list[Path]:
+    """A copy of a group, which takes itself for one of this name."""
+    target = root / name
+    shutil.copytree(source[0].parent, target)
+    for path in target.glob("*/brokerIdentity"):
+        path.write_text(path.read_text().replace(f"#{corpus.NAME}#", f"#{name}#"))
+    return sorted(target.iterdir())
+
+
+def damaged(source: Sequence[Path], root: Path, kind: str, seed: object) -> tuple[str, list[Path], Done]:
+    """A copy with one damage: its name, its directories, and what must be found."""
+    name = f"{kind}-{seed}"
+    paths = copied(source, root, name)
+    done = damage.KINDS[kind](paths, random.Random(name))
+    return name, paths, done
+
+
+def metadata(injected: dict[str, Done]) -> list[dict[str, Any]]:
+    """The controllers' views of all groups that have one."""
+    return [one.metadata | {"brokerName": name} for name, one in injected.items() if one.metadata]

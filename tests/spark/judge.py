@@ -1,0 +1,29 @@
+"""Whether findings are exactly what a damage calls for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.spark.damage import Done
+
+
+def faults(done: Done, found: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong with the findings, nothing when all is right. Notes do not count."""
+    serious = [row for row in found if row["severity"] != "note"]
+    wrong = []
+    kinds = {row["kind"] for row in serious}
+    if missing := done.expected - kinds:
+        wrong.append(f"not found: {sorted(missing)}")
+    if extra := kinds - done.expected - done.allowed:
+        wrong.append(f"found too: {sorted(extra)}")
+    others = {row["replica"] for row in serious} - {done.replica}
+    if others and done.replica != "*":
+        wrong.append(f"at {sorted(others)}, expected {done.replica}")
+    if done.where and not any(
+        row["kind"] in done.expected and all(row[name] == value for name, value in done.where.items())
+        for row in serious
+    ):
+        places = [{name: row[name] for name in ("kind", *done.where)} for row in serious][:5]
+        wrong.append(f"expected at {done.where}, found {places}")
+    return wrong

@@ -1,0 +1,124 @@
+"""Audits over groups of ours with real histories: nothing is found in healthy ones, and each kind of damage
+is found, at its replica and place, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from epochmq_spark import audit, command, layout
+from tests.spark import corpus, damage, groups, judge
+from tests.spark.damage import Done
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+
+
+def findings(spark: SparkSession, all_replicas: list[layout.Replica], metadata: Any, **options: Any) -> dict[
+    str, list[dict[str, Any]]
+]:  # fmt: skip
+    """Findings by group."""
+    result = audit.run(spark, all_replicas, metadata=metadata, **options)
+    by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in result.findings.collect():
+        by_group[row["group"]].append(row.asDict())
+    return by_group
+
+
+def judged(spark: SparkSession, root: Path, seeds: range, **options: Any) -> dict[str, list[str]]:
+    """Every kind of damage once for each seed, and as many healthy groups, in one audit: what is wrong."""
+    sources = [corpus.healthy(root / "sources" / f"healthy-{seed}", seed) for seed in seeds]
+    everything: list[layout.Replica] = []
+    injected: dict[str, Done] = {}
+    healthy = []
+    for seed, source in zip(seeds, sources, strict=True):
+        name = f"healthy-{seed}"
+        healthy.append(name)
+        everything += groups.replicas(name, groups.copied(source, root / "groups", name))
+        for kind in damage.KINDS:
+            name, paths, done = groups.damaged(source, root / "groups", kind, seed)
+            injected[name] = done
+            everything += groups.replicas(name, paths)
+    found = findings(spark, everything, groups.metadata(injected), **options)
+    wrong = {name: judge.faults(done, found[name]) for name, done in injected.items()}
+    for name in healthy:
+        wrong[name] = [f"found {row}" for row in found[name]]
+    return {name: faults for name, faults in wrong.items() if faults}
+
+
+def test_each_kind_of_damage_is_found_and_healthy_groups_have_no_findings(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    assert judged(spark, tmp_path, range(900, 901)) == {}
+
+
+def test_ranges_that_start_inside_records_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    source = corpus.healthy(tmp_path / "healthy", 17)
+    injected = {}
+    everything = groups.replicas("healthy", groups.copied(source, tmp_path / "groups", "healthy"))
+    for kind in ("bit_in_body", "bit_in_size", "hole", "record_of_another_body", "unit_missing"):
+        name, paths, injected[kind] = groups.damaged(source, tmp_path / "groups", kind, 17)
+        everything += groups.replicas(name, paths)
+    found = findings(spark, everything, None, partition_bytes=30_001)
+    assert found["healthy"] == []
+    assert {kind: judge.faults(done, found[f"{kind}-17"]) for kind, done in injected.items()} == {
+        kind: [] for kind in injected
+    }
+
+
+def test_the_command_leaves_a_summary_a_table_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
+    source = corpus.healthy(tmp_path / "healthy", 3)
+    name, paths, done = groups.damaged(source, tmp_path / "groups", "bit_in_body", 3)
+    outcome = command.run(command.replicas_of([str(path) for path in paths]), tmp_path / "out")
+    assert outcome.exit_code == 4
+    summary = json.loads((tmp_path / "out" / command.SUMMARY).read_text())
+    assert summary["verdict"] == "damaged"
+    assert summary["findingCounts"] == {"record.checksum": 1}
+    assert [one["group"] for one in summary["replicas"]] == [name] * 3
+    assert summary["findings"][0]["replica"] == done.replica
+    assert spark.read.parquet(str(tmp_path / "out" / command.FINDINGS)).count() == 1
+    page = (tmp_path / "out" / command.REPORT).read_text()
+    assert "<svg" in page
+    assert "record.checksum" in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    healthy = command.run(command.replicas_of([str(path) for path in source]), tmp_path / "healthy-out")
+    assert (healthy.exit_code, healthy.summary["findingCounts"]) == (0, {})
+
+
+def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) -> None:
+    from epochmq_spark.sources import register
+
+    register(spark)
+    source = corpus.healthy(tmp_path / "healthy", 5)
+    log = spark.read.format("epochmq.commitlog").load(str(source[0]))
+    own = damage.records(source[0])
+    messages = log.where("kind = 'message'")
+    assert messages.count() == len(own)
+    middle = own[len(own) // 2]
+    row = messages.where(f"physical_offset = {middle.offset}").collect()[0]
+    assert (row["topic"], row["queue_offset"], row["size"]) == (
+        middle.message.topic,
+        middle.message.queue_offset,
+        middle.size,
+    )
+    units = spark.read.format("epochmq.consumequeue").load(str(source[0]))
+    assert units.count() == len(own)
+    joined = units.join(messages, ["topic", "queue_id", "queue_offset", "physical_offset"])
+    assert joined.count() == len(own)
+    entries = spark.read.format("epochmq.epochs").load(str(source[0])).where("file = 'epochFileCheckpoint'")
+    assert [(one["epoch"], one["start_offset"]) for one in entries.orderBy("line").collect()] == [
+        (one.epoch, one.start_offset) for one in damage.epochs(source[0])
+    ]
+    assert spark.read.format("epochmq.index").load(str(source[0])).count() >= len(own)
+
+
+@pytest.mark.soak
+def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_path: Path) -> None:
+    for seed in range(0, 200, 4):
+        assert judged(spark, tmp_path / str(seed), range(seed, seed + 4)) == {}

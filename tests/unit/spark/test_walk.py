@@ -1,0 +1,147 @@
+"""Reading a log: every record, once, whatever range it is read by, and past what is no record."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from epochmq_protocol import javahash, message  # noqa: E402
+from epochmq_spark.decode import digest  # noqa: E402
+from epochmq_spark.decode import walk as w  # noqa: E402
+
+BASE = 1 << 33
+
+
+def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[message.MessageExt]]:
+    """A segment of random messages; IPv6 hosts, long topics, odd properties among them."""
+    rng = random.Random(seed)
+    data, made = bytearray(), []
+    for number in range(count):
+        properties = {"UNIQ_KEY": f"K{number}", "KEYS": "a b", "TAGS": rng.choice(["t", "Ünïcode", "𝄞"])}
+        kept = {name: value for name, value in properties.items() if rng.random() < 0.7}
+        one = message.MessageExt(
+            rng.choice(["orders", "x" * 140, "tøpic"]),
+            rng.randbytes(rng.choice([0, 1, 15, 16, 17, 31, 33, 200, 1000])),
+            message.format_properties(kept),
+            queue_id=rng.randrange(4),
+            queue_offset=number,
+            physical_offset=BASE + len(data),
+            sys_flag=rng.choice([0, 4, 8, 12]),
+            store_timestamp=1_700_000_000_000 + number,
+            born_host=rng.choice([bytes(8), bytes(20)]),
+            store_host=rng.choice([bytes(8), bytes(20)]),
+        )
+        data += message.encode_record(one)
+        made.append(one)
+    if blank:
+        data += (500).to_bytes(4, "big") + w.BLANK.to_bytes(4, "big") + bytes(492)
+    return bytes(data), made
+
+
+def walked(data: bytes, begin: int = 0, stop: int | None = None, room: int = 1000) -> tuple[Any, Any]:
+    """Rows and spans of a range, in as many calls as it takes."""
+    array = np.frombuffer(data, np.uint8)
+    stop = len(data) if stop is None else stop
+    state = np.zeros(4, np.int64)
+    state[w.NEXT] = w.RESYNC if begin else 0
+    rows, spans = [], []
+    at = -1
+    while at < stop:
+        table = np.zeros((room, w.COLUMNS), np.int64)
+        runs = np.zeros((3, w.SPAN_COLUMNS), np.int64)
+        w.walk(array, begin, stop, BASE, len(data), table, runs, state)
+        at = int(state[w.NEXT])
+        rows.append(table[: state[w.RECORDS]])
+        spans.append(runs[: state[w.SPANS]])
+    return np.concatenate(rows), np.concatenate(spans)
+
+
+def test_the_sums_are_the_published_ones() -> None:
+    data = np.frombuffer(random.Random(1).randbytes(300), np.uint8)
+    for size in [*range(70), 255, 300]:
+        assert digest.crc32(data, 0, size) == zlib.crc32(data[:size].tobytes())
+        assert digest.crc32(data, 300 - size, 300) == zlib.crc32(data[300 - size :].tobytes())
+
+    def xxh64(text: bytes, seed: int = 0) -> int:
+        return int(digest.xxh64(np.frombuffer(text, np.uint8), 0, len(text), np.uint64(seed)))
+
+    assert xxh64(b"") == 0xEF46DB3751D8E999
+    assert xxh64(b"a") == 0xD24EC4F1A98C6E5B
+    assert xxh64(b"abc") == 0x44BC2CF5AD770999
+    assert xxh64(b"Nobody inspects the spammish repetition") == 0xFBCEA83C8A378BF1
+    assert xxh64(b"xxhash", 20141025) == 0xB559B98D844E0635
+
+
+@pytest.mark.parametrize("room", [1, 7, 1000])
+def test_columns_are_what_the_protocol_decodes(room: int) -> None:
+    data, made = segment(1, 60)
+    rows, spans = walked(data, room=room)
+    assert len(rows) == 61
+    assert rows[-1][w.MAGIC] == w.BLANK
+    for row, one in zip(rows, made, strict=False):
+        properties = message.parse_properties(one.properties)
+        assert row[w.POSITION] + BASE == one.physical_offset
+        assert (row[w.QUEUE_ID], row[w.QUEUE_OFFSET]) == (one.queue_id, one.queue_offset)
+        assert (row[w.STORE_TIME], row[w.CRC_OK]) == (one.store_timestamp, 1)
+        assert data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]].decode() == one.topic
+        assert row[w.TAGS_CODE] == javahash.tags_code(properties.get("TAGS"))
+        keys = data[row[w.KEYS_AT] : row[w.KEYS_AT] + row[w.KEYS_SIZE]].decode()
+        assert keys == properties.get("KEYS", "")
+    assert spans[0][w.SPAN_START] == 0
+    assert spans[-1][w.SPAN_END] == len(data)
+    assert sum(spans[:, w.SPAN_RECORDS]) == 60
+
+
+def test_ranges_hold_every_record_once() -> None:
+    data, _ = segment(2, 80)
+    whole, _ = walked(data)
+    rng = random.Random(3)
+    for _ in range(30):
+        cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.randrange(1, 12)))})
+        parts = [walked(data, low, high)[0] for low, high in itertools.pairwise(cuts)]
+        assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_reading_goes_on_behind_bytes_that_are_no_record() -> None:
+    data, made = segment(4, 40)
+    starts = [one.physical_offset - BASE for one in made] + [len(data) - 500]
+    rng = random.Random(5)
+    for _ in range(200):
+        number = rng.randrange(40)
+        broken = bytearray(data)
+        at = starts[number] + rng.choice([0, 1, 2, 3, 4, 5, 6, 7, *range(28, 36)])
+        broken[at] ^= 1 << rng.randrange(8)
+        rows, spans = walked(bytes(broken))
+        assert [row[w.POSITION] for row in rows] == [at for at in starts if at != starts[number]]
+        gaps = [one for one in spans if one[w.SPAN_STOP] in (w.BAD_MAGIC, w.BAD_OFFSET, w.BAD_SIZE)]
+        assert [one[w.SPAN_END] for one in gaps] == [starts[number]]
+
+
+def test_random_bytes_are_read_without_a_record() -> None:
+    for seed in range(50):
+        rows, _ = walked(random.Random(seed).randbytes(5000), seed % 3)
+        assert len(rows) == 0
+
+
+def test_keys_hash_as_in_java() -> None:
+    data, made = segment(6, 50)
+    rows, _ = walked(data)
+    hashes, places = np.zeros(1000, np.int64), np.zeros(1000, np.int64)
+    array = np.frombuffer(data, np.uint8)
+    count = w.key_hashes(array, rows, len(rows), BASE, hashes, places)
+    expected = []
+    for one in made:
+        properties = message.parse_properties(one.properties)
+        if one.sys_flag & 0xC == 0xC:
+            continue
+        names = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
+        names += [key for key in properties.get("KEYS", "").split(" ") if key]
+        expected += [(javahash.key_hash(one.topic, name), one.physical_offset) for name in names]
+    assert list(zip(hashes[:count].tolist(), places[:count].tolist(), strict=True)) == expected
