@@ -1,5 +1,5 @@
-"""Kill -9, SIGSTOP and orderly ends of any process of a replica group while producers send, and the account of
-what the group owes afterwards.
+"""Kill -9, SIGSTOP and orderly ends of any process of a replica group while producers send, and the account
+of what the group owes afterwards.
 
 Producers try every broker, also those that are not master, so that two masters at a time would be seen. A
 send without an answer is indeterminate: it may be stored once, or not at all.
