@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from epochmq_broker.replicas.types import (
     Alter,
     ApplyId,
@@ -24,7 +26,13 @@ from epochmq_broker.replicas.types import (
     Register,
     Reply,
 )
-from epochmq_protocol.bodies import ElectMasterResponseBody, SyncStateSet, from_json, to_json
+from epochmq_protocol.bodies import (
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    SyncStateSet,
+    from_json,
+    to_json,
+)
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
@@ -90,6 +98,21 @@ class Controllers:
             grants=term is not None,
             term=int(term) if term is not None and term.isdecimal() else None,
         )
+
+    async def obstacle(self, leader: str, broker_id: int) -> str | None:
+        """Why the leading controller would not elect this replica, None when it would."""
+        command = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([self._name]))
+        try:
+            answer = await self._client.call(leader, command, ASK_TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                return answer.remark or f"code {answer.code}"
+            info = from_json(BrokerReplicasInfo, answer.body).replicas_info_table.get(self._name)
+        except EpochMQError as error:
+            return str(error)
+        found = [one for one in info.in_sync_replicas if one.broker_id == broker_id] if info else []
+        if not found:
+            return "it is not in their SyncStateSet"
+        return None if found[0].alive else "its heartbeats do not reach them"
 
     async def ask(self, address: str, question: Question) -> Reply:
         """One question; raises nothing."""

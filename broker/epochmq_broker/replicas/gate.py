@@ -11,6 +11,7 @@ A relayed message's born host is this broker's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import time
 from collections.abc import Awaitable, Mapping
@@ -115,6 +116,13 @@ class Gate:
         self._master = master
         self._until_s = time.monotonic() + RELAY_S
         self._changed.set()
+
+    async def settled(self, timeout_s: float) -> None:
+        """Waits until nothing is held any more, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.phase is Phase.HELD:
+                    await self._changed.wait()
 
     def moved(self, master: str | None) -> None:
         """The master is another one, or not known (None); matters to what is relayed only."""

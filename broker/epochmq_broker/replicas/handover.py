@@ -1,12 +1,12 @@
 """A planned switch: the master gives its mastership to a replica, and no send fails.
 
-1. the replica is in the SyncStateSet, connected, and lacks little;
+1. the replica is in the SyncStateSet, connected, lacks little, and the controllers would elect it;
 2. it copies the tables: topics, groups, offsets;
 3. sends are held (`gate`), those under way end as ever, until the replica has the log to its last byte. When
    that takes too long, or the replica is gone, sends go on here and nothing has happened;
 4. the controllers are asked to elect this replica, and told in the same request that this broker is fenced:
    nobody need wait for its lease to run out. From here on there is no way back: if the election fails, the
-   controllers elect whom they can;
+   controllers elect whom they can, and sends are held for that one;
 5. what was held is passed on to the new master, and what comes later too.
 
 RocketMQ's electMaster does only the fourth step, at once: senders that wait are cut off, and the next master
@@ -23,7 +23,7 @@ from typing import Final
 
 from epochmq_broker.ha.service import HAService, Role
 from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.replicas.gate import Gate, Phase
+from epochmq_broker.replicas.gate import PATIENCE_S, Gate, Phase
 from epochmq_broker.replicas.types import MasterView, Refused, Reply
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
@@ -67,15 +67,18 @@ class Handover:
         gate: Gate,
         client: RemotingClient,
         *,
+        obstacle: Callable[[int], Awaitable[str | None]],
         elect: Callable[[int], Awaitable[Reply]],
         given_up: Callable[[], None],
     ) -> None:
-        """`elect` ends this broker's writing under its epoch and asks the leading controller to elect a
-        replica; `given_up` is called when that has failed."""
+        """`obstacle` says why the controllers would not elect a replica now, None when they would; `elect`
+        ends this broker's writing under its epoch and asks the leading controller to elect a replica;
+        `given_up` is called when that has failed."""
         self._store = store
         self._ha = ha
         self._gate = gate
         self._client = client
+        self._obstacle = obstacle
         self._elect = elect
         self._given_up = given_up
         self._running = False
@@ -95,7 +98,9 @@ class Handover:
 
     async def _switch(self, broker_id: int, address: str, timeout_ms: int) -> Switched:
         loop = asyncio.get_running_loop()
-        await self._until_near(self._sync_with(broker_id), broker_id, timeout_ms)
+        deadline_s = loop.time() + timeout_ms / 1000
+        await self._until_near(self._sync_with(broker_id), broker_id, deadline_s)
+        await self._until_electable(broker_id, deadline_s)
         await self._copy_tables(address, TABLES_MS)
         sync = self._sync_with(broker_id)
         began_s = loop.time()
@@ -109,6 +114,7 @@ class Handover:
             view = await self._elected(broker_id)
         except RequestError:
             self._given_up()
+            await self._gate.settled(PATIENCE_S)  # this broker gets another role, which opens it or relays
             raise
         self._gate.relay(view.address or address)
         await self._until_it_takes(view.address or address)
@@ -131,13 +137,20 @@ class Handover:
             raise _refused(f"broker {broker_id} is not in sync: the SyncStateSet is {members}")
         return sync
 
-    async def _until_near(self, sync: SyncState, broker_id: int, timeout_ms: int) -> None:
+    async def _until_near(self, sync: SyncState, broker_id: int, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_ms / 1000
         while (lack := self._lack(sync, broker_id)) > NEAR_BYTES:
             if loop.time() > deadline_s:
-                raise _refused(f"broker {broker_id} still lacks {lack} bytes after {timeout_ms} ms")
+                raise _refused(f"broker {broker_id} still lacks {lack} bytes")
             await asyncio.sleep(LOOK_S * 10)
+
+    async def _until_electable(self, broker_id: int, deadline_s: float) -> None:
+        """What a busy machine missed for a moment, such as a heartbeat, must not spoil an election later."""
+        loop = asyncio.get_running_loop()
+        while (obstacle := await self._obstacle(broker_id)) is not None:
+            if loop.time() > deadline_s:
+                raise _refused(f"the controllers would not elect broker {broker_id}: {obstacle}")
+            await asyncio.sleep(LOOK_S * 50)
 
     async def _until_complete(self, sync: SyncState, broker_id: int) -> None:
         """The replica has everything, and so, for a moment's patience, have the others."""

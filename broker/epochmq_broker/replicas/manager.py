@@ -103,7 +103,13 @@ class ReplicasManager:
         self.gate = Gate(parts.client, config.broker_addr)
         self._letting_in: asyncio.TimerHandle | None = None
         self.handover = Handover(
-            parts.store, parts.ha, self.gate, parts.client, elect=self._elect, given_up=self._say_fenced
+            parts.store,
+            parts.ha,
+            self.gate,
+            parts.client,
+            obstacle=self._obstacle,
+            elect=self._elect,
+            given_up=self._say_fenced,
         )
         parts.put.may_write = self.may_write
         parts.put.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
@@ -289,6 +295,11 @@ class ReplicasManager:
         self.beats.now()
 
     # A planned switch
+
+    async def _obstacle(self, broker_id: int) -> str | None:
+        """Why the controllers would not elect this replica now."""
+        leader = self.core.leader
+        return "none leads" if leader is None else await self._controllers.obstacle(leader, broker_id)
 
     async def _elect(self, broker_id: int) -> Reply:
         """Has another replica elected. Under leases this broker is fenced before it asks, in the same breath:

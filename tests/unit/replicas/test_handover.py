@@ -46,12 +46,14 @@ class Stage:
         self.reply: Reply = MasterView(2, NEXT, 7, frozenset({2}), 9)
         self.tables: int | Exception = 0
         self.takes: list[bool] = []
+        self.obstacles: list[str] = []
         self.gate = Gate(cast(Any, self), "10.0.0.1:10911")
         self.handover = Handover(
             cast(Any, self.store),
             cast(Any, self.ha),
             self.gate,
             cast(Any, self),
+            obstacle=self._obstacle,
             elect=self._elect,
             given_up=lambda: self.story.append("given up"),
         )
@@ -68,6 +70,9 @@ class Stage:
         if isinstance(self.tables, Exception):
             raise self.tables
         return response(command, self.tables)
+
+    async def _obstacle(self, broker_id: int) -> str | None:
+        return self.obstacles.pop(0) if self.obstacles else None
 
     async def _elect(self, broker_id: int) -> Reply:
         lack = self.store.max_phy_offset - self.sync.replicas[broker_id].ack_offset
@@ -150,7 +155,7 @@ async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None
 async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     stage.grow(NEAR_BYTES + 1)
-    assert await stage.refused(timeout_ms=20) == f"broker 2 still lacks {NEAR_BYTES + 1} bytes after 20 ms"
+    assert await stage.refused(timeout_ms=20) == f"broker 2 still lacks {NEAR_BYTES + 1} bytes"
     stage.acknowledge(2, lacking=5)
     monkeypatch.setattr(module, "HOLD_MS", 20)
     assert await stage.refused() == "broker 2 still lacked 5 bytes after 20 ms"
@@ -179,12 +184,36 @@ async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -
     ],
     ids=["refused", "lost", "another"],
 )
-async def test_an_election_that_fails_is_left_to_the_controllers(reply: Reply, why: str) -> None:
+async def test_an_election_that_fails_is_left_to_the_controllers_and_sends_wait_for_whom_they_elect(
+    reply: Reply, why: str
+) -> None:
     stage = Stage()
     stage.reply = reply
-    assert why in await stage.refused()
-    assert stage.story[-1] == "given up"
+    switch = asyncio.ensure_future(stage.refused())
+    await until(lambda: "given up" in stage.story)
+    assert stage.gate.phase is Phase.HELD
+    stage.gate.relay("10.0.0.3:10911")
+    assert why in await switch
+    assert stage.gate.phase is Phase.RELAYING
+
+
+async def test_an_election_that_fails_for_good_lets_sends_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.02)
+    stage = Stage()
+    stage.reply = Lost("no answer")
+    assert "no answer" in await stage.refused()
     assert stage.gate.phase is Phase.OPEN
+
+
+async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elect() -> None:
+    stage = Stage()
+    stage.obstacles = ["its heartbeats do not reach them"] * 2
+    assert (await stage.handover.to(2, NEXT, 1000)).master_id == 2
+    stage = Stage()
+    stage.obstacles = ["it is not in their SyncStateSet"] * 1000
+    why = "the controllers would not elect broker 2: it is not in their SyncStateSet"
+    assert await stage.refused(timeout_ms=100) == why
+    assert stage.story == []
 
 
 async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
