@@ -276,14 +276,28 @@ class LiveConfig:
 
     def update(self, changes: Mapping[str, str]) -> list[str]:
         """Applies RocketMQ keys; all or nothing. Returns warnings about unknown keys. Raises ConfigError."""
-        text = self.current.as_properties() | dict(changes)
-        loaded = from_properties(text)
+        present = self.current.as_properties()
+        loaded = from_properties(present | dict(changes))
+        self._refuse_roles(loaded.config)
         before, self.current = self.current, loaded.config
         self.without_effect |= loaded.without_effect
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)
         return list(loaded.warnings)
+
+    def _refuse_roles(self, wanted: BrokerConfig) -> None:
+        """Whether there are controllers is settled at the start, and roles are theirs."""
+        now = self.current
+        if wanted.enable_controller_mode != now.enable_controller_mode:
+            value = str(wanted.enable_controller_mode).lower()
+            raise ConfigError("enableControllerMode", value, "no change while the broker runs")
+        if not now.enable_controller_mode:
+            return
+        if wanted.broker_id != now.broker_id:
+            raise ConfigError("brokerId", str(wanted.broker_id), "no change: the controllers decide")
+        if wanted.broker_role != now.broker_role:
+            raise ConfigError("brokerRole", wanted.broker_role, "no change: the controllers decide")
 
     def take_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
         """What the controller has made of this broker; as in RocketMQ, these two keys say so."""

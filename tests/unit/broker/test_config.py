@@ -149,6 +149,27 @@ class TestLiveConfig:
             live.update({"brokerPermission": "4", "flushDiskType": "NEVER"})
         assert live.current is before
 
+    @pytest.mark.parametrize(
+        ("changes", "key"),
+        [
+            ({"brokerRole": "ASYNC_MASTER"}, "brokerRole"),
+            ({"brokerId": "7"}, "brokerId"),
+            ({"enableControllerMode": "false"}, "enableControllerMode"),
+        ],
+    )
+    def test_under_controllers_roles_are_not_an_administrators(
+        self, changes: dict[str, str], key: str
+    ) -> None:
+        settings = {"enableControllerMode": "true", "controllerAddr": "a:1"}
+        live = LiveConfig(from_properties(settings).config)
+        live.take_role(2, "SLAVE")
+        before = live.current
+        with pytest.raises(ConfigError) as caught:
+            live.update(changes)
+        assert (caught.value.key, live.current) == (key, before)
+        live.update({"controllerAddr": "a:1;b:1", "brokerId": "2"})
+        assert live.current.controllers == ("a:1", "b:1")
+
     def test_all_keys_are_shown_those_without_effect_included(self) -> None:
         loaded = from_properties({"brokerName": "b", "sendMessageThreadPoolNums": "4"})
         live = LiveConfig(loaded.config, loaded.without_effect)
