@@ -137,6 +137,7 @@ class Core:
         self._pause_ms = PAUSE_MIN_MS
         self._searching = False
         self._search_ms = now_ms
+        self._searched_ms = now_ms - SEARCH_PAUSE_MS
         self._look_ms = now_ms
         self._tokens = 0
         self._complaint = ""
@@ -182,7 +183,7 @@ class Core:
             case Proposed(members=members, set_epoch=set_epoch):
                 self._proposed(members, set_epoch)
             case Starved():
-                self._search_ms = min(self._search_ms, now_ms)
+                self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
         self._drive()
         effects, self._effects = self._effects, []
         return effects
@@ -209,6 +210,7 @@ class Core:
 
     def _searched(self, found: tuple[Met, ...]) -> None:
         self._searching = False
+        self._searched_ms = self.now_ms
         self._search_ms = self.now_ms + self.settings.discover_ms
         leaders = [one for one in found if one.leads]
         if leaders:
@@ -329,6 +331,8 @@ class Core:
         if wish is not None and wish.resync and not was_registered:
             self._resynced(wish, view)
         told = self._told
+        if told is not None and 0 < view.epoch < told.epoch:
+            self._complain(f"the controller speaks of epoch {view.epoch}, but {told.epoch} has begun")
         if was_registered and (told is None or told.master_id is None):
             self._wait(None)  # nobody can be elected now
 

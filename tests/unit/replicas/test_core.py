@@ -225,10 +225,23 @@ def test_without_any_controller_it_keeps_looking() -> None:
 def test_a_master_without_a_lease_looks_for_the_leader() -> None:
     stage = Stage()
     stage.lead()
-    stage.feed(Starved())
+    assert not stage.feed(Starved()), "one has just ended"
+    stage.pass_ms(200)
     assert stage.only(Search)
-    stage.feed(Starved())
-    assert not stage.effects, "one search at a time"
+    assert not stage.feed(Starved()), "one search at a time"
+
+
+def test_controllers_that_have_lost_their_memory_are_named() -> None:
+    """What they say is older than what this broker knows: it stays what it is, and says why."""
+    stage = Stage()
+    stage.lead(epoch=5)
+    said: list[str] = []
+    for _ in range(3):
+        stage.pass_ms(5100)
+        stage.answer(view(2, 1))
+        assert not stage.all(Become)
+        said += [one.text for one in stage.all(Said)]
+    assert said == ["the controller speaks of epoch 1, but 5 has begun"]
 
 
 # Roles ------------------------------------------------------------------------------------------------------
