@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -16,9 +18,11 @@ from epochmq.app import run
 from epochmq.exits import Exit, UsageError, guarded
 from epochmq.processes import run_process
 from epochmq.verbs.target import Target
-from epochmq.verbs.view import Row, command_typed, duration, next_steps, table
+from epochmq.verbs.view import Row, broker_groups_table, command_typed, duration, next_steps, table
 from epochmq_operator.local.readiness import Readiness
+from epochmq_operator.local.replica_groups import ReplicaGroup
 from epochmq_operator.local.state import PodPhase
+from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, ReplicaStatus
 from epochmq_operator.render import Component
 from epochmq_operator.resources import load
 from epochmq_protocol.codes import ResponseCode
@@ -223,6 +227,70 @@ def test_the_table_shows_a_brokers_own_figures_where_there_is_room() -> None:
 def test_the_table_says_why_a_pod_is_not_ready() -> None:
     assert "BackOff (exit status 2)" in drawn([row(PodPhase.BACK_OFF, "exit status 2")], 160)
     assert all(len(line) <= 80 for line in drawn([row(PodPhase.BACK_OFF, "why " * 50)], 80).splitlines())
+
+
+def replica(number: int, role: str | None, end: int | None, **fields: bool) -> ReplicaStatus:
+    flags = {"in_sync": True, "fenced": False, "drained": False} | fields
+    return ReplicaStatus(
+        pod=f"a-broker-{number}",
+        address=f"127.1.2.{number}:10911",
+        pid=1,
+        data_dir="/x",
+        ready=True,
+        phase=PodPhase.READY,
+        reason="",
+        restarts=0,
+        broker_id=number + 1,
+        role=role,
+        epoch=None if end is None else 4,
+        max_offset=end,
+        confirm_offset=end,
+        ha_address="x",
+        **flags,
+    )
+
+
+def test_every_replica_has_a_row_with_how_far_it_is_behind() -> None:
+    replicas = [
+        replica(0, "slave", 900),
+        replica(1, "master", 1000, fenced=True),
+        replica(2, "slave", 400, in_sync=False, drained=True),
+        replica(3, None, None, in_sync=False),
+    ]
+    group = BrokerGroupStatus(
+        name="a",
+        broker_name="a",
+        cluster="c",
+        controller_group="a",
+        phase=GroupPhase.READY,
+        nameservers=[],
+        replicas=replicas,
+    )
+    alone = msgspec.structs.replace(group, controller_group=None)
+    output = StringIO()
+    Console(file=output, width=160).print(broker_groups_table([group, alone]))
+    assert [line.split() for line in output.getvalue().splitlines()[1:]] == [
+        ["a-broker-0", "1", "slave", "4", "yes", "900", "900", "100"],
+        ["a-broker-1", "2", "master", "4", "yes", "(fenced)", "1000", "1000", "0"],
+        ["a-broker-2", "3", "slave", "4", "no", "(drained)", "400", "400", "600"],
+        ["a-broker-3", "4", "-", "-", "no", "-", "-", "-"],
+    ]
+
+
+def test_the_role_of_a_replica_is_the_one_that_the_controllers_know() -> None:
+    kept = ReplicaGroup(
+        broker_name="a",
+        master_id=1,
+        master_address="127.1.2.3:10911",
+        master_epoch=2,
+        sync_state_set_epoch=2,
+        sync_state_set=[1],
+        replicas=[],
+    )
+    for address, registered, role in (("127.1.2.3:10911", 2, "master"), ("127.1.2.4:10911", 0, "slave")):
+        readiness = Readiness(True, broker_id=registered, group=kept)
+        shown = dataclasses.replace(row(PodPhase.READY), address=address, readiness=readiness)
+        assert drawn([shown], 80).splitlines()[1].split()[1] == role
 
 
 def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
