@@ -1,0 +1,134 @@
+"""A replica is ready when it serves, is known to its nameservers, and is in the SyncStateSet of a master."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from epochmq_operator.local.readiness import ask
+from epochmq_operator.render import BrokerProbe
+from epochmq_protocol.bodies import (
+    BrokerMemberGroup,
+    BrokerReplicasInfo,
+    GetBrokerMemberGroupResponseBody,
+    KVTable,
+    ReplicaIdentity,
+    ReplicasInfo,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer, ServerSettings
+from tests.support.net import free_port, loopback
+
+NOBODY = "127.0.0.9:9"
+
+
+class Fake:
+    """A broker, its nameserver and its controllers' leader in one, at one address."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, str] = {"commitLogMaxOffset": "7"}
+        self.registered: int | None = 2
+        self.leader: str | None = None
+        self.info: ReplicasInfo | None = ReplicasInfo(1, "h:1", 3, 4)
+        self.in_sync, self.alive = True, True
+        self.address = ""
+
+    def runtime(self, _: Connection, command: Command) -> Command:
+        return response(command, 0, body=to_json(KVTable(table=self.figures)))
+
+    def members(self, _: Connection, command: Command) -> Command:
+        addresses = {} if self.registered is None else {self.registered: self.address}
+        group = BrokerMemberGroup(cluster="c", broker_name="a", broker_addrs=addresses)
+        return response(command, 0, body=to_json(GetBrokerMemberGroupResponseBody(broker_member_group=group)))
+
+    def metadata(self, _: Connection, command: Command) -> Command:
+        ext = {} if self.leader is None else {"controllerLeaderAddress": self.leader}
+        return response(command, 0, ext=ext)
+
+    def sync_state(self, _: Connection, command: Command) -> Command:
+        body = BrokerReplicasInfo()
+        if self.info is not None:
+            here = ReplicaIdentity("a", 2, self.address, self.alive)
+            self.info.in_sync_replicas = [here] if self.in_sync else []
+            self.info.not_in_sync_replicas = [] if self.in_sync else [here]
+            body.replicas_info_table["a"] = self.info
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+@asynccontextmanager
+async def running(fake: Fake) -> AsyncIterator[RemotingClient]:
+    handlers = {
+        RequestCode.GET_BROKER_RUNTIME_INFO: fake.runtime,
+        RequestCode.GET_BROKER_MEMBER_GROUP: fake.members,
+        RequestCode.CONTROLLER_GET_METADATA_INFO: fake.metadata,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: fake.sync_state,
+    }
+    server = RemotingServer({int(code): one for code, one in handlers.items()}, settings=ServerSettings())
+    host = loopback(61)
+    port = free_port(host, beside=())
+    await server.start(host, port)
+    fake.address = fake.leader = f"{host}:{port}"
+    try:
+        async with RemotingClient() as client:
+            yield client
+    finally:
+        await server.stop(1)
+
+
+def probe(fake: Fake, *controllers: str) -> BrokerProbe:
+    return BrokerProbe(fake.address, "c", "a", (fake.address,), controllers or (NOBODY, fake.address))
+
+
+async def test_a_replica_in_sync_is_ready_and_says_what_is_known_of_its_group() -> None:
+    fake = Fake()
+    async with running(fake) as client:
+        found = await ask(client, probe(fake))
+    assert (found.ready, found.reason, found.broker_id) == (True, "", 2)
+    assert found.figures == fake.figures
+    assert found.group is not None
+    assert (found.group.master_id, found.group.sync_state_set) == (1, [2])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"registered": None}, "not registered at ADDRESS as a of c"),
+        ({"in_sync": False}, "not in the SyncStateSet []"),
+        ({"alive": False}, "its heartbeats do not reach the controllers"),
+        ({"info": ReplicasInfo(None, None, 3, 4)}, "the group has no master"),
+        ({"info": None}, "the controllers know of no group a"),
+        ({"leader": None}, "no controller leads: "),
+    ],
+    ids=["not registered", "not in sync", "not alive", "no master", "unknown", "no leader"],
+)
+async def test_one_that_is_not_ready_says_what_is_missing(change: dict[str, object], reason: str) -> None:
+    fake = Fake()
+    async with running(fake) as client:
+        for name, value in change.items():
+            setattr(fake, name, value)
+        found = await ask(client, probe(fake))
+    assert not found.ready
+    assert found.reason.startswith(reason.replace("ADDRESS", fake.address))
+    assert found.figures == fake.figures
+
+
+async def test_one_that_people_drained_is_ready_out_of_the_set_as_long_as_it_lives() -> None:
+    fake = Fake()
+    fake.figures["drained"] = "true"
+    fake.in_sync = False
+    async with running(fake) as client:
+        assert (await ask(client, probe(fake))).ready
+        fake.alive = False
+        assert not (await ask(client, probe(fake))).ready
+
+
+async def test_a_group_without_controllers_is_ready_when_it_serves_and_is_registered() -> None:
+    fake = Fake()
+    fake.registered, fake.leader = 0, None
+    async with running(fake) as client:
+        found = await ask(client, BrokerProbe(fake.address, "c", "a", (fake.address,)))
+    assert (found.ready, found.broker_id, found.group) == (True, 0, None)
