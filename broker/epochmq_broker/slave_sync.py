@@ -262,6 +262,8 @@ class SlaveSync:
         end = self._store.max_phy_offset
         command = request(part.code, ext={KNOWN_STATE: known})
         answer = await self._client.call(master, command, CALL_TIMEOUT_MS)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return  # an older master, which has no such table
         if answer.code != ResponseCode.SUCCESS:
             raise EpochMQError(f"answered {answer.code}: {answer.remark or 'no remark'}")
         ext = answer.ext or {}

@@ -224,6 +224,27 @@ async def test_an_answer_without_entries_erases_nothing_and_stops_no_other_table
         assert slave.broker.offsets.table == master.broker.offsets.table
 
 
+async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path) -> None:
+    def older(command: Command, answer: Command) -> Command:
+        if command.code == RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
+            return response(
+                command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 402 not supported"
+            )
+        return answer
+
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
+        fill(master)
+        modes = slave.broker.modes.encode()
+        line = Line(master)
+        line.alter = older
+        sync = sync_of(slave, line)
+        sync.follow(MASTER)
+        await sync.refresh()
+        await sync.stop()
+        assert slave.broker.offsets.table == master.broker.offsets.table
+        assert slave.broker.modes.encode() == modes
+
+
 async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
