@@ -221,7 +221,7 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None
 
 def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run: Run) -> None:
     master = run.master()
-    said = run.ok("drain", f"orders/{master['pod']}")
+    said = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
     assert f"{master['pod']} is out of the SyncStateSet; it may be stopped now" in said
     group = run.group()
     (drained,) = [one for one in group["replicas"] if one["drained"]]

@@ -27,11 +27,13 @@ def fence(state: Path, name: str, *, on: bool) -> int:
 
 def drain(state: Path, name: str, timeout_s: float, *, on: bool) -> int:
     """Takes a replica out of the SyncStateSet, or back in."""
-    moved = asyncio.run(steering.drain(_there(state), name, timeout_s, on=on))
+    replica, moved = asyncio.run(steering.drain(_there(state), name, timeout_s, on=on))
     if moved is not None:
         print(_said(moved))
-    pod = name.partition("/")[2]
-    print(f"{pod} is {'out of' if on else 'in'} the SyncStateSet" + ("; it may be stopped now" if on else ""))
+    print(
+        f"{replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
+        + ("; it may be stopped now" if on else "")
+    )
     return Exit.OK
 
 

@@ -133,10 +133,12 @@ async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     return chosen.replica
 
 
-async def drain(state: StateDirectory, name: str, timeout_s: float, *, on: bool) -> Promoted | None:
+async def drain(
+    state: StateDirectory, name: str, timeout_s: float, *, on: bool
+) -> tuple[ReplicaStatus, Promoted | None]:
     """The replica is not needed from now on: the mastership, if it has it, goes to another in sync, and it
-    leaves the SyncStateSet, going on to copy the log. Returns who became master, if anybody had to. Off: it
-    takes part again, and this returns when it is in the SyncStateSet."""
+    leaves the SyncStateSet, going on to copy the log. Returns it, and who became master if anybody had to.
+    Off: it takes part again, and this returns when it is in the SyncStateSet."""
     chosen = await choose(state, name)
     if chosen.group.controller_group is None:
         raise SteeringError(f"{chosen.group.name} has no controllers: nobody else can be the master")
@@ -150,7 +152,7 @@ async def drain(state: StateDirectory, name: str, timeout_s: float, *, on: bool)
 
     what = f"{chosen.replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
     await _until(settled, timeout_s, what)
-    return moved
+    return chosen.replica, moved
 
 
 async def _make_room(client: RemotingClient, chosen: Chosen, timeout_s: float) -> Promoted | None:
