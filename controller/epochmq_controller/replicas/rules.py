@@ -127,17 +127,18 @@ def elect_master(
 ) -> Verdict:
     """1002: a replica, a person or, with ANY_BROKER, the controller itself asks for an election.
 
-    The very first master is whoever asks (Java checks nothing; here it must be a registered replica). A live
-    master in place is answered 2011 with its data, which callers take for a success. `fenced`: the master has
-    said that it will write no more under its epoch; another takes its place or, if nobody else can, the same
-    one under a new epoch.
+    The very first master is whoever asks (Java checks nothing; here it must be a registered replica, and one
+    that a person names must live: nobody else could be elected after it). A live master in place is answered
+    2011 with its data, which callers take for a success. `fenced`: the master has said that it will write no
+    more under its epoch; another takes its place or, if nobody else can, the same one under a new epoch.
     """
     group = groups.get(name)
     if group is None:
         return refuse(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered")
     chosen: int | None = None
     if group.master_epoch == 0 and broker_id in group.replicas:
-        chosen = broker_id
+        lives = alive(group.cluster_name, name, broker_id) is not None
+        chosen = broker_id if lives or not designate else None
     if chosen is None:
         others = frozenset(
             one for one in group.sync_state_set - {group.master_id} if alive(group.cluster_name, name, one)
