@@ -139,6 +139,12 @@ def take(known: Known, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapp
         known.findings += history.beyond(group, members)
         for extent in history.extents(members):
             known.extents[group, extent.replica] = extent
+        end = max(one.end for one in members)
+        known.findings += [
+            finding(group, one.name, "log.behind", start_offset=one.end, end_offset=end)
+            for one in members
+            if one.end < end
+        ]
 
 
 def _take_epochs(one: History, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -1,8 +1,9 @@
 # pure: sums over bytes
 """CRC-32 and XXH64 over a slice of a byte array, compiled.
 
-CRC-32 is zlib's (slicing by 16). XXH64 is the published function; two records are taken for equal when it and
-their sizes are. `mix` turns a number into one whose sums do not cancel out."""
+CRC-32 is zlib's, by carry-less products where the processor has them, else by tables (slicing by 16). XXH64
+is the published function; two records are taken for equal when it and their sizes are. `mix` turns a number into
+one whose sums do not cancel out."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from epochmq_spark.decode import folding
 from epochmq_spark.decode.loads import little32, little64
 
 Bytes = Any  # a C-contiguous uint8 array; numba compiles by the real type
@@ -39,38 +41,63 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 _FF = np.uint64(255)
 
 
-@nb.njit(nogil=True, cache=True)
-def crc32(data: Bytes, start: int, end: int) -> Any:
-    """zlib.crc32(data[start:end]), as uint32."""
+@nb.njit(nogil=True, cache=True, inline="always")
+def _sixteen(low: Any, high: Any) -> Any:
+    """The sum of 16 bytes (slicing by 16); what was summed before is already in `low`."""
     table = CRC_TABLE
-    crc = np.uint32(0xFFFFFFFF)
-    at = np.int64(start)
+    return (
+        table[15, low & _FF]
+        ^ table[14, (low >> np.uint64(8)) & _FF]
+        ^ table[13, (low >> np.uint64(16)) & _FF]
+        ^ table[12, (low >> np.uint64(24)) & _FF]
+        ^ table[11, (low >> np.uint64(32)) & _FF]
+        ^ table[10, (low >> np.uint64(40)) & _FF]
+        ^ table[9, (low >> np.uint64(48)) & _FF]
+        ^ table[8, low >> np.uint64(56)]
+        ^ table[7, high & _FF]
+        ^ table[6, (high >> np.uint64(8)) & _FF]
+        ^ table[5, (high >> np.uint64(16)) & _FF]
+        ^ table[4, (high >> np.uint64(24)) & _FF]
+        ^ table[3, (high >> np.uint64(32)) & _FF]
+        ^ table[2, (high >> np.uint64(40)) & _FF]
+        ^ table[1, (high >> np.uint64(48)) & _FF]
+        ^ table[0, high >> np.uint64(56)]
+    )
+
+
+@nb.njit(nogil=True, cache=True)
+def _by_table(data: Bytes, at: int, end: int, crc: Any) -> Any:
+    """The sum continued over data[at:end]."""
     while end - at >= 16:
-        low = little64(data, at) ^ np.uint64(crc)
-        high = little64(data, at + 8)
-        crc = (
-            table[15, low & _FF]
-            ^ table[14, (low >> np.uint64(8)) & _FF]
-            ^ table[13, (low >> np.uint64(16)) & _FF]
-            ^ table[12, (low >> np.uint64(24)) & _FF]
-            ^ table[11, (low >> np.uint64(32)) & _FF]
-            ^ table[10, (low >> np.uint64(40)) & _FF]
-            ^ table[9, (low >> np.uint64(48)) & _FF]
-            ^ table[8, low >> np.uint64(56)]
-            ^ table[7, high & _FF]
-            ^ table[6, (high >> np.uint64(8)) & _FF]
-            ^ table[5, (high >> np.uint64(16)) & _FF]
-            ^ table[4, (high >> np.uint64(24)) & _FF]
-            ^ table[3, (high >> np.uint64(32)) & _FF]
-            ^ table[2, (high >> np.uint64(40)) & _FF]
-            ^ table[1, (high >> np.uint64(48)) & _FF]
-            ^ table[0, high >> np.uint64(56)]
-        )
+        crc = _sixteen(little64(data, at) ^ np.uint64(crc), little64(data, at + 8))
         at += 16
     while at < end:
-        crc = (crc >> np.uint32(8)) ^ table[0, np.uint64((crc ^ np.uint32(data[at])) & np.uint32(255))]
+        crc = (crc >> np.uint32(8)) ^ CRC_TABLE[0, np.uint64((crc ^ np.uint32(data[at])) & np.uint32(255))]
         at += 1
-    return crc ^ np.uint32(0xFFFFFFFF)
+    return crc
+
+
+@nb.njit(nogil=True, cache=True)
+def _crc32_anywhere(data: Bytes, start: int, end: int) -> Any:
+    return _by_table(data, np.int64(start), np.int64(end), np.uint32(0xFFFFFFFF)) ^ np.uint32(0xFFFFFFFF)
+
+
+if folding.AVAILABLE:
+
+    @nb.njit(nogil=True, cache=True)
+    def crc32(data: Bytes, start: int, end: int) -> Any:
+        """zlib.crc32(data[start:end]), as uint32."""
+        at = np.int64(start)
+        crc = np.uint32(0xFFFFFFFF)
+        steps = (np.int64(end) - at) // 64
+        if steps > 0:
+            low, high = folding.fold(data, at, steps, np.uint64(crc))
+            crc = _sixteen(low, high)
+            at += steps * 64
+        return _by_table(data, at, np.int64(end), crc) ^ np.uint32(0xFFFFFFFF)
+
+else:
+    crc32 = _crc32_anywhere
 
 
 @nb.njit(nogil=True, cache=True, inline="always")

@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
-from epochmq_spark.decode.loads import i64, u32
+from epochmq_spark.decode.loads import i64, little64, u32
 
 V1: Final = 0xDAA320A7
 V2: Final = 0xDAA320AB
@@ -105,6 +105,10 @@ def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, pa
     while at < stop:
         if at + 8 > len(data):
             return stop
+        # Most of what is skipped are zeros: eight at once, where a magic number would start.
+        if at + 12 <= len(data) and little64(data, at + 4) == 0:
+            at += 8
+            continue
         third = data[at + 6]  # the two magics differ in all of their first three bytes
         if (
             (third == 0x20 and data[at + 4] == 0xDA and data[at + 5] == 0xA3)

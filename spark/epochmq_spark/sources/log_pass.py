@@ -29,9 +29,26 @@ class Chunk:
     spans: Array
 
 
-def chunks(piece: Piece) -> Iterator[Chunk]:
-    """The records that start in a piece. Raises OSError."""
-    data = files.window(piece.place, piece.begin, min(piece.end + OVERHANG_BYTES, piece.size))
+class Buffer:
+    """Memory that one range after the other is read into."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> Array:
+        """At least `size` bytes; what was in them is gone."""
+        if len(self._bytes) < size:
+            self._bytes = np.empty(size, np.uint8)
+        return self._bytes
+
+
+def chunks(piece: Piece, buffer: Buffer | None = None) -> Iterator[Chunk]:
+    """The records that start in a piece; by memory map when there is no buffer. Raises OSError."""
+    end = min(piece.end + OVERHANG_BYTES, piece.size)
+    if buffer is None:
+        data = files.window(piece.place, piece.begin, end)
+    else:
+        data = files.read_into(piece.place, piece.begin, end, buffer.of(end - piece.begin))
     base = piece.base + piece.begin
     stop, end_of_file = piece.end - piece.begin, piece.size - piece.begin
     rows = np.zeros((min(CHUNK_RECORDS, stop // w.SIZE_MIN + 2), w.COLUMNS), np.int64)

@@ -13,8 +13,9 @@ from epochmq_spark.decode.summary import SummaryRows, add_index, add_records, ad
 from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, split
 from epochmq_spark.sources.consumequeue import queue_pieces, read_units
 from epochmq_spark.sources.index import read_index
-from epochmq_spark.sources.log_pass import chunks
+from epochmq_spark.sources.log_pass import Buffer, chunks
 
+_BUFFER = Buffer()  # a worker reads one range at a time, and its pages are costly to get
 LOG, QUEUE, INDEX = "log", "queue", "index"
 
 
@@ -61,7 +62,7 @@ class SummaryReader(PiecesReader):
                 name = piece.place.rsplit("/", 1)[-1]
                 add_index(out, read_index(piece.place, piece.size), piece.log_start, name)
             else:
-                for chunk in chunks(piece):
+                for chunk in chunks(piece, _BUFFER):
                     add_records(out, chunk.data, chunk.rows, chunk.base)
                     add_spans(out, chunk.spans, chunk.base)
         except OSError as error:
