@@ -2,8 +2,8 @@
 """CRC-32 and XXH64 over a slice of a byte array, compiled.
 
 CRC-32 is zlib's, by carry-less products where the processor has them, else by tables (slicing by 16). XXH64
-is the published function; two records are taken for equal when it and their sizes are. `mix` turns a number into
-one whose sums do not cancel out."""
+is the published function; two records are taken for equal when it and their sizes are. `mix` turns a number
+into one whose sums do not cancel out."""
 
 from __future__ import annotations
 
