@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tests.simulation.replicas import GroupBroker
 
 FILE_SIZE = 1 << 20
-BLOCK_BYTES = 300
-BLOCKS_AT_ONCE = 4
+BLOCK_BYTES, BLOCKS_AT_ONCE = 300, 4
+SLOW_BLOCK_BYTES = 50
+"""Where copying is slow: one block at a time, too."""
 SILENCE_MS = 1500
 BEAT_MS = 300
 STALLED_MS = 50
@@ -179,9 +180,10 @@ class Link:
         if self.up.closed or self.position < 0 or sync is None or self.broker_id is None:
             return
         end = master.log.end
-        sent = False
-        while self.position < end and len(self.down.queue) < BLOCKS_AT_ONCE:
-            size = self.blocks.size(self.position, end, BLOCK_BYTES)
+        sent, slow = False, self.world.slow_copies and not self.world.quiet
+        most, at_once = (SLOW_BLOCK_BYTES, 1) if slow else (BLOCK_BYTES, BLOCKS_AT_ONCE)
+        while self.position < end and len(self.down.queue) < at_once:
+            size = self.blocks.size(self.position, end, most)
             if size <= 0:
                 break
             self._send(size)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+from epochmq_broker.ha.epochs import Epochs
 from epochmq_controller.replicas.state import Group
-from tests.simulation import controller_world
+from tests.simulation import controller_world, troubles
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, ControllerWorld
-from tests.simulation.records import QUEUES, Record, read_record
+from tests.simulation.records import QUEUES, Record, RecordLog, read_record
 from tests.simulation.replicas import NOT_CAUGHT_UP_MS, GroupBroker, Role, brief
 from tests.simulation.troubles import Plan
 
@@ -18,7 +19,12 @@ CONSUMED_AT_ONCE = 20
 def plan(seed: int) -> Plan:
     """A seed's world: as for controllers, with one group, and brokers that die more often."""
     found = controller_world.plan(seed, salt="groups", groups=1)
-    found.options["min_in_sync"] = random.Random(f"options of {seed}").choice((1, 1, 2))
+    rng = random.Random(f"options of {seed}")
+    found.options |= {"min_in_sync": rng.choice((1, 1, 2)), "slow_copies": rng.random() < 0.3}
+    wipes = troubles.stream(
+        rng, "wipe", rng.choice((0, 0, 6)), found.troubled_ms, lambda r: (f"a{r.randint(1, 3)}",)
+    )
+    found.events = troubles.sequence([iter(found.events), wipes])
     return found
 
 
@@ -36,6 +42,9 @@ class GroupWorld(ControllerWorld):
         self.gone: set[int] = set()
         """Messages that a new master did not have: they must not come back."""
         self.consumed: dict[tuple[str, int, int], int] = {}
+        self.slow_copies: bool = plan.options.get("slow_copies", False)
+        self.sending = True
+        """Whether clients send."""
         super().__init__(plan, verbose=verbose)
         self.at(CONSUME_MS, self._consume)
 
@@ -53,16 +62,12 @@ class GroupWorld(ControllerWorld):
         self.calm()
         self.run(self.now + SETTLE_MS)
         self.check_working()
+        self.live_without_replicas()
         masters = [broker for group in self.acked if (broker := self.master_of(group)) is not None]
         for master in masters:
             master.die()
         self.run(self.now + REPLACE_MS)
         self.check_working(dead=len(masters))
-        known = {group: len(acked) for group, acked in self.acknowledged.items()}
-        self.run(self.now + NOT_CAUGHT_UP_MS)
-        for group in self.acked:
-            if len(self.acknowledged[group]) == known[group]:
-                self.fail(f"{group} acknowledges nothing while one replica is dead: {self.shown(group)}")
         for master in masters:
             master.start()
         self.run(self.now + 1000)
@@ -72,6 +77,24 @@ class GroupWorld(ControllerWorld):
         for group in self.acked:
             self.check_group(group)
 
+    def live_without_replicas(self) -> None:
+        """One replica of each group dies: it is given up, and messages are acknowledged without it."""
+        dead = []
+        for group in self.acked:
+            master = self.master_of(group)
+            dead.append(next(b for b in self.brokers.values() if b.group == group and b is not master))
+            dead[-1].die()
+        self.run(self.now + NOT_CAUGHT_UP_MS + 1000)
+        known = {group: len(acked) for group, acked in self.acknowledged.items()}
+        self.run(self.now + 500)
+        for group in self.acked:
+            if len(self.acknowledged[group]) == known[group]:
+                self.fail(f"{group} acknowledges nothing while one replica is dead: {self.shown(group)}")
+        for broker in dead:
+            broker.start()
+        self.run(self.now + 4000)
+        self.check_working()
+
     def check_group(self, group: str) -> None:
         """At the end of a quiet time."""
         brokers = [broker for broker in self.brokers.values() if broker.group == group]
@@ -79,6 +102,8 @@ class GroupWorld(ControllerWorld):
         for broker in brokers:
             if broker.log.data != brokers[0].log.data:
                 self.fail(f"the logs of {broker.name} and {brokers[0].name} differ")
+            if broker.epochs.entries != brokers[0].epochs.entries:
+                self.fail(f"epochs of {broker.name}: {broker.epochs.entries}, {brokers[0].epochs.entries}")
             broker.dispatch(broker.log.end)
             for record in (record for queue in broker.log.queues for record in queue):
                 if self.sent.get(record.number) != (group, record.queue, record.offset):
@@ -127,15 +152,16 @@ class GroupWorld(ControllerWorld):
             self.fail(f"{broker.name} gives {record}, which was truncated")
 
     def check_confirmed(self, broker: GroupBroker, offset: int) -> None:
-        """Logs are byte-identical up to what is confirmed."""
+        """Logs are byte-identical up to what is confirmed, as far as that is whole records: a replica may
+        acknowledge the beginning of one, and cut it off when it begins anew."""
         sure, data = self.sure[broker.group], broker.log.data
         known = min(len(sure), offset)
         if offset > len(data):
             self.fail(f"{broker.name} confirms {offset}, but its log ends at {len(data)}")
-        if data[:known] != sure[:known]:
+        if data[:known] != sure[:known] and whole_end(data, offset) > differs_at(data, sure):
             self.fail(f"{broker.name} confirms {offset} of a log that differs from what was confirmed before")
-        if offset > known:
-            sure += data[known:offset]
+        while (record := read_record(data, len(sure))) is not None and record.end <= offset:
+            sure += data[len(sure) : record.end]
 
     def acknowledge_message(self, broker: GroupBroker, number: int, end: int) -> None:
         """A client is told that its message is safe."""
@@ -188,7 +214,45 @@ class GroupWorld(ControllerWorld):
             if offset > len(broker.log.queues[queue]):
                 self.fail(f"{broker.name}: the consumer of queue {queue} is at {offset}, ahead of the log")
 
+    def do_wipe(self, who: str) -> None:
+        """A replica that is in no SyncStateSet, and may not come into one, loses its disk, and with it who it
+        was."""
+        broker = self.brokers[who]
+        group, name = self.tables.get(broker.group), broker.broker_id
+        counted = [
+            b.sync_state.members_or_proposed for b in self.brokers.values() if b.sync_state is not None
+        ]
+        now = group.sync_state_set_epoch if group is not None else -1
+        pending = [asked.new_set for asked in self.asked_sets if asked.set_epoch == now and asked.new_set]
+        if (
+            group is None
+            or group.master_epoch == 0
+            or any(name in one for one in [group.sync_state_set, *counted, *pending])
+        ):
+            return
+        self.happened("disks lost")
+        if broker.up:
+            broker.die()
+        broker.log, broker.epochs = RecordLog(), Epochs()
+        broker.confirmed_kept, broker.offsets_kept = 0, {}
+        broker.identity = broker.application = None
+        self.note(f"{broker.name} loses its disk")
+        self.at(100, self._start, broker, broker.life)
+
     def do_retire(self, group: str) -> None:
         master = self.master_of(group)
         if master is not None and master.up and not master.paused:
             master.fence()
+
+
+def whole_end(data: bytearray, limit: int) -> int:
+    """Where the last whole record in front of a byte ends."""
+    at = 0
+    while (record := read_record(data, at)) is not None and record.end <= limit:
+        at = record.end
+    return at
+
+
+def differs_at(one: bytearray, two: bytearray) -> int:
+    """The first byte that is not the same."""
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))

@@ -3,16 +3,11 @@ source of one function. The simulator must find every one of them."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import multiprocessing
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from epochmq_controller.replicas import leases, rules
 from epochmq_controller.replicas.desk import Desk
@@ -27,40 +22,10 @@ from epochmq_dledger.store.segments import Segments
 from tests.simulation.brokers import Broker
 from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations_groups import GROUPS
 
 FOUND = Path(__file__).with_name("mutations_found.json")
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`before` stands once in the source of `owner.function`, and becomes `after`."""
-
-    mistake: str
-    kind: str
-    owner: Any
-    function: str
-    before: str
-    after: str
-
-    @contextmanager
-    def made(self) -> Iterator[None]:
-        """The mistake is there, until the block ends."""
-        original = self.owner.__dict__[self.function]
-        plain = original.fget if isinstance(original, property) else original
-        source = textwrap.dedent(inspect.getsource(plain))
-        if source.count(self.before) != 1:
-            raise ValueError(
-                f"the mistake {self.mistake!r} can no longer be made: {self.before!r} stands "
-                f"{source.count(self.before)} times in {self.function}, expected once; make it anew"
-            )
-        made: dict[str, Any] = {}
-        code = "from __future__ import annotations\n" + source.replace(self.before, self.after)
-        exec(compile(code, f"<{self.mistake}>", "exec"), sys.modules[plain.__module__].__dict__, made)
-        setattr(self.owner, self.function, made[self.function])
-        try:
-            yield
-        finally:
-            setattr(self.owner, self.function, original)
 
 
 @dataclass(frozen=True)
@@ -197,6 +162,7 @@ RAFT = [
         "on_vote_answer",
         "asked is not self.ballot or request.term != self.ballot_term",
         "asked is not self.ballot",
+        rare=True,
     ),
     Mutation(
         "a restarted leader goes on in its term",
@@ -237,6 +203,7 @@ RAFT = [
         "_synced",
         " and member.log.term(index) == term",
         "",
+        rare=True,
     ),
     Mutation(
         "a read is served without a proof",
@@ -420,6 +387,7 @@ CONTROLLERS = [
         "_is_master",
         "(group.master_id, group.master_epoch) == (broker_id, epoch)",
         "True",
+        rare=True,
     ),
     Mutation(
         "a controller decides before it has applied what earlier leaders committed",
@@ -480,6 +448,7 @@ CONTROLLERS = [
         "_lacks_master",
         "if group.master_id is not None:",
         "return False\n    if group.master_id is not None:",
+        rare=True,
     ),
     Mutation(
         "a master of an older epoch may still fence",
@@ -491,4 +460,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + STORE + CONTROLLERS
+MUTATIONS = RAFT + STORE + CONTROLLERS + GROUPS

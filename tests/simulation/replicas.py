@@ -30,8 +30,8 @@ from epochmq_broker.replicas.lease import WriteLease
 from epochmq_controller.replicas import requests
 from epochmq_controller.replicas.rules import MasterView as ControllerView
 from epochmq_controller.replicas.types import Answer, Reject
-from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.epochs import EpochEntry
+from tests.simulation.asking import reply_to, request_for, said
 from tests.simulation.brokers import CLUSTER, Channel
 from tests.simulation.clockwork import Host
 from tests.simulation.connections import Link
@@ -245,54 +245,17 @@ class GroupBroker(Host):
     def _ask(self, effect: asks.Ask) -> None:
         controller = self.world.controllers[effect.address]
         question = effect.question
-        request = self._request(question)
+        request = request_for(self.group, self.address, question)
         if isinstance(request, requests.AlterSet):
             self.world.asked_sets.add(request)
 
         def back(answer: tuple[Answer | Reject, int] | None) -> None:
             reply: asks.Reply = asks.Lost("no answer")
             if answer is not None:
-                reply = self._reply(question, *answer)
+                reply = reply_to(question, *answer, f"{self.address};{self.name}")
             self.feed(asks.Replied(effect.token, reply))
 
         self.world.call(self, controller, controller.asked, back, request)
-
-    def _request(self, question: asks.Question) -> requests.Request:
-        group = self.group
-        match question:
-            case asks.NextId():
-                return requests.NextId(group)
-            case asks.ApplyId(application=application):
-                return requests.ApplyId(group, CLUSTER, application.identity.id, application.check_code)
-            case asks.Register(broker_id=broker_id):
-                return requests.Register(group, CLUSTER, broker_id, self.address)
-            case asks.Elect(broker_id=broker_id):
-                return requests.Elect(group, broker_id)
-            case asks.Look():
-                return requests.ReplicaInfo(group)
-            case asks.Alter():
-                return requests.AlterSet(
-                    group, question.broker_id, question.epoch, question.members, question.set_epoch
-                )
-
-    def _reply(self, question: asks.Question, answer: Answer | Reject, number: int) -> asks.Reply:
-        """As `replicas.controllers` reads an answer."""
-        if isinstance(answer, Reject):
-            return asks.Refused(answer.code, answer.remark)
-        verdict = answer.verdict
-        elected = (
-            isinstance(question, asks.Elect) and verdict.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
-        )
-        if verdict.code != ResponseCode.SUCCESS and not elected:
-            return asks.Refused(verdict.code, verdict.remark or "")
-        match question:
-            case asks.NextId():
-                return asks.FreeId(number, f"{self.address};{self.name}")
-            case asks.ApplyId():
-                return asks.Granted()
-            case _:
-                assert verdict.view is not None
-                return said(verdict.view)
 
     def notified(self, view: ControllerView) -> None:
         """A controller says who is master (1008)."""
@@ -486,7 +449,7 @@ class GroupBroker(Host):
     def write(self) -> None:
         """A client's message, while it may."""
         self.later(self.world.write_ms, self.write)
-        if not self.world.frozen:
+        if not self.world.frozen and self.world.sending:
             for _ in range(self.world.random.choice((1, 1, 1, 3))):
                 self.put()
 
@@ -606,17 +569,6 @@ class GroupBroker(Host):
             self.shown = offset
             self.world.check_confirmed(self, offset)
             self.dispatch(offset)
-
-
-def said(view: ControllerView) -> asks.MasterView:
-    """What a controller's answer says, as `replicas.controllers.view` reads it."""
-    return asks.MasterView(
-        master_id=view.master_id if view.master_address else None,
-        address=view.master_address or None,
-        epoch=view.master_epoch or 0,
-        members=view.sync_state_set,
-        set_epoch=view.sync_state_set_epoch if view.sync_state_set_epoch is not None else -1,
-    )
 
 
 def brief(epochs: Epochs) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, Mutation, find, remembered
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS, find, remembered
 
-WINDOW = 60
+WINDOW = 150
 """How many seeds are tried, from the one on that found the mistake last: small changes of a core or of the
 simulator change what a seed does."""
 
@@ -16,11 +17,11 @@ def name(mutation: Mutation) -> str:
 
 
 def test_there_are_many_mistakes_and_each_was_found() -> None:
-    assert len(MUTATIONS) >= 40
+    assert len(MUTATIONS) >= 60
     assert {one.mistake for one in MUTATIONS} == remembered().keys()
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=name)
+@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if not one.rare], ids=name)
 def test_a_mistake_is_found(mutation: Mutation) -> None:
     first = remembered()[mutation.mistake]
     found = find(mutation, range(first, first + WINDOW))

@@ -1,0 +1,59 @@
+"""What a broker asks a controller and what it hears, between the words of the two: as
+`replicas.controllers` puts it on the wire and reads it there."""
+
+from __future__ import annotations
+
+from epochmq_broker.replicas import types as asks
+from epochmq_controller.replicas import requests
+from epochmq_controller.replicas.rules import MasterView as ControllerView
+from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_protocol.codes import ResponseCode
+from tests.simulation.brokers import CLUSTER
+
+
+def request_for(group: str, address: str, question: asks.Question) -> requests.Request:
+    """What the controller is asked."""
+    match question:
+        case asks.NextId():
+            return requests.NextId(group)
+        case asks.ApplyId(application=application):
+            return requests.ApplyId(group, CLUSTER, application.identity.id, application.check_code)
+        case asks.Register(broker_id=broker_id):
+            return requests.Register(group, CLUSTER, broker_id, address)
+        case asks.Elect(broker_id=broker_id):
+            return requests.Elect(group, broker_id)
+        case asks.Look():
+            return requests.ReplicaInfo(group)
+        case asks.Alter():
+            return requests.AlterSet(
+                group, question.broker_id, question.epoch, question.members, question.set_epoch
+            )
+
+
+def reply_to(question: asks.Question, answer: Answer | Reject, number: int, check_code: str) -> asks.Reply:
+    """What the broker hears."""
+    if isinstance(answer, Reject):
+        return asks.Refused(answer.code, answer.remark)
+    verdict = answer.verdict
+    elected = isinstance(question, asks.Elect) and verdict.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    if verdict.code != ResponseCode.SUCCESS and not elected:
+        return asks.Refused(verdict.code, verdict.remark or "")
+    match question:
+        case asks.NextId():
+            return asks.FreeId(number, check_code)
+        case asks.ApplyId():
+            return asks.Granted()
+        case _:
+            assert verdict.view is not None
+            return said(verdict.view)
+
+
+def said(view: ControllerView) -> asks.MasterView:
+    """What a controller's answer says, as `replicas.controllers.view` reads it."""
+    return asks.MasterView(
+        master_id=view.master_id if view.master_address else None,
+        address=view.master_address or None,
+        epoch=view.master_epoch or 0,
+        members=view.sync_state_set,
+        set_epoch=view.sync_state_set_epoch if view.sync_state_set_epoch is not None else -1,
+    )

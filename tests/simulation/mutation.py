@@ -1,0 +1,51 @@
+"""A mistake that somebody could make, as a small change of the source of one function."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`before` stands once in the source of `owner.function`, and becomes `after`."""
+
+    mistake: str
+    kind: str
+    owner: Any
+    function: str
+    before: str
+    after: str
+    rare: bool = False
+    """Found by one seed in a hundred or less: the soak looks for it."""
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """The mistake is there, until the block ends."""
+        original = self.owner.__dict__[self.function]
+        plain = original.fget if isinstance(original, property) else original
+        source = textwrap.dedent(inspect.getsource(plain))
+        if source.count(self.before) != 1:
+            raise ValueError(
+                f"the mistake {self.mistake!r} can no longer be made: {self.before!r} stands "
+                f"{source.count(self.before)} times in {self.function}, expected once; make it anew"
+            )
+        made: dict[str, Any] = {}
+        code = "from __future__ import annotations\n" + source.replace(self.before, self.after)
+        exec(compile(code, f"<{self.mistake}>", "exec"), sys.modules[plain.__module__].__dict__, made)
+        changed = made[self.function]
+        users = [self.owner]
+        if inspect.ismodule(self.owner):  # also where it was imported by name
+            users = [m for m in list(sys.modules.values()) if vars(m).get(self.function) is original]
+        for user in users:
+            setattr(user, self.function, changed)
+        try:
+            yield
+        finally:
+            for user in users:
+                setattr(user, self.function, original)
