@@ -334,7 +334,7 @@ def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) 
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     subject = "document 1 (BrokerGroup orders)"
-    assert f'{run.file}:6: {subject}: spec.replicas: "x", expected a whole number of at least 1' in lines
+    assert f'{run.file}:6: {subject}: spec.replicas: "x", expected a whole number from 1 to 9' in lines
     assert (
         f"{run.file}:10: {subject}: spec.config.brokerId: 7, expected no such key: the operator sets it, "
         "from the replica's identity"
@@ -350,7 +350,7 @@ def test_a_setting_that_no_broker_takes_is_refused_before_anything_is_restarted(
     assert done.returncode == 2
     where = "BrokerGroup orders: spec.config"
     assert f'{where}.flushDiskType: "NEVER", expected one of ASYNC_FLUSH, SYNC_FLUSH' in done.stderr
-    assert f'{where}.maxMessageSize: "big", expected a whole number of at least 1' in done.stderr
+    assert f'{where}.maxMessageSize: "big", expected a whole number from 1 to 9' in done.stderr
     assert run.pids() == before
     run.write(flushDiskTyp="x")
     done = run.here("up", "-f", str(run.file), "--detach")
