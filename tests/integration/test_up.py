@@ -350,7 +350,7 @@ def test_a_setting_that_no_broker_takes_is_refused_before_anything_is_restarted(
     assert done.returncode == 2
     where = "BrokerGroup orders: spec.config"
     assert f'{where}.flushDiskType: "NEVER", expected one of ASYNC_FLUSH, SYNC_FLUSH' in done.stderr
-    assert f'{where}.maxMessageSize: "big", expected a whole number from 1 to 9' in done.stderr
+    assert f'{where}.maxMessageSize: "big", expected a whole number of at least 1' in done.stderr
     assert run.pids() == before
     run.write(flushDiskTyp="x")
     done = run.here("up", "-f", str(run.file), "--detach")
