@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,12 +15,12 @@ import pytest
 
 from tests.support.group_traffic import SUCCESS, acknowledged, check_equal, read_queue, send, send_header
 from tests.support.process import wait_until
-from tests.support.remoting import call
+from tests.support.remoting import call, frame, read_frame, split_address
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
 
 SEND_MESSAGE_V2, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 310, 14, 15
 CLEAN_BROKER_DATA = 1011
-SYSTEM_BUSY = 2
+SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, GO_AWAY = 2, 14, 1500
 
 SAFE = {"allAckInSyncStateSet": True, "minInSyncReplicas": 2, "registerNameServerPeriod": 10_000}
 
@@ -101,6 +106,35 @@ def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> N
     group.wait_in_sync(3)
     assert send(master).code == SYSTEM_BUSY
     check_equal(group)
+
+
+def test_a_master_that_is_stopped_answers_what_it_has_taken(group: ReplicaGroup) -> None:
+    """What is under way is acknowledged, what comes later refused at once; another is master then."""
+    master = group.wait_master()
+    assert send(master).code == SUCCESS
+    codes: Counter[int] = Counter()
+
+    def send_on(queue_id: int) -> None:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(split_address(master.address)) as connection,
+        ):
+            for number in itertools.count(1):
+                header = send_header(queue_id, f"{queue_id:08X}{number:024X}")
+                connection.sendall(frame(SEND_MESSAGE_V2, header, b"body", opaque=number))
+                codes[read_frame(connection)[0]["code"]] += 1
+
+    senders = [threading.Thread(target=send_on, args=(queue_id,)) for queue_id in range(4)]
+    for sender in senders:
+        sender.start()
+    wait_until(lambda: codes[SUCCESS] > 100, what="messages are acknowledged")
+    assert master.process.stop() == 0
+    for sender in senders:
+        sender.join(30)
+    assert codes.keys() <= {SUCCESS, SYSTEM_BUSY, SERVICE_NOT_AVAILABLE, GO_AWAY}, codes
+    successor = group.wait_master(other_than=master)
+    stored = sum(len(read_queue(successor, queue_id)) for queue_id in range(4))
+    assert stored >= codes[SUCCESS]
 
 
 def test_a_replica_that_was_cleaned_away_comes_back(group: ReplicaGroup) -> None:

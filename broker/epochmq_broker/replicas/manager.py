@@ -100,6 +100,8 @@ class ReplicasManager:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
+        self._leaving = False
+        """This broker is being stopped: it takes no more messages."""
         self.gate = Gate(parts.client, config.broker_addr)
         self._letting_in: asyncio.TimerHandle | None = None
         self.handover = Handover(
@@ -167,18 +169,23 @@ class ReplicasManager:
         sync = self._ha.sync_state
         if self.lease.epoch is None or sync is None:
             return
-        self.lease.fence()
+        self._leaving = True
+        store = self._parts.store
         for _ in range(HANDOVER_MS // HANDOVER_LOOK_MS):
-            if sync.replicated_to_all(self._parts.store.max_phy_offset):
+            # What was taken is acknowledged before the fence forbids it.
+            on_disk = not (store.config.sync_flush and store.unflushed_bytes)
+            if on_disk and sync.replicated_to_all(store.max_phy_offset):
                 break
             await asyncio.sleep(HANDOVER_LOOK_MS / 1000)
+        await asyncio.sleep(0)
+        self.lease.fence()
         await self.beats.once(HANDOVER_MS)
 
     # What others ask
 
     def may_write(self) -> bool:
         """Whether messages may be taken now."""
-        return self.gate.lets_through and self.lease.is_open(clock_ms())
+        return self.gate.lets_through and not self._leaving and self.lease.is_open(clock_ms())
 
     def takes_messages(self) -> bool:
         """Whether a message that wants to wait would be taken now."""
