@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_cluster import java_broker
+from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_controller import OURS, java_controller
-from tests.support.group_traffic import SUCCESS, acknowledged, check_equal, read_queue, send
+from tests.support.group_traffic import QUEUES, SUCCESS, acknowledged, check_equal, read_queue, send
 from tests.support.process import wait_until
 from tests.support.replica_group import (
     CONTROLLER_ELECT_MASTER,
@@ -28,6 +30,8 @@ SAFE = {
     "registerNameServerPeriod": 10_000,
     "controllerHeartBeatTimeoutMills": 15_000,
 }
+PATIENCE_S = 5.0
+"""How long a producer may be without a master on a busy machine; docs/replication.md has what is measured."""
 JAVA_QUORUM: Sequence[Factory] = [java_controller] * 3
 GROUPS = [
     pytest.param((OURS, [our_broker, java_broker, our_broker]), id="one-java-broker-under-ours"),
@@ -110,3 +114,69 @@ def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
     bodies = [record.body for record in read_queue(group.wait_master())]
     assert [body for body in bodies if body != b"probe"] == kept
     check_equal(group)
+
+
+class SteadyProducer:
+    """RocketMQ's producer, sending one message after another (`SteadyProducer.java`)."""
+
+    def __init__(self, directory: Path, nameserver: str) -> None:
+        self.process = JavaProcess(
+            "SteadyProducer",
+            [nameserver],
+            home=directory,
+            classes=compile_java("SteadyProducer.java"),
+            heap_mb=128,
+        )
+
+    def acks(self) -> list[tuple[bytes, int, int, float]]:
+        """(body, queue, offset, when in seconds) of every acknowledged message."""
+        words = (line.split() for line in self.process.output_path.read_text().splitlines())
+        return [
+            (one[1].encode(), int(one[2]), int(one[3]), int(one[4]) / 1e9)
+            for one in words
+            if len(one) == 5 and one[0] == "acked"
+        ]
+
+    def wait_more(self, count: int = 100) -> None:
+        """Waits until so many more are acknowledged."""
+        before = len(self.acks())
+        wait_until(lambda: len(self.acks()) >= before + count, timeout_s=60, what=f"{count} more messages")
+
+    def longest_gap_s(self, since: int) -> float:
+        """The longest time between two acknowledgements, from that one on."""
+        moments = [one[3] for one in self.acks()[max(since - 1, 0) :]]
+        return max(after - before for before, after in itertools.pairwise(moments))
+
+
+def test_a_java_producer_goes_on_with_the_next_master(tmp_path: Path) -> None:
+    """kill -9, then an orderly stop of the master. The producer asks for routes every 100 ms."""
+    group = ReplicaGroup(
+        tmp_path, OURS, [our_broker] * 3, broker=SAFE, controller={"writeLeaseMs": 300}, octet=78
+    )
+    home = tmp_path / "producer"
+    home.mkdir()
+    producer = SteadyProducer(home, group.nameserver.address)
+    try:
+        group.start()
+        producer.process.start()
+        producer.wait_more()
+        for how in ("kill", "stop"):
+            master = group.wait_master()
+            before = len(producer.acks())
+            end = master.process.kill if how == "kill" else master.process.stop
+            end()
+            producer.wait_more()
+            gap_s = producer.longest_gap_s(before)
+            print(f"{how}: nothing acknowledged for {gap_s:.3f} s")
+            assert gap_s < PATIENCE_S
+            master.start()
+            group.wait_in_sync(3)
+        producer.process.kill()
+        stored = [read_queue(group.wait_master(), queue_id) for queue_id in range(QUEUES)]
+        for body, queue_id, offset, _ in producer.acks():
+            assert stored[queue_id][offset].body == body
+        check_equal(group)
+    finally:
+        producer.process.kill()
+        print(group.logs(8000))  # shown when the test failed
+        group.kill()

@@ -1,0 +1,33 @@
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+
+/** Sends one message after another, and says of each when it was acknowledged, or why it was not. */
+public class SteadyProducer {
+    public static void main(String[] args) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("steady");
+        producer.setNamesrvAddr(args[0]);
+        producer.setPollNameServerInterval(100);
+        producer.setSendMsgTimeout(1000);
+        producer.start();
+        System.out.println("started");
+        for (int number = 0; ; number++) {
+            byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+            try {
+                SendResult result = producer.send(new Message("orders", body));
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    System.out.println("acked " + number + " " + result.getMessageQueue().getQueueId() + " "
+                        + result.getQueueOffset() + " " + System.nanoTime());
+                } else {
+                    System.out.println("open " + number + " " + result.getSendStatus());
+                }
+                Thread.sleep(1);
+            } catch (Exception error) {
+                System.out.println("failed " + number + " " + error.getClass().getSimpleName());
+                Thread.sleep(5);
+            }
+        }
+    }
+}
