@@ -250,7 +250,7 @@ def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
     )
     ahead = (
         offsets.join(ends, ["group", "topic", "queue_id"], "left")
-        .where("fault is not null or offset > queue_end")
+        .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )
     return _looked(ahead, offset_finding)

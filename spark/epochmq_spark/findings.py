@@ -67,7 +67,6 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "state.unreadable": (_W, "a configuration file cannot be read"),
     "index.missing-entry": (_E, "a message's key is not in the index"),
     "index.broken-chain": (_E, "an index entry that a search does not find"),
-    "index.wrong-entry": (_N, "an index entry leads to no message with its key"),
     "message.duplicate": (_N, "a message was stored again after a switch"),
     "more": (_W, "more of the kind, not listed one by one"),
 }

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.interop.java_env import JavaMissingError, java_library
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that needs RocketMQ's jars where they cannot be had, and says why."""
+    if item.get_closest_marker("java") is not None:
+        try:
+            java_library()
+        except JavaMissingError as missing:
+            pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

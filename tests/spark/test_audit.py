@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
 from epochmq_spark import audit, command, layout
 from tests.spark import corpus, damage, groups, judge
 from tests.spark.damage import Done

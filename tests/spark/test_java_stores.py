@@ -1,0 +1,76 @@
+"""Stores that RocketMQ 5.3.3 wrote, alone and as a replica of ours, have nothing to be found; what is damaged
+in them is found as it is in ours."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from tests.interop.java_env import compile_java, run_java
+from tests.interop.test_replication import LOG_FILE, HAPeer, agree, fill
+from tests.spark import damage, judge
+from tests.unit.ha.kit import Node, until
+from tests.unit.spark import inprocess
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+
+KINDS = ("bit_in_body", "bit_in_size", "bit_in_store_time", "hole", "unit_of_another_size", "unit_missing")
+
+
+def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: Path) -> None:
+    sizes = [str(1 << 20), "200000", "1000", "4000"]
+    root = tmp_path / "group" / "r1"
+    classes = compile_java("StoreTool.java")
+    run_java("StoreTool", [str(root), *sizes, "write:0:3000"], home=tmp_path / "home", classes=classes)
+    for name in ("r2", "r3"):
+        shutil.copytree(root, root.with_name(name))
+    paths = sorted(root.parent.iterdir())
+    assert inprocess.serious(inprocess.run(inprocess.replicas_of(paths))) == []
+    for kind in KINDS:
+        target = tmp_path / kind
+        shutil.copytree(root.parent, target)
+        copies = sorted(target.iterdir())
+        done = damage.KINDS[kind](copies, random.Random(kind))
+        found = inprocess.run(inprocess.replicas_of(copies))
+        assert (kind, judge.faults(done, found)) == (kind, [])
+
+
+async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: Path) -> None:
+    java = HAPeer(tmp_path / "java", 2)
+    settings = {
+        "mappedFileSizeCommitLog": str(LOG_FILE),
+        "allAckInSyncStateSet": "true",
+        "haSendHeartbeatInterval": "500",
+    }
+    ours = await Node(tmp_path / "ours", 1, settings).open()
+    try:
+        await java.start()
+        await ours.lead(1)
+        fill(ours, 1500)
+        assert await java.tell(f"slave {ours.address} 1") == "true"
+        await agree(ours, java)
+        # Each writes alone, and is cut.
+        assert await java.tell("slave 127.0.0.1:9 1") == "true"
+        await until(lambda: not ours.ha.runtime_info().ha_connection_info)
+        fill(ours, 70)
+        assert await java.tell("master 2") == "true"
+        assert await java.tell("write 300 700") == "ok"
+        await ours.follow(java.address, 2)
+        await agree(ours, java)
+        await ours.follow(None, 2)
+        assert await java.tell("write 90 800") == "ok"
+        await ours.lead(3)
+        fill(ours, 20)
+        assert await java.tell(f"slave {ours.address} 3") == "true"
+        await agree(ours, java)
+    finally:
+        java.process.kill()
+        await ours.close()
+    replicas = inprocess.replicas_of([java.store, tmp_path / "ours"])
+    assert inprocess.serious(inprocess.run(replicas)) == []
