@@ -1,8 +1,8 @@
 # pure: keys of messages against index entries
 """The keys of a block's messages against the index's entries that lead into it.
 
-An entry that leads to no message with its key is no fault: a cut leaves such entries behind, and clients look at
-what they are given."""
+An entry that leads to no message with its key is no fault: a cut leaves such entries behind, and clients look
+at what they are given."""
 
 from __future__ import annotations
 
