@@ -3,6 +3,7 @@ source of one function. The simulator must find every one of them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 from collections.abc import Iterable
@@ -24,7 +25,6 @@ from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations_groups import GROUPS
-from tests.simulation.scenario import replace_a_master_that_nobody_saw_die
 
 FOUND = Path(__file__).with_name("mutations_found.json")
 
@@ -51,9 +51,10 @@ def find(mutation: Mutation, seeds: Iterable[int]) -> Found | None:
 
 
 def live(kind: str, seed: int) -> None:
-    """Lives a seed of a kind of world; of the scenarios every seed is the same story."""
-    if kind == "scenarios":
-        replace_a_master_that_nobody_saw_die()
+    """Lives a seed of a kind of world. A kind with a dot is one story, the same for every seed."""
+    module, dot, story = kind.partition(".")
+    if dot:
+        getattr(importlib.import_module(f"tests.simulation.{module}"), story)()
     else:
         KINDS[kind].live(KINDS[kind].plan(seed))
 
@@ -442,7 +443,7 @@ CONTROLLERS = [
     ),
     Mutation(
         "dead masters are looked for only when a connection closes",
-        "scenarios",
+        "test_scenarios_controller.test_an_election_that_found_nobody_is_tried_again",
         rules,
         "_lacks_master",
         "if group.master_id is not None:",

@@ -116,7 +116,7 @@ GROUPS = [
     ),
     Mutation(
         "a log that a former master began alone is kept",
-        "groups",
+        "test_scenarios_groups.test_the_first_master_writes_alone_into_an_empty_group",
         epochs,
         "began_elsewhere",
         "len(local) == 1",
@@ -133,7 +133,7 @@ GROUPS = [
     ),
     Mutation(
         "an epoch without a byte stays when the next one begins",
-        "groups",
+        "test_scenarios_groups.test_a_master_without_a_newer_epoch_s_data",
         epochs,
         "begin_epoch",
         "    kept.truncate_suffix(end)\n",

@@ -92,17 +92,3 @@ def ends_well(world: ControllerWorld) -> None:
     acked = len(world.acked["a"])
     until(world, lambda: len(world.acked["a"]) > acked, 2_000)
     assert master(world).log[: len(world.acked["a"])] == world.acked["a"]
-
-
-def replace_a_master_that_nobody_saw_die() -> None:
-    """All brokers die; when a replica comes back the controllers alone have to find that its group lacks a
-    master: no broker asks for an election."""
-    world = settled()
-    other = replicas(world)[0]
-    for broker in world.brokers.values():
-        broker.elect_me = lambda: None  # type: ignore[method-assign]
-        broker.die()
-    until(world, lambda: world.tables.groups["a"].master_id is None, 5_000)
-    world.run(world.now + 5_000)
-    start(world, other)
-    until(world, lambda: world.master_of("a") is other and other.writable, 5_000)
