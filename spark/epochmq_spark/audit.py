@@ -17,6 +17,8 @@ from epochmq_spark.sources import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+EPOCHS_TIMED_MAX = 1000  # epochs of a replica whose first message's time is looked up for the report
+
 Row = dict[str, Any]
 Progress = Callable[[str], None]
 Look = Callable[[Row], list[Row]]
@@ -77,7 +79,32 @@ def run(
         _repeated(spark, known),
     ):
         findings = findings.unionByName(more)
+    findings = _with_epochs(spark, known, findings)
     return Result(findings, known, {"summary": summary, "epochs": epochs})
+
+
+def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> DataFrame:
+    """Findings that have a place in the log, with the epoch it belongs to."""
+    from pyspark.sql import functions as f
+
+    rows = []
+    for name, members in known.histories.items():
+        for one in members:
+            written = one.written()
+            ends = [start for _, start in written[1:]] + [one.end]
+            for (epoch, start), end in zip(written, ends, strict=True):
+                rows.append((name, one.name, epoch, start, end))
+    ranges = spark.createDataFrame(
+        rows, "of_group string, of_replica string, of_epoch long, from_offset long, to_offset long"
+    )
+    inside = (
+        (f.col("group") == f.col("of_group"))
+        & (f.col("replica") == f.col("of_replica"))
+        & (f.col("start_offset") >= f.col("from_offset"))
+        & (f.col("start_offset") < f.col("to_offset"))
+    )
+    joined = findings.join(f.broadcast(ranges), inside, "left")
+    return joined.withColumn("epoch", f.coalesce("epoch", "of_epoch")).select(*tables.FINDINGS.names)
 
 
 def _looked(frame: DataFrame, look: Look) -> DataFrame:
@@ -279,7 +306,8 @@ def _repeated(spark: SparkSession, known: Known) -> DataFrame:
 def replica_rows(result: Result) -> list[Row]:
     """What the summary says of each replica; its extent is null when its log was not read."""
     known = result.known
-    entries = {(name, one.name): one.entries for name, many in known.histories.items() for one in many}
+    histories = {(name, one.name): one for name, many in known.histories.items() for one in many}
+    facts = known.facts()
     rows = []
     for key, replica in known.replicas.items():
         one = known.extents.get(key)
@@ -292,7 +320,14 @@ def replica_rows(result: Result) -> list[Row]:
                 "logEnd": one.end if one else None,
                 "commonEnd": one.common if one else None,
                 "leading": bool(one and one.leading),
-                "epochs": [list(entry) for entry in entries.get(key, [])],
+                "epochs": [list(entry) for entry in histories[key].entries] if one else [],
+                "epochTimes": [
+                    [epoch, drill.store_time(facts[key], max(start, histories[key].start))]
+                    for epoch, start in histories[key].written()[-EPOCHS_TIMED_MAX:]
+                ]
+                if one
+                else [],
+                "lastTime": max((span.last_time for span in histories[key].spans), default=0) if one else 0,
             }
         )
     return rows

@@ -229,6 +229,21 @@ def keys(facts: Facts, number: int, covered: tuple[int, int]) -> list[dict[str, 
     return compare_keys(facts.reach.replica.group, facts.reach.replica.name, messages, entries, covered)
 
 
+def store_time(facts: Facts, offset: int) -> int | None:
+    """When the message at an offset was stored, epoch ms; None when none starts there or can be read."""
+    try:
+        return next(
+            (
+                int(row[w.STORE_TIME])
+                for chunk, row in _rows(facts, offset, offset + 1)
+                if chunk.base + row[w.POSITION] == offset
+            ),
+            None,
+        )
+    except OSError:
+        return None
+
+
 def repeated(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
     """Messages stored again behind the start of an epoch."""
     sent = []

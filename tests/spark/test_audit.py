@@ -110,6 +110,13 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
         middle.message.queue_offset,
         middle.size,
     )
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    pushed = spark.read.format("epochmq.commitlog").option("pushFilters", "true").load(str(source[0]))
+    low, high = own[3].offset, own[9].offset
+    chosen = pushed.where(f"physical_offset >= {low} and physical_offset < {high} and kind = 'message'")
+    assert [row["physical_offset"] for row in chosen.orderBy("physical_offset").collect()] == [
+        one.offset for one in own[3:9]
+    ]
     units = spark.read.format("epochmq.consumequeue").load(str(source[0]))
     assert units.count() == len(own)
     joined = units.join(messages, ["topic", "queue_id", "queue_offset", "physical_offset"])

@@ -45,6 +45,8 @@ def render(summary: Mapping[str, Any]) -> str:
         parts += [
             f"<h2>{escape(group)}: epochs and logs, by offset</h2>",
             plots.logs(members, found),
+            f"<h2>{escape(group)}: epochs over time</h2>",
+            plots.epochs(members),
             f"<h2>{escape(group)}: replicas</h2>",
             _replicas(members),
         ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
@@ -70,6 +71,41 @@ def findings(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, 
             if one["kind"] == kind and one.get("start_offset") is not None
         ]
     return "".join(parts) + _axis(scale, height - 22) + "</svg>"
+
+
+def epochs(members: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each replica: when each epoch's first message was stored, until the log's last one."""
+    times = [time for one in members for _, time in one["epochTimes"] if time]
+    if not times:
+        return "<p>No epoch with a message.</p>"
+    low, high = min(times), max([*times, *(one["lastTime"] for one in members)])
+    width = WIDTH - LEFT - 10
+
+    def place(time: int) -> float:
+        return LEFT + width * (min(max(time, low), high) - low) / max(high - low, 1)
+
+    height = len(members) * (BAR + GAP) + 40
+    parts = [_open(height, "epochs over time, by replica")]
+    for row, one in enumerate(members):
+        y = row * (BAR + GAP) + 10
+        parts.append(_text(LEFT - 8, y + 15, one["replica"], "end"))
+        known = [(epoch, time) for epoch, time in one["epochTimes"] if time]
+        for (epoch, time), end in zip(known, [t for _, t in known[1:]] + [one["lastTime"]], strict=False):
+            x, right = place(time), place(end)
+            parts.append(
+                f"<rect x='{x:.1f}' y='{y}' width='{max(right - x, 1):.1f}' height='{BAR}' "
+                f"fill='{COLOURS[epoch % len(COLOURS)]}'>"
+                f"<title>epoch {epoch} from {_time(time)}</title></rect>"
+            )
+            if right - x > 24:
+                parts.append(_text((x + right) / 2, y + 15, str(epoch), "middle"))
+    parts.append(f"<path d='M{LEFT} {height - 22}H{WIDTH - 10}' stroke='currentColor'/>")
+    parts += [_text(LEFT, height - 6, _time(low), "start"), _text(WIDTH - 10, height - 6, _time(high), "end")]
+    return "".join(parts) + "</svg>"
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _open(height: int, title: str) -> str:

@@ -89,7 +89,7 @@ class PiecesReader(DataSourceReader):
         """Files to read, or ranges of them."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files are cut into ranges of `partitionBytes`, and small ones put together."""
+        """Files are cut into ranges of at most `partitionBytes`, and small ones put together."""
         limit = self._partition_bytes
         packed: list[Pieces] = []
         waiting: list[Piece] = []
@@ -98,7 +98,7 @@ class PiecesReader(DataSourceReader):
             for piece in self.pieces_of(replica):
                 for part in split(piece, limit) if self.splits else (piece,):
                     cost = part.end - part.begin + OPEN_COST_BYTES
-                    if waiting and weight + cost > limit + OPEN_COST_BYTES:
+                    if waiting and weight + cost > PARTITION_BYTES + OPEN_COST_BYTES:
                         packed.append(Pieces(tuple(waiting)))
                         waiting, weight = [], 0
                     waiting.append(part)

@@ -1,4 +1,7 @@
-"""`epochmq.commitlog`: messages and blanks, one a row."""
+"""`epochmq.commitlog`: messages and blanks, one a row.
+
+With the option `pushFilters=true` filters decide what is read. It is off unless asked for, because Spark
+refuses a source that can where the session does not allow it (`spark.sql.python.filterPushdown.enabled`)."""
 
 from __future__ import annotations
 
@@ -38,15 +41,35 @@ class CommitLogSource(ReplicasSource):
 
     def reader(self, schema: StructType) -> CommitLogReader:
         """Reads it."""
-        return CommitLogReader(self.replicas(), self.options)
+        filtering = self.options.get("pushFilters", "false").lower() == "true"
+        made = FilteringReader if filtering else CommitLogReader
+        return made(self.replicas(), self.options)
 
 
 class CommitLogReader(PiecesReader):
-    """Filters on group, replica and physical_offset decide what is read."""
+    """Reads the segments of replicas."""
 
     def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
         self._low, self._high = 0, OFFSET_MAX
+
+    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+        """Segments, as far as they are asked for."""
+        for file in layout.contents(replica.place).log:
+            begin = min(max(self._low - file.start, 0), file.size)
+            end = min(max(self._high - file.start, 0), file.size)
+            if begin < end:
+                yield Piece(replica.group, replica.name, file.place, file.start, file.size, begin, end)
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The records of a range."""
+        for chunk in chunks(piece):
+            if len(chunk.rows):
+                yield batch_of(piece, chunk)
+
+
+class FilteringReader(CommitLogReader):
+    """Filters on group, replica and physical_offset decide what it reads."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         """Takes what decides about replicas and ranges; the rest stays with Spark."""
@@ -76,20 +99,6 @@ class CommitLogReader(PiecesReader):
             self._replicas = [replica for replica in self._replicas if getattr(replica, wanted) == value]
             return True
         return False
-
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
-        """Segments, as far as they are asked for."""
-        for file in layout.contents(replica.place).log:
-            begin = min(max(self._low - file.start, 0), file.size)
-            end = min(max(self._high - file.start, 0), file.size)
-            if begin < end:
-                yield Piece(replica.group, replica.name, file.place, file.start, file.size, begin, end)
-
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        """The records of a range."""
-        for chunk in chunks(piece):
-            if len(chunk.rows):
-                yield batch_of(piece, chunk)
 
 
 def batch_of(piece: Piece, chunk: Chunk) -> pa.RecordBatch:
