@@ -249,7 +249,7 @@ def consume(
 def audit(
     places: Annotated[
         list[str],
-        typer.Argument(metavar="DIR…", help="Replicas' stores; NAME=DIR gives one a name."),
+        typer.Argument(metavar="DIR", help="Replicas' stores; NAME=DIR gives one a name."),
     ],
     group: Annotated[
         str | None, typer.Option("--group", help="The group's name, if not the stores'.")

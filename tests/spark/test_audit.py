@@ -128,6 +128,29 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
     assert spark.read.format("epochmq.index").load(str(source[0])).count() >= len(own)
 
 
+def test_the_command_line_ends_with_the_verdict(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from epochmq.app import run
+
+    source = [str(path) for path in corpus.healthy(tmp_path / "healthy", 8)]
+    state = ["--state", str(tmp_path / "state")]
+    assert run(["report", *state]) == 3
+    assert run(["audit", *source, *state]) == 0
+    assert "healthy: 0 findings" in capsys.readouterr().out
+    assert run(["report", *state]) == 0
+    assert Path(capsys.readouterr().out.strip()).name == "report.html"
+    assert run(["audit", source[0], str(tmp_path / "nowhere"), *state, "-o", "json"]) == 5
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["verdict"] == "undecided"
+    assert summary["findings"][0]["file"] == str(tmp_path / "nowhere")
+    (tmp_path / "broken.json").write_text('{"controllerGroups": 7}')
+    assert run(["audit", *source, *state, "--metadata", str(tmp_path / "broken.json")]) == 2
+    said = capsys.readouterr().err
+    assert "broken.json" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.soak
 def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_path: Path) -> None:
     for seed in range(0, 200, 4):

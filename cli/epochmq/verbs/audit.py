@@ -63,9 +63,13 @@ def _require() -> None:
 
 
 def _metadata(path: Path) -> Any:
+    from epochmq_spark.audits import controller
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        controller.views(known)
+        return known
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"{path}: {error}, expected the output of: epochmq status -o json") from None
 
 
