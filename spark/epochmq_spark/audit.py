@@ -92,7 +92,7 @@ def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> Data
         for one in members:
             written = one.written()
             ends = [start for _, start in written[1:]] + [one.end]
-            for (epoch, start), end in zip(written, ends, strict=True):
+            for (epoch, start), end in zip(written, ends, strict=False):
                 rows.append((name, one.name, epoch, start, end))
     ranges = spark.createDataFrame(
         rows, "of_group string, of_replica string, of_epoch long, from_offset long, to_offset long"

@@ -61,6 +61,7 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
     "queue.wrong-unit": (_E, "a consume queue's unit does not fit its message"),
     "queue.no-record": (_E, "a consume queue's unit leads to no message of the queue"),
     "queue.behind": (_N, "a consume queue ends before the log; the broker's start mends it"),
+    "queue.remains": (_N, "behind the end of a consume queue lies what was cut from it"),
     "queue-offset.duplicate": (_E, "two messages of a queue have one offset"),
     "queue-offset.skipped": (_E, "a queue lacks an offset between two messages"),
     "consumer-offset.ahead": (_E, "a group's offset is beyond the end of its queue"),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from epochmq_spark.findings import finding
@@ -60,6 +60,13 @@ def compare(
     messages of the log in that range, `units` by queue offset; `elsewhere` says what stands at the places in
     the log that units lead to and no message of the range does."""
     found: list[Row] = []
+    live = max((offset for offset, unit in units.items() if unit.physical < limits.log_end), default=-1)
+    if remains := [offset for offset in units if offset > live]:
+        said = f"{len(remains)} units lead behind the log's end at {limits.log_end}"
+        row = finding(who[0], who[1], "queue.remains", topic=who[2], queue_id=who[3], detail=said)
+        found.append(row | {"queue_offset": min(remains)})
+        units = {offset: unit for offset, unit in units.items() if offset <= live}
+        limits = replace(limits, queue_end=min(limits.queue_end, *remains))
     by_offset: dict[int, Message] = {}
     for one in sorted(messages, key=lambda one: one.physical):
         first = by_offset.setdefault(one.queue_offset, one)
