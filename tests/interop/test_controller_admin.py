@@ -16,7 +16,7 @@ from tests.interop.java_cluster import java_broker
 from tests.interop.mqadmin import Step
 from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
-from tests.support.replica_group import Factory, our_controller
+from tests.support.replica_group import Factory, our_broker, our_controller
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -293,16 +293,19 @@ def test_the_configuration_has_rocketmqs_keys_and_values(story: Story) -> None:
 EPOCHS = (r"(?<=#SyncStateSetEpoch )\d+",)
 """How many steps brokers take into the SyncStateSet is theirs."""
 OFFSETS = (r"(?<=Offset=)\d+",)
+EPOCH = r"(?<=EpochEntry{epoch=)\d+"
+"""Of epochs without a byte RocketMQ's brokers keep the first, ours the last."""
+REPLICATION = (r"(?<=#MasterCommitLogMaxOffset\t)\d+", r"\d+\s+-?\d+\s+[\d.]+\s+(?=OK)", r"(?<=OK)\s+-?\d+")
+"""Ports, offsets and rates that haStatus prints."""
 
 
-def with_brokers(kind: str, directory: Path) -> dict[str, list[str]]:
-    """What is printed of two of RocketMQ's brokers: at first, after an election, and after the end of the
-    former master."""
-    stage = Stage(directory, KINDS[kind], [java_broker] * 2)
+def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> dict[str, list[str]]:
+    """What is printed of two brokers: at first, after an election, and after the end of the former master."""
+    stage = Stage(directory, KINDS[kind], [broker] * 2)
     printed: dict[str, list[str]] = {}
 
     def run(chapter: str, *commands: str) -> None:
-        steps = [Step(command, hidden=(*EPOCHS, *OFFSETS)) for command in commands]
+        steps = [Step(command, hidden=(*EPOCHS, *OFFSETS, *REPLICATION, EPOCH)) for command in commands]
         for command, found in zip(commands, stage.run(steps), strict=True):
             printed[f"{chapter}: {command}"] = lines("\n".join(found))
 
@@ -314,6 +317,7 @@ def with_brokers(kind: str, directory: Path) -> dict[str, list[str]]:
             "getSyncStateSet -a {leader} -c {cluster}",
             "getBrokerEpoch -b {name}",
             "getBrokerEpoch -c {cluster}",
+            "haStatus -c {cluster}",
         )
         clean = "cleanBrokerMetadata -a {leader} " + WHO
         run("at first", "getControllerMetaData -a {follower}", *looks, clean)
@@ -333,11 +337,14 @@ def with_brokers(kind: str, directory: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_with_rocketmqs_brokers_every_command_prints_the_same_of_both(tmp_path: Path) -> None:
-    (tmp_path / "java").mkdir()
-    (tmp_path / "ours").mkdir()
+@pytest.mark.timeout(1200)
+def test_with_brokers_every_command_prints_the_same_of_rocketmqs_and_of_ours(tmp_path: Path) -> None:
+    """RocketMQ's controllers and brokers, ours with RocketMQ's brokers, and ours with ours."""
     java = with_brokers("java", tmp_path / "java")
-    ours = with_brokers("ours", tmp_path / "ours")
+    found = {
+        "ours with rocketmq's brokers": with_brokers("ours", tmp_path / "mixed"),
+        "ours with ours": with_brokers("ours", tmp_path / "ours", our_broker),
+    }
     for label, printed in java.items():
-        assert ours[label] == printed, label
+        for whose, ours in found.items():
+            assert ours[label] == printed, f"{label}, {whose}"
