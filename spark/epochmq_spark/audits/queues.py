@@ -60,12 +60,11 @@ def compare(
     messages of the log in that range, `units` by queue offset; `elsewhere` says what stands at the places in
     the log that units lead to and no message of the range does."""
     found: list[Row] = []
-    live = max((offset for offset, unit in units.items() if unit.physical < limits.log_end), default=-1)
-    if remains := [offset for offset in units if offset > live]:
-        said = f"{len(remains)} units lead behind the log's end at {limits.log_end}"
+    if remains := _remains(messages, units, limits):
+        said = f"{len(remains)} units; the log ends at {limits.log_end}"
         row = finding(who[0], who[1], "queue.remains", topic=who[2], queue_id=who[3], detail=said)
         found.append(row | {"queue_offset": min(remains)})
-        units = {offset: unit for offset, unit in units.items() if offset <= live}
+        units = {offset: unit for offset, unit in units.items() if offset not in remains}
         limits = replace(limits, queue_end=min(limits.queue_end, *remains))
     by_offset: dict[int, Message] = {}
     for one in sorted(messages, key=lambda one: one.physical):
@@ -96,6 +95,16 @@ def compare(
         more = finding(who[0], who[1], "more", topic=who[2], queue_id=who[3], detail=said)
         found = [*found[:LISTED_MAX], more]
     return found
+
+
+def _remains(messages: Sequence[Message], units: Mapping[int, Unit], limits: Limits) -> frozenset[int]:
+    """Offsets of units that a cut left behind the queue's end (RocketMQ moves positions only): where any
+    leads behind the log's end, all that follow the last one that leads to its message."""
+    if all(unit.physical < limits.log_end for unit in units.values()):
+        return frozenset()
+    places = {(one.queue_offset, one.physical) for one in messages}
+    last = max((offset for offset, unit in units.items() if (offset, unit.physical) in places), default=-1)
+    return frozenset(offset for offset in units if offset > last)
 
 
 def _check_unit(
