@@ -6,6 +6,7 @@ named last."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -108,6 +109,8 @@ def main() -> int:
     if sys.argv[1:] not in (["test"], ["soak"]):
         print("usage: run_tests.py test|soak", file=sys.stderr)
         return 2
+    # A shell starts its background jobs deaf to Ctrl-C, and so would be all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "soak":
         return Run(SOAK, 1).all()
     return Run(TEST, min(LANES, os.cpu_count() or 1)).all()

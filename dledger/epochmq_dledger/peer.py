@@ -234,6 +234,8 @@ class DLedgerPeer:
         self._timer = None
         self._checkpoint_if_due()
         self._feed(Tick())
+        if self._node is not None and self._failed is None:
+            self._snapshot_if_due()  # the others may have become able to take one since the last entry
 
     def _checkpoint_if_due(self) -> None:
         now_s = asyncio.get_running_loop().time()

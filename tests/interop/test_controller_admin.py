@@ -231,7 +231,12 @@ def test_a_command_prints_what_it_prints_of_rocketmqs_controllers(story: Story, 
 
 
 OF_JAVA_ALONE = {"jraftConfig"}
-OF_OURS_ALONE = {"heartBeatTimeIntervalMs", "writeLeaseMs"}
+OF_OURS_ALONE = {
+    "controllerSnapshotEntries",
+    "heartBeatTimeIntervalMs",
+    "joinControllerGroup",
+    "writeLeaseMs",
+}
 OF_PLACE = {"bindAddress", "configStorePath", "rocketmqHome", "controllerStorePath", "listenPort"}
 SHORTER_WITH_US = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "1000"}
 CONFIGURATION = {

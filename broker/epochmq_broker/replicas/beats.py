@@ -62,6 +62,9 @@ class Beats:
         self.lease = lease
         self.on_lease: Callable[[], None] = lambda: None
         self.on_starved: Callable[[], None] = lambda: None
+        self.succession = False
+        """Whether this master is naming its successor. Its fence travels with that request: a heartbeat that
+        came before it would have the controllers choose somebody."""
         self._live = live
         self._client = client
         self._state = state
@@ -168,7 +171,7 @@ class Beats:
         config, lease, state = self._live.current, self.lease, self._state
         ext: dict[str, str] = {}
         timeout_ms = config.controller_heart_beat_timeout_mills
-        if lease.epoch is not None and lease.fenced:
+        if lease.epoch is not None and lease.fenced and not self.succession:
             ext[FENCED_EPOCH] = str(lease.epoch)
         elif self._asks():
             ext[LEASE_EPOCH] = str(lease.epoch)

@@ -319,7 +319,11 @@ class ReplicasManager:
             epoch = None
         else:
             self.lease.fence()
-        return await self._controllers.ask(leader, Elect(broker_id, designate=True, fenced_epoch=epoch))
+        self.beats.succession = True
+        try:
+            return await self._controllers.ask(leader, Elect(broker_id, designate=True, fenced_epoch=epoch))
+        finally:
+            self.beats.succession = False
 
     def _say_fenced(self) -> None:
         """The election failed, or nobody knows: any other will do."""

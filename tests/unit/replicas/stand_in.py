@@ -48,6 +48,9 @@ class StandIn:
         self.asked: list[Command] = []
         self.beats: list[dict[str, str]] = []
         self.elects = True
+        self.elects_from = asyncio.Event()
+        """Until it is set, who asks for an election waits."""
+        self.elects_from.set()
         handlers = {
             Code.CONTROLLER_GET_METADATA_INFO: self._metadata,
             Code.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
@@ -117,8 +120,9 @@ class StandIn:
             header.master_epoch, header.sync_state_set_epoch = self.epoch, self.set_epoch
         return response(command, 0, header=header, body=self._set())
 
-    def _elect(self, _: Connection, command: Command) -> Command:
+    async def _elect(self, _: Connection, command: Command) -> Command:
         self.asked.append(command)
+        await self.elects_from.wait()
         if not self.elects:
             return response(command, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "nobody")
         broker_id = int((command.ext or {})["brokerId"])

@@ -234,6 +234,31 @@ async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> Non
         assert "writeLeaseEpoch" not in controller.beats[-1]
 
 
+async def test_heartbeats_do_not_tell_of_a_fence_before_the_request_that_names_the_successor(
+    tmp_path: Path,
+) -> None:
+    """The controllers would choose somebody themselves, and refuse the one who was to be the master."""
+    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it has a lease")
+        controller.elects_from.clear()
+        controller.elects = False
+        asked = len(controller.questions(Code.CONTROLLER_ELECT_MASTER))
+        naming = asyncio.create_task(one.replicas._elect(2))
+        await until(lambda: len(controller.questions(Code.CONTROLLER_ELECT_MASTER)) > asked, "it names one")
+        assert not one.replicas.may_write()
+        heard = len(controller.beats)
+        one.replicas.beats.now()
+        await until(lambda: len(controller.beats) > heard, "a heartbeat in between")
+        assert all("fencedEpoch" not in beat for beat in controller.beats[heard:])
+        controller.elects_from.set()
+        await naming
+        heard = len(controller.beats)
+        one.replicas.beats.now()
+        await until(lambda: len(controller.beats) > heard, "a heartbeat afterwards")
+        assert controller.beats[-1]["fencedEpoch"] == "1"
+
+
 async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_path: Path) -> None:
     async with stand_in() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
