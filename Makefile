@@ -46,6 +46,7 @@ soak: install-spark
 bench: install
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.controllers
+	$(BIN)/python -m tests.benchmarks.replica_groups
 
 # Re-resolves the lock file from pyproject.toml; run it after changing a dependency.
 lock: install
