@@ -59,7 +59,7 @@ class Group:
         """Starts a peer, as one of all, or of those that it is told."""
         known = dict(self.addresses if addresses is None else addresses)
         plain = {"group": "g", "self_id": name, "peers": tuple(known), "file_size": 1 << 16}
-        pace = {"heartbeat_interval_ms": 100, "vote_interval_min_ms": 50, "vote_interval_max_ms": 150}
+        pace = {"heartbeat_interval_ms": 300, "vote_interval_min_ms": 50, "vote_interval_max_ms": 150}
         settings = Settings(**{**plain, **pace, **self.settings, **more})
         client = RemotingClient()
         applied: list[DLedgerEntry] = []
