@@ -59,7 +59,9 @@ class DLedgerService:
 
     def _core(self, connection: Connection, command: Command) -> None:
         """A peer's call goes to the core, which answers when it may."""
-        request = decode_body(REQUEST_TYPES[command.code], command.body)
+        self._pass_on(connection, command, decode_body(REQUEST_TYPES[command.code], command.body))
+
+    def _pass_on(self, connection: Connection, command: Command, request: RequestOrResponse) -> None:
         connection.defer(command.opaque)
 
         def reply(answer: RequestOrResponse) -> None:
@@ -69,12 +71,12 @@ class DLedgerService:
 
     def _heartbeat(self, connection: Connection, command: Command) -> None:
         """A leader's; the end of its connection is news of it."""
-        leader = decode_body(REQUEST_TYPES[command.code], command.body).local_id
-        if leader is not None:
+        request = decode_body(REQUEST_TYPES[command.code], command.body)
+        if request.local_id is not None:
             if connection not in self._leaders:
                 connection.on_close.append(self._closed)
-            self._leaders[connection] = leader
-        self._core(connection, command)
+            self._leaders[connection] = request.local_id
+        self._pass_on(connection, command, request)
 
     def _closed(self, connection: Connection) -> None:
         leader = self._leaders.pop(connection, None)
