@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks import results
+from tests.benchmarks.results import table
 
 RATIO_GOAL = 1.5
 FAIL_OVER_GOAL_S = 2.0
 MEMORY_GOAL = 0.2
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    rows = [head, ["---", *["--:"] * (len(head) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _appends(table: dict[str, Any]) -> str:
+def _appends(found: dict[str, Any]) -> str:
     head = ["in flight", "peers", "appends/s", "p50 ms", "p99 ms", "CPU µs", "ratio", "goal"]
     lines = []
-    for depth, kinds in table.items():
+    for depth, kinds in found.items():
         java = kinds.get("java")
         for kind, row in kinds.items():
             line = [depth, kind, f"{row['per_second']:,.0f}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"]
@@ -32,21 +29,21 @@ def _appends(table: dict[str, Any]) -> str:
                 worse = ", p99 worse" if row["p99_ms"] > java["p99_ms"] else ""
                 line += [f"{ratio:.2f}", verdict + worse]
             lines.append(line)
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _elections(table: dict[str, Any]) -> str:
+def _elections(found: dict[str, Any]) -> str:
     head = ["controllers", "elections", "median s", "worst s"]
-    return _table(
+    return table(
         head,
         [
             [name, str(row["count"]), f"{row['median_s']:.2f}", f"{row['worst_s']:.2f}"]
-            for name, row in table.items()
+            for name, row in found.items()
         ],
     )
 
 
-def _groups(table: dict[str, Any]) -> str:
+def _groups(found: dict[str, Any]) -> str:
     head = [
         "controllers",
         "registered in s",
@@ -64,12 +61,12 @@ def _groups(table: dict[str, Any]) -> str:
             f"{row['fail_over_worst_s']:.2f}",
             str(row["not_replaced"]),
         ]
-        for name, row in table.items()
+        for name, row in found.items()
     ]
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _memory(table: dict[str, Any]) -> str:
+def _memory(found: dict[str, Any]) -> str:
     head = ["leading controller", "idle, MB", "with the groups, MB"]
     lines = [
         [name]
@@ -77,9 +74,9 @@ def _memory(table: dict[str, Any]) -> str:
             f"{row[f'{moment}_rss_mb']:.0f} ({row[f'{moment}_anonymous_mb']:.0f})"
             for moment in ("idle", "with_groups")
         ]
-        for name, row in table.items()
+        for name, row in found.items()
     ]
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def verdicts(summary: dict[str, Any]) -> list[str]:
@@ -137,20 +134,12 @@ def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
 
 def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     """Writes `controllers-DATE.json` with everything measured and `controllers-DATE.md` with the tables."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = f"controllers-{data['date'][:10]}"
-    as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"
-    as_json.write_text(json.dumps(data, indent=1) + "\n")
-    facts = "\n".join(f"- {key}: {value}" for key, value in data["machine"].items())
     plan = data["plan"]
-    parts = [
+    intro = [
         f"# Our controllers beside RocketMQ {data['rocketmq']}'s, {data['date']}",
         f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
         f" only the measured processes running; {plan['seconds']:g} s a measurement of appends after"
         f" {plan['warmup_s']:g} s of the same load, and {plan['java_warmup_s']:g} s before the first for"
         " Java's JIT compiler. Every answer is checked; indexes are unique and dense.",
-        facts,
-        tables(data["summary"], plan),
     ]
-    as_markdown.write_text("\n\n".join(parts) + "\n")
-    return as_markdown, as_json
+    return results.write(directory, "controllers", data, intro, tables(data["summary"], plan))

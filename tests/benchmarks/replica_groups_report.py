@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from tests.benchmarks import results
+from tests.benchmarks.results import table
 
 RATIO_GOAL = 2.0
 CATCH_UP_GOAL = 0.8
@@ -12,19 +14,14 @@ KILL_GOAL_S, STOP_GOAL_S = 0.5, 3.0
 PAUSE_GOAL_MS = 200.0
 
 
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    rows = [head, ["---", *["--:"] * (len(head) - 1)], *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
 def _verdict(reached: bool) -> str:
     return "reached" if reached else "missed"
 
 
-def _throughput(table: dict[str, Any]) -> str:
+def _throughput(found: dict[str, Any]) -> str:
     head = ["cell", "brokers", "msg/s", "p50 ms", "p99 ms", "CPU µs/msg", "ratio", "goal"]
     lines = []
-    for cell, kinds in table.items():
+    for cell, kinds in found.items():
         java = kinds.get("java")
         for kind, row in kinds.items():
             line = [cell, kind, f"{row['per_second']:,.0f}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}"]
@@ -35,22 +32,22 @@ def _throughput(table: dict[str, Any]) -> str:
                 ratio = row["per_second"] / java["per_second"]
                 line += [f"{ratio:.2f}", _verdict(ratio >= RATIO_GOAL)]
             lines.append(line)
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _catch_up(table: dict[str, Any]) -> str:
+def _catch_up(found: dict[str, Any]) -> str:
     head = ["brokers", "MB/s", "plain sendfile MB/s", "share", "goal"]
     lines = []
-    for kind, row in table.items():
+    for kind, row in found.items():
         share = row["mb_per_s"] / row["sendfile_mb_per_s"]
         goal = _verdict(share >= CATCH_UP_GOAL) if kind == "ours" else "–"
         lines.append(
             [kind, f"{row['mb_per_s']:,.0f}", f"{row['sendfile_mb_per_s']:,.0f}", f"{share:.2f}", goal]
         )
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _silence(table: dict[str, Any], goal_s: float) -> str:
+def _silence(found: dict[str, Any], goal_s: float) -> str:
     head = ["brokers", "times", "median s", "worst s", f"goal: always under {goal_s:g} s"]
     lines = [
         [
@@ -60,12 +57,12 @@ def _silence(table: dict[str, Any], goal_s: float) -> str:
             f"{row['worst_s']:.3f}",
             _verdict(row["worst_s"] < goal_s) if kind == "ours" else "–",
         ]
-        for kind, row in table.items()
+        for kind, row in found.items()
     ]
-    return _table(head, lines)
+    return table(head, lines)
 
 
-def _switch(table: dict[str, Any]) -> str:
+def _switch(found: dict[str, Any]) -> str:
     head = ["brokers", "times", "median pause ms", "worst ms", "failed sends", "goal: 200 ms, none failed"]
     lines = [
         [
@@ -76,9 +73,9 @@ def _switch(table: dict[str, Any]) -> str:
             str(row["failed"]),
             _verdict(row["worst_ms"] < PAUSE_GOAL_MS and not row["failed"]) if kind == "ours" else "–",
         ]
-        for kind, row in table.items()
+        for kind, row in found.items()
     ]
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def tables(summary: dict[str, Any]) -> str:
@@ -123,21 +120,13 @@ def tables(summary: dict[str, Any]) -> str:
 
 def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     """Writes `replica-groups-DATE.json` with everything measured and `.md` with the tables."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = f"replica-groups-{data['date'][:10]}"
-    as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"
-    as_json.write_text(json.dumps(data, indent=1) + "\n")
-    facts = "\n".join(f"- {key}: {value}" for key, value in data["machine"].items())
     plan = data["plan"]
-    parts = [
+    intro = [
         f"# Our replica groups beside RocketMQ {data['rocketmq']}'s, {data['date']}",
         f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
         f" one group running at a time, all its parts RocketMQ's or all ours but for the nameserver, which is"
         f" ours; {plan['seconds']:g} s a measurement of sends after {plan['warmup_s']:g} s of the same load,"
         f" and {plan['java_warmup_s']:g} s before the first for Java's JIT compiler. Settings are RocketMQ's"
         " defaults; its brokers have a heap of 1 GB each, its controllers 512 MB, all the G1 collector.",
-        facts,
-        tables(data["summary"]),
     ]
-    as_markdown.write_text("\n\n".join(parts) + "\n")
-    return as_markdown, as_json
+    return results.write(directory, "replica-groups", data, intro, tables(data["summary"]))

@@ -1,0 +1,27 @@
+"""What the reports of `make bench`'s later parts have in common: a table, and the two files of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    """A Markdown table; all columns but the first are numbers."""
+    rows = [head, ["---", *["--:"] * (len(head) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write(
+    directory: Path, name: str, data: dict[str, Any], intro: list[str], tables: str
+) -> tuple[Path, Path]:
+    """Writes `NAME-DATE.json`, everything measured, and `NAME-DATE.md`: the introduction, the machine, the
+    tables."""
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-{data['date'][:10]}"
+    as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"
+    as_json.write_text(json.dumps(data, indent=1) + "\n")
+    facts = "\n".join(f"- {key}: {value}" for key, value in data["machine"].items())
+    as_markdown.write_text("\n\n".join([*intro, facts, tables]) + "\n")
+    return as_markdown, as_json
