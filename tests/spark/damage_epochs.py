@@ -36,14 +36,20 @@ def epoch_missing(group: list[Path], rng: random.Random) -> Done:
     return done(replica, "epoch.missing", allowed=allowed, epoch=gone[0], start_offset=gone[1])
 
 
+def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tuple[int, int]]:
+    """The replica's epochs; a group with a single one gets a second everywhere, from this record on."""
+    entries = written(replica)
+    if len(entries) < 2:
+        entries.append((entries[-1][0] + 1, records(replica)[-from_end].offset))
+        for other in group:
+            write_epochs(other, entries)
+    return entries
+
+
 @kind
 def epochs_reordered(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
-    entries = written(replica)
-    if len(entries) < 2:
-        entries.append((entries[-1][0] + 1, records(replica)[-1].offset))
-        for other in group:
-            write_epochs(other, entries)
+    entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(len(entries) - 1)
     entries[at], entries[at + 1] = entries[at + 1], entries[at]
     write_epochs(replica, entries)
@@ -53,11 +59,7 @@ def epochs_reordered(group: list[Path], rng: random.Random) -> Done:
 @kind
 def epochs_overlapping(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
-    entries = written(replica)
-    if len(entries) < 2:
-        entries.append((entries[-1][0] + 1, records(replica)[-1].offset))
-        for other in group:
-            write_epochs(other, entries)
+    entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(1, len(entries))
     entries[at] = (entries[at][0], entries[at - 1][1])
     write_epochs(replica, entries)
@@ -77,11 +79,7 @@ def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> Done:
 @kind
 def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
-    entries = written(replica)
-    if len(entries) < 2:
-        entries.append((entries[-1][0] + 1, records(replica)[-3].offset))
-        for other in group:
-            write_epochs(other, entries)
+    entries = two_at_least(group, replica, from_end=3)
     at = rng.randrange(1, len(entries))
     here = [one.offset for one in records(replica) if one.offset > entries[at - 1][1]]
     other_start = rng.choice([one for one in here if one != entries[at][1] and (
