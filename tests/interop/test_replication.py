@@ -56,6 +56,12 @@ def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory
 # With epochs: RocketMQ's AutoSwitchHAService, told its roles by the test as a controller would.
 
 LOG_FILE = 1 << 20
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(LOG_FILE),
+    "allAckInSyncStateSet": "true",
+    "haSendHeartbeatInterval": "500",
+}
+"""What our side is set to, as `HAPeer` is."""
 
 
 class HAPeer:
@@ -136,12 +142,7 @@ def fill(ours: Node, count: int) -> None:
 
 async def test_masters_take_turns_and_what_they_wrote_alone_is_cut(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
-    settings = {
-        "mappedFileSizeCommitLog": str(LOG_FILE),
-        "allAckInSyncStateSet": "true",
-        "haSendHeartbeatInterval": "500",
-    }
-    ours = await Node(tmp_path / "ours", 1, settings).open()
+    ours = await Node(tmp_path / "ours", 1, SETTINGS).open()
     try:
         await java.start()
         # Ours leads, Java follows, over several files.

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from tests.interop.java_env import compile_java, run_java
-from tests.interop.test_replication import LOG_FILE, HAPeer, agree, fill
+from tests.interop.test_replication import SETTINGS, HAPeer, agree, fill
 from tests.spark import damage, judge
 from tests.unit.ha.kit import Node, until
 from tests.unit.spark import inprocess
@@ -43,12 +43,7 @@ def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: 
 
 async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
-    settings = {
-        "mappedFileSizeCommitLog": str(LOG_FILE),
-        "allAckInSyncStateSet": "true",
-        "haSendHeartbeatInterval": "500",
-    }
-    ours = await Node(tmp_path / "ours", 1, settings).open()
+    ours = await Node(tmp_path / "ours", 1, SETTINGS).open()
     try:
         await java.start()
         await ours.lead(1)
