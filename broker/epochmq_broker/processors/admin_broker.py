@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from epochmq_broker.processors.admin_parts import REGISTER_WAIT_MS, AdminParts, now_ms
+from epochmq_broker.processors.admin_parts import AdminParts, now_ms
 from epochmq_broker.stats import window
 from epochmq_broker.store.config_files import write_config
 from epochmq_broker.store.statuses import RunningFlags
@@ -114,7 +114,7 @@ class AdminBroker:
                 log.info("configuration changed by %s: %s", connection.remote, taken)
                 self._write_config(taken)
         if "brokerPermission" in changes:
-            await self._parts.registration.settled(REGISTER_WAIT_MS)
+            await self._parts.registered()
         return response(command, ResponseCode.SUCCESS)
 
     def _write_config(self, changes: Mapping[str, str]) -> None:

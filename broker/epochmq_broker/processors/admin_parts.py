@@ -21,9 +21,6 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.topics import TopicConfig
 
-REGISTER_WAIT_MS = 3000
-"""How long a change of a topic waits for the nameservers to know of it before it is answered anyway."""
-
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
@@ -40,6 +37,11 @@ class AdminParts:
     delays: DelayService
     registration: Registration
     ha: HAService
+
+    async def registered(self) -> None:
+        """Waits until the nameservers know what was changed, no longer than a registration may take: whoever
+        asked for the change finds it in the next route."""
+        await self.registration.settled(self.live.current.register_broker_timeout_mills)
 
     def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
         """A queue of this broker as bodies name it."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from epochmq_broker.attributes import MESSAGE_TYPE, parse_attributes
-from epochmq_broker.processors.admin_parts import REGISTER_WAIT_MS, AdminParts
+from epochmq_broker.processors.admin_parts import AdminParts
 from epochmq_broker.stats import TOPIC_PUT_NUMS
 from epochmq_protocol import topics as names
 from epochmq_protocol.bodies import (
@@ -98,7 +98,7 @@ class AdminTopics:
                 changed.append(config)
         if changed:
             parts.topics.update(changed)
-            await parts.registration.settled(REGISTER_WAIT_MS)
+            await parts.registered()
 
     def _check_name(self, topic: str) -> None:
         fault = names.validate_topic(topic)

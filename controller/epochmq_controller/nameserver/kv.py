@@ -6,6 +6,7 @@ One namespace is in use: `ORDER_TOPIC_CONFIG`, topic to `broker-a:4;broker-b:4`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class KVConfig:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
+        self._writing = asyncio.Lock()
 
     def load(self) -> None:
         """Reads the file, if there is one. ConfigError when it is not one: overwriting it would lose what a
@@ -47,21 +49,24 @@ class KVConfig:
         Java."""
         return self._table.get(namespace)
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Sets a value and writes the file."""
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Sets a value, which holds at once, and returns when the file is written."""
         self._table.setdefault(namespace, {})[key] = value
         log.info("KV config %s %s=%s", namespace, key, value)
-        self._persist()
+        await self._persist()
 
-    def delete(self, namespace: str, key: str) -> None:
-        """Drops a value and writes the file."""
+    async def delete(self, namespace: str, key: str) -> None:
+        """Drops a value, which is gone at once, and returns when the file is written."""
         self._table.get(namespace, {}).pop(key, None)
         log.info("KV config %s %s deleted", namespace, key)
-        self._persist()
+        await self._persist()
 
-    def _persist(self) -> None:
-        text = to_json(KVConfigSerializeWrapper(config_table=self._table)).decode()
-        try:
-            files.write_text(self._path, text)
-        except OSError as error:  # it holds in memory all the same, as in Java
-            log.error("KV config not written: %s", error)
+    async def _persist(self) -> None:
+        """One write at a time, each of all that holds when it begins. A slow disk holds up the one who asked,
+        and no broker that registers meanwhile."""
+        async with self._writing:
+            text = to_json(KVConfigSerializeWrapper(config_table=self._table)).decode()
+            try:
+                await asyncio.to_thread(files.write_text, self._path, text)
+            except OSError as error:  # it holds in memory all the same, as in Java
+                log.error("KV config not written: %s", error)

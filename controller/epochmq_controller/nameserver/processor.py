@@ -87,10 +87,10 @@ class NamesrvProcessor:
 
     # KV config
 
-    def put_kv_config(self, connection: Connection, request: Command) -> Command:
+    async def put_kv_config(self, connection: Connection, request: Command) -> Command:
         """PUT_KV_CONFIG (100)."""
         header = headers.PutKVConfigRequestHeader.decode(request.ext)
-        self._kv.put(header.namespace, header.key, header.value)
+        await self._kv.put(header.namespace, header.key, header.value)
         return response(request, ResponseCode.SUCCESS)
 
     def get_kv_config(self, connection: Connection, request: Command) -> Command:
@@ -102,10 +102,10 @@ class NamesrvProcessor:
             return response(request, ResponseCode.QUERY_NOT_FOUND, remark)
         return response(request, ResponseCode.SUCCESS, header=headers.GetKVConfigResponseHeader(value=value))
 
-    def delete_kv_config(self, connection: Connection, request: Command) -> Command:
+    async def delete_kv_config(self, connection: Connection, request: Command) -> Command:
         """DELETE_KV_CONFIG (102)."""
         header = headers.DeleteKVConfigRequestHeader.decode(request.ext)
-        self._kv.delete(header.namespace, header.key)
+        await self._kv.delete(header.namespace, header.key)
         return response(request, ResponseCode.SUCCESS)
 
     def get_kv_list(self, connection: Connection, request: Command) -> Command:

@@ -75,16 +75,16 @@ def test_write_buffer_marks_reach_the_transport() -> None:
     assert (found.write_high_water_bytes, found.write_low_water_bytes) == (1000, 250)
 
 
-def test_kv_config_is_kept_in_javas_file_and_read_again(tmp_path: Path) -> None:
+async def test_kv_config_is_kept_in_javas_file_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "kvConfig.json"
     kv = KVConfig(path)
     kv.load()
-    kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+    await kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
     assert path.read_text() == '{"configTable":{"ORDER_TOPIC_CONFIG":{"T":"broker-a:4"}}}'
-    kv.put("n", "k", "v")
-    kv.delete("n", "k")
-    kv.delete("n", "never there")
-    kv.delete("nowhere", "k")
+    await kv.put("n", "k", "v")
+    await kv.delete("n", "k")
+    await kv.delete("n", "never there")
+    await kv.delete("nowhere", "k")
     again = KVConfig(path)
     again.load()
     assert again.get("ORDER_TOPIC_CONFIG", "T") == "broker-a:4"
@@ -93,11 +93,11 @@ def test_kv_config_is_kept_in_javas_file_and_read_again(tmp_path: Path) -> None:
     assert again.get("n", "k") is None
 
 
-def test_the_former_kv_file_is_used_when_the_present_one_was_cut(tmp_path: Path) -> None:
+async def test_the_former_kv_file_is_used_when_the_present_one_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     kv = KVConfig(path)
-    kv.put("n", "k", "1")
-    kv.put("n", "k", "2")
+    await kv.put("n", "k", "1")
+    await kv.put("n", "k", "2")
     path.write_text("")
     again = KVConfig(path)
     again.load()
@@ -112,11 +112,11 @@ def test_a_broken_kv_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == '{"configTable":[1]}'
 
 
-def test_a_kv_file_that_cannot_be_written_costs_no_request(tmp_path: Path) -> None:
+async def test_a_kv_file_that_cannot_be_written_costs_no_request(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("x")
     kv = KVConfig(blocked / "kvConfig.json")
-    kv.put("n", "k", "v")
+    await kv.put("n", "k", "v")
     assert kv.get("n", "k") == "v"
 
 
