@@ -31,7 +31,7 @@ PURE = (
     "protocol/epochmq_protocol",
     "dledger/epochmq_dledger/core",
     "controller/epochmq_controller/nameserver/routes.py",
-    "operator/epochmq_operator/resources.py",
+    "operator/epochmq_operator/resources",
     "operator/epochmq_operator/render.py",
 )
 # The drivers inside a pure package.

@@ -24,6 +24,15 @@ BROKER_PORT = 10911
 BROKER_VIP_PORT = BROKER_PORT - 2
 """RocketMQ's clients send to two below the client port when `vipChannelEnabled` is set."""
 BROKER_HA_PORT = 10912
+ADMIN_PORT = 9880
+
+ADMIN_FILES: Mapping[str, str] = {
+    "adminTokenFile": "token",
+    "adminTlsCertFile": "tls.crt",
+    "adminTlsKeyFile": "tls.key",
+    "adminTlsCaFile": "ca.crt",
+}
+"""The admin sidecar's keys for its secrets, with the names that the files have."""
 
 CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
 """What a controller's log grows by; RocketMQ's default is a GiB, for some thousand entries."""
@@ -97,14 +106,31 @@ class PodIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminPlace:
+    """Where a pod's admin sidecar listens, and the socket over which it talks to the pod's main process.
+    `secrets` is the directory of its token and certificates, under `ADMIN_FILES`' names, if it has some."""
+
+    socket: str
+    bind_address: str
+    secrets: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a runtime puts a pod. `address` is what others reach it at, `bind_address` what it listens on;
-    `volumes` says for each of the pod's volumes under which path the pod sees it."""
+    `volumes` says for each of the pod's volumes under which path the pod sees it. `config_name` is what its
+    configuration file is called, without `.conf`, where the component's usual name does not do."""
 
     address: str
     bind_address: str
     config_directory: str
     volumes: Mapping[str, str]
+    config_name: str | None = None
+    admin: AdminPlace | None = None
+
+    def config_path(self, usual: str) -> str:
+        """The path of a configuration file that is usually called so."""
+        return f"{self.config_directory}/{self.config_name or usual}.conf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +183,19 @@ Probe = NameserverProbe | BrokerProbe | ControllerProbe
 
 
 @dataclass(frozen=True, slots=True)
+class Sidecar:
+    """The pod's admin sidecar: a second process beside its main one. `args` follow the command `epochmq`."""
+
+    args: tuple[str, ...]
+    config_file: ConfigFile
+    port: Port
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """Everything a runtime needs to run one pod. `args` follow the command `epochmq`; two pods that compare
     equal need no restart to become one another. It waits (`WAITS_FOR`) for pods
-    of its own group and of `controlled_by`."""
+    of its own group and of `controlled_by`. It has a `sidecar` where its place has room for one."""
 
     name: str
     group: str
@@ -173,6 +208,7 @@ class Pod:
     volumes: tuple[Volume, ...]
     probe: Probe
     controlled_by: str | None = None
+    sidecar: Sidecar | None = None
 
     def port(self, name: str) -> str:
         """`host:port` of the port with this name."""
@@ -278,9 +314,7 @@ def _addresses(pods: tuple[PodIdentity, ...], places: Mapping[str, Place], port:
 def _nameserver(identity: PodIdentity, place: Place) -> Pod:
     config = _nameserver_config(place)
     probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
-    return _pod(
-        identity, place, ConfigFile(f"{place.config_directory}/namesrv.conf", _properties(config)), probe
-    )
+    return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
 
 
 def _nameserver_config(place: Place) -> dict[str, ConfigValue]:
@@ -311,14 +345,14 @@ def _controller(group: ControllerGroup, identity: PodIdentity, place: Place, pee
     address = f"{place.address}:{CONTROLLER_PORT}"
     if group.spec.nameserver.embedded:
         config = {**_nameserver_config(place), "enableControllerInNamesrv": True, **config}
-        verb, name = "nameserver", "namesrv.conf"
+        verb, name = "nameserver", "namesrv"
         probe = ControllerProbe(address, group.name, f"{place.address}:{NAMESERVER_PORT}")
     else:
         config = {"bindAddress": place.bind_address, "rocketmqHome": data, **config}
-        verb, name = "controller", "controller.conf"
+        verb, name = "controller", "controller"
         probe = ControllerProbe(address, group.name, None)
-    text = _properties(config) + _said(group)
-    return _pod(identity, place, ConfigFile(f"{place.config_directory}/{name}", text), probe, verb)
+    text = _properties(config | _socket(place)) + _said(group)
+    return _pod(identity, place, ConfigFile(place.config_path(name), text), probe, verb)
 
 
 def _broker(
@@ -342,10 +376,10 @@ def _broker(
         "storePathRootDir": store,
         "storePathCommitLog": f"{store}/commitlog",
     }
-    text = _properties(config) + _said(group)
+    text = _properties(config | _socket(place)) + _said(group)
     address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
     probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers)
-    file = ConfigFile(f"{place.config_directory}/broker.conf", text)
+    file = ConfigFile(place.config_path("broker"), text)
     return _pod(identity, place, file, probe, controlled_by=group.controlled_by)
 
 
@@ -354,7 +388,9 @@ def _role(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigV
     if group.controlled_by is None:  # its one replica is its master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
-    if group.spec.replicas >= SAFE_REPLICAS:
+    if group.spec.min_in_sync_replicas is not None:
+        defaults["minInSyncReplicas"] = group.spec.min_in_sync_replicas
+    elif group.spec.replicas >= SAFE_REPLICAS:
         defaults["minInSyncReplicas"] = 2
     unsaid = {key: value for key, value in defaults.items() if key not in group.spec.config}
     return {
@@ -362,6 +398,28 @@ def _role(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigV
         "controllerAddr": ";".join(controllers),
         **unsaid,
     }
+
+
+def _socket(place: Place) -> dict[str, ConfigValue]:
+    """What the main process is told of its sidecar."""
+    return {} if place.admin is None else {"adminSocketPath": place.admin.socket}
+
+
+def _sidecar(identity: PodIdentity, place: Place) -> Sidecar | None:
+    """Of brokers and controllers; a nameserver alone has nothing to say."""
+    if place.admin is None or identity.component is Component.NAMESERVER:
+        return None
+    config: dict[str, ConfigValue] = {
+        "bindAddress": place.admin.bind_address,
+        "listenPort": ADMIN_PORT,
+        **_socket(place),
+    }
+    if place.admin.secrets is not None:
+        config |= {key: f"{place.admin.secrets}/{file}" for key, file in ADMIN_FILES.items()}
+    name = "admin" if place.config_name is None else f"{place.config_name}.admin"
+    path = f"{place.config_directory}/{name}.conf"
+    args = ("admin", "--config", path)
+    return Sidecar(args, ConfigFile(path, _properties(config)), Port("admin", ADMIN_PORT))
 
 
 def _said(group: Group) -> str:
@@ -392,6 +450,7 @@ def _pod(
         volumes=tuple(Volume(name, place.volumes[name]) for name in identity.volumes),
         probe=probe,
         controlled_by=controlled_by,
+        sidecar=_sidecar(identity, place),
     )
 
 

@@ -104,6 +104,10 @@ def test_a_loaded_group_dumps_to_what_loads_again() -> None:
 
 WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
+COMMON = (
+    "image, imagePullPolicy, storage, resources, hostSpread, zoneSpread, nodeSelector, tolerations, "
+    "podLabels, podAnnotations, adminSecret, paused, deletionGuard"
+)
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
     ('replicas: "1"', f'5: spec.replicas: "1", {WHOLE}'),
@@ -116,9 +120,31 @@ SPEC_FAULTS = [
         "5: spec.replica: unknown field, expected replicas (is it a misspelling?)",
     ),
     (
-        "replicas: 1\n  storage: {}",
-        "6: spec.storage: unknown field, expected one of replicas, brokerName, cluster, "
-        "controllerGroup, config",
+        "replicas: 1\n  volumes: {}",
+        "6: spec.volumes: unknown field, expected one of replicas, brokerName, cluster, "
+        "controllerGroup, minInSyncReplicas, config, externalServices, " + COMMON,
+    ),
+    (
+        "replicas: 1\n  minInSyncReplicas: 2",
+        "6: spec.minInSyncReplicas: 2, expected at most spec.replicas, which is 1",
+    ),
+    ("replicas: 1\n  image: a b", '6: spec.image: "a b", expected the name of an image'),
+    (
+        "replicas: 1\n  storage: {size: 10, retention: Keep, class: a}",
+        "6: spec.storage.size: 10, expected a quantity with a unit, such as 10Gi",
+        '6: spec.storage.retention: "Keep", expected Retain or Delete',
+        "6: spec.storage.class: unknown field, expected one of size, storageClassName, retention",
+    ),
+    (
+        "replicas: 1\n  resources: {limits: {cpu: a lot, memory: [1]}}",
+        '6: spec.resources.limits.cpu: "a lot", expected a quantity, such as 2, 500m or 1Gi',
+        "6: spec.resources.limits.memory: a list, expected a quantity, such as 2, 500m or 1Gi",
+    ),
+    ("replicas: 1\n  zoneSpread: yes", "6: spec.zoneSpread: true, expected Off, Preferred or Required"),
+    (
+        "replicas: 1\n  podLabels: {epochmq.io/group: a}",
+        '6: spec.podLabels.epochmq.io/group: "epochmq.io/group", expected no key of epochmq.io or '
+        "kubernetes.io",
     ),
     *(
         (
@@ -251,7 +277,7 @@ CONTROLLER_FAULTS = [
     ),
     (
         "brokerName: a",
-        "5: spec.brokerName: unknown field, expected one of replicas, nameserver, config",
+        "5: spec.brokerName: unknown field, expected one of replicas, nameserver, config, " + COMMON,
     ),
     ("config: 7", "5: spec.config: 7, expected a mapping of RocketMQ's controller keys to values"),
     (

@@ -1,5 +1,4 @@
-"""The resources of API group `epochmq.io/v1alpha1`: the model that every runtime checks documents against,
-and the loader that turns YAML text into it.
+"""Turns YAML text into resources.
 
 Pure: the caller reads the files and passes their text. Every fault a document has is reported, one readable
 line each, with the file, the line, the document, the field's path, the value that stands there, and what was
@@ -12,26 +11,27 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from epochmq_operator.resources.model import (
+    API_VERSION,
+    BROKER_NAME_LENGTH_MAX,
+    COUNTS_IN_WORDS,
+    KINDS,
+    NAME_LENGTH_MAX,
+    BrokerGroup,
+    ControllerGroup,
+    Group,
+    fields_of,
+)
 from epochmq_protocol.errors import EpochMQError
 
-API_VERSION = "epochmq.io/v1alpha1"
-
-NAME_LENGTH_MAX = 40
-"""A group's name becomes part of pod, volume and label names, which Kubernetes limits to 63 characters; the
-rest of these names (`-nameserver`, a revision hash) needs 22."""
-BROKER_NAME_LENGTH_MAX = 100
-"""A broker's name is a topic's name too (RocketMQ creates one per broker), with a prefix in some places;
-topic names end at 127."""
 DOCUMENT_COUNT_MAX = 1000
 NESTING_MAX = 32
 
@@ -39,57 +39,6 @@ UNSUPPORTED_KINDS = {
     "BrokerGroupAudit": "this version has no audits",
 }
 """Kinds that belong to the API group, with the reason why this version refuses them."""
-
-OPERATOR_OWNED_KEYS: Mapping[str, str] = {
-    "namesrvAddr": "the addresses of the group's nameservers",
-    "fetchNamesrvAddrByAddressServer": "the addresses of the group's nameservers",
-    "fetchNameSrvAddrByDnsLookup": "the addresses of the group's nameservers",
-    "controllerAddr": "the addresses of the group's controllers",
-    "fetchControllerAddrByDnsLookup": "the addresses of the group's controllers",
-    "enableControllerMode": "how the group's replicas elect a master",
-    "enableDLegerCommitLog": "how the group's replicas elect a master",
-    "brokerName": "spec.brokerName",
-    "brokerClusterName": "spec.cluster",
-    "brokerId": "the replica's identity",
-    "brokerRole": "the replica's role",
-    "brokerIP1": "the pod's address",
-    "brokerIP2": "the pod's address",
-    "bindAddress": "the pod's address",
-    "haMasterAddress": "the master's address",
-    "listenPort": "the pod's ports",
-    "haListenPort": "the pod's ports",
-    "rocketmqHome": "the pod's volumes",
-    "brokerConfigPath": "the pod's configuration files",
-    "isInBrokerContainer": "one broker a pod",
-}
-"""RocketMQ's keys that `spec.config` must not set, and what they follow from instead. Every key that begins
-with `storePath` is owned too: it follows from the pod's volumes."""
-
-CONTROLLER_OWNED_KEYS: Mapping[str, str] = {
-    "controllerType": "how controllers agree",
-    "controllerDLegerGroup": "the group's name",
-    "controllerDLegerPeers": "the addresses of the group's pods",
-    "controllerDLegerSelfId": "the pod's place in the group",
-    "controllerStorePath": "the pod's volumes",
-    "mappedFileSize": "the pod's volumes",
-    "kvConfigPath": "the pod's volumes",
-    "rocketmqHome": "the pod's volumes",
-    "configStorePath": "the pod's configuration files",
-    "bindAddress": "the pod's address",
-    "listenPort": "the pod's ports",
-    "enableControllerInNamesrv": "spec.nameserver.embedded",
-}
-"""The same for a ControllerGroup's `spec.config`. A controller refuses a log whose files have another size
-than `mappedFileSize`."""
-
-CONTROLLER_COUNTS = (1, 3, 5)
-REPLICAS_MAX = 9
-"""More replicas make a group slower, and hardly safer."""
-
-CONFIG_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,99}\Z")
-# Anchored for the engine that pydantic and the API server share, in which $ is the end of the text alone.
-DNS_LABEL = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
-ROCKETMQ_NAME = r"^[%|a-zA-Z0-9_-]+$"
 
 EXPECTED: Mapping[str, str] = {
     "apiVersion": API_VERSION,
@@ -105,192 +54,39 @@ EXPECTED: Mapping[str, str] = {
     "spec.controllerGroup": "the name of a ControllerGroup",
     "spec.config": "a mapping of RocketMQ's broker keys to values",
     "spec.config.*": "a string, a number, or true or false",
+    "spec.minInSyncReplicas": "a whole number from 1 to spec.replicas",
+    "spec.externalServices": "true or false",
+    "spec.image": "the name of an image",
+    "spec.imagePullPolicy": "Always, IfNotPresent or Never",
+    "spec.storage": "a mapping",
+    "spec.storage.size": "a quantity with a unit, such as 10Gi",
+    "spec.storage.storageClassName": "the name of a StorageClass",
+    "spec.storage.retention": "Retain or Delete",
+    "spec.resources": "a mapping with requests and limits",
+    "spec.resources.requests": "a mapping of resources to quantities",
+    "spec.resources.requests.*": "a quantity, such as 2, 500m or 1Gi",
+    "spec.resources.limits": "a mapping of resources to quantities",
+    "spec.resources.limits.*": "a quantity, such as 2, 500m or 1Gi",
+    "spec.hostSpread": "Off, Preferred or Required",
+    "spec.zoneSpread": "Off, Preferred or Required",
+    "spec.nodeSelector": "a mapping of labels to values",
+    "spec.tolerations": "a list of tolerations",
+    "spec.podLabels": "a mapping of labels to values",
+    "spec.podAnnotations": "a mapping of strings",
+    "spec.adminSecret": "the name of a Secret",
+    "spec.paused": "true or false",
+    "spec.deletionGuard": "true or false",
 }
 """What each field takes, in words; `*` stands for any key of a mapping."""
 EXPECTED_OF_CONTROLLERS: Mapping[str, str] = {
     "spec": "a mapping",
-    "spec.replicas": "1, 3 or 5",
+    "spec.replicas": COUNTS_IN_WORDS,
     "spec.nameserver": "a mapping with embedded",
     "spec.nameserver.embedded": "true or false",
     "spec.config": "a mapping of RocketMQ's controller keys to values",
 }
 """The same where a ControllerGroup differs."""
 
-
-def owner_of(key: str) -> str | None:
-    """What a broker's configuration key follows from when the operator owns it, else None."""
-    if key.startswith("storePath"):
-        return "the pod's volumes"
-    return OPERATOR_OWNED_KEYS.get(key)
-
-
-def _config_key(key: str) -> str:
-    """Keys are RocketMQ's and not the operator's; whether RocketMQ knows a key and takes its value, the
-    broker says."""
-    return _unowned(key, owner_of(key))
-
-
-def _controller_key(key: str) -> str:
-    return _unowned(key, CONTROLLER_OWNED_KEYS.get(key))
-
-
-def _unowned(key: str, owner: str | None) -> str:
-    if not CONFIG_KEY.match(key):
-        raise PydanticCustomError("key", "expected a RocketMQ key: letters and digits, at most 100")
-    if owner:
-        raise PydanticCustomError(
-            "key", "expected no such key: the operator sets it, from {owner}", {"owner": owner}
-        )
-    return key
-
-
-def _quorum(replicas: int) -> int:
-    if replicas in CONTROLLER_COUNTS:
-        return replicas
-    expected = EXPECTED_OF_CONTROLLERS["spec.replicas"]
-    if replicas > 0 and replicas % 2 == 0:
-        expected += ": an even number of controllers bears no more failures than one fewer"
-    raise PydanticCustomError("refused", "expected {expected}", {"expected": expected})
-
-
-class Model(BaseModel):
-    """A part of a document: unknown fields are refused, values are not converted, nothing changes later."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
-
-
-DnsLabel = Annotated[str, Field(min_length=1, pattern=DNS_LABEL)]
-RocketMQName = Annotated[str, Field(min_length=1, max_length=BROKER_NAME_LENGTH_MAX, pattern=ROCKETMQ_NAME)]
-ConfigKey = Annotated[str, AfterValidator(_config_key)]
-ControllerKey = Annotated[str, AfterValidator(_controller_key)]
-ConfigValue = str | bool | int | float
-
-
-class Metadata(Model):
-    """Kubernetes' object metadata; what the API server adds to it is accepted and ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    name: Annotated[DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="The group's name.")]
-    namespace: Annotated[DnsLabel, Field(max_length=63, description="The group's namespace.")] = "default"
-    labels: Annotated[dict[str, str], Field(description="Labels; kept, not used.")] = {}
-    annotations: Annotated[dict[str, str], Field(description="Annotations; kept, not used.")] = {}
-
-
-class BrokerGroupSpec(Model):
-    """What a group should be."""
-
-    replicas: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=REPLICAS_MAX,
-            description="How many replicas hold the group's log; one of them is the master at a time.",
-        ),
-    ]
-    broker_name: Annotated[
-        RocketMQName | None,
-        Field(description="RocketMQ's brokerName of all replicas; the group's name if left out."),
-    ] = None
-    cluster: Annotated[RocketMQName, Field(description="RocketMQ's brokerClusterName.")] = "DefaultCluster"
-    controller_group: Annotated[
-        DnsLabel | None,
-        Field(
-            max_length=NAME_LENGTH_MAX,
-            description="The ControllerGroup that elects the group's master. Left out, a group of several "
-            "replicas has one of its own, under its own name.",
-        ),
-    ] = None
-    config: Annotated[
-        dict[ConfigKey, ConfigValue],
-        Field(description="RocketMQ's broker keys, except those that the operator owns."),
-    ] = {}
-
-
-class BrokerGroup(Model):
-    """One replica group: one RocketMQ brokerName, n replicas, one master at a time."""
-
-    api_version: Literal["epochmq.io/v1alpha1"]
-    kind: Literal["BrokerGroup"]
-    metadata: Metadata
-    spec: BrokerGroupSpec
-    status: Annotated[
-        Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
-    ] = None
-
-    @property
-    def name(self) -> str:
-        """The group's name, unique in its namespace."""
-        return self.metadata.name
-
-    @property
-    def broker_name(self) -> str:
-        """RocketMQ's brokerName of every replica."""
-        return self.spec.broker_name or self.metadata.name
-
-    @property
-    def controlled_by(self) -> str | None:
-        """The name of the ControllerGroup that elects its master. None: its one replica is the master, and
-        there is nothing to elect."""
-        return self.spec.controller_group or (self.name if self.spec.replicas > 1 else None)
-
-    @property
-    def own_controllers(self) -> ControllerGroup | None:
-        """The ControllerGroup that belongs to this group alone, if it names none and needs one."""
-        if self.controlled_by is None or self.spec.controller_group is not None:
-            return None
-        metadata = {"name": self.name, "namespace": self.metadata.namespace}
-        return ControllerGroup.model_validate(
-            {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata}
-        )
-
-
-class NameserverSpec(Model):
-    """Where a ControllerGroup's nameservers are."""
-
-    embedded: Annotated[
-        bool,
-        Field(description="In the controllers' own processes; else in as many pods of their own."),
-    ] = True
-
-
-class ControllerGroupSpec(Model):
-    """What a quorum of controllers should be."""
-
-    replicas: Annotated[
-        int, Field(description="How many controllers: 1, 3 or 5."), AfterValidator(_quorum)
-    ] = 3
-    nameserver: Annotated[NameserverSpec, Field(description="The nameservers that come with them.")] = (
-        NameserverSpec()
-    )
-    config: Annotated[
-        dict[ControllerKey, ConfigValue],
-        Field(description="RocketMQ's controller keys, except those that the operator owns."),
-    ] = {}
-
-
-class ControllerGroup(Model):
-    """A Raft quorum of controllers, and nameservers, that any number of broker groups share."""
-
-    api_version: Literal["epochmq.io/v1alpha1"]
-    kind: Literal["ControllerGroup"]
-    metadata: Metadata
-    spec: ControllerGroupSpec = ControllerGroupSpec()
-    status: Annotated[
-        Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
-    ] = None
-
-    @property
-    def name(self) -> str:
-        """The group's name, unique in its namespace."""
-        return self.metadata.name
-
-
-Group = BrokerGroup | ControllerGroup
-KINDS: Mapping[str, type[BrokerGroup] | type[ControllerGroup]] = {
-    "BrokerGroup": BrokerGroup,
-    "ControllerGroup": ControllerGroup,
-}
 KINDS_IN_WORDS = " or ".join(KINDS)
 
 
@@ -530,15 +326,23 @@ def _group(document: _Document) -> tuple[Group | None, list[Fault]]:
         return None, [_fault(document, detail) for detail in _without_union_branches(error)]
 
 
+BRANCHES_BELOW: Mapping[tuple[int | str, ...], int] = {
+    ("spec", "config"): 3,
+    ("spec", "brokerName"): 2,
+    ("spec", "resources"): 4,
+    ("spec", "nodeSelector"): 3,
+    ("spec", "podLabels"): 3,
+    ("spec", "podAnnotations"): 3,
+}
+"""How long a path is below which pydantic names the branch of a union, or that it means the key."""
+
+
 def _without_union_branches(error: ValidationError) -> list[ErrorDetails]:
     """One detail per place: a value that fits no branch of a union is reported by pydantic once a branch."""
     kept: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         location = detail["loc"]
-        if location[:2] == ("spec", "config"):
-            location = location[:3]
-        elif location[:2] == ("spec", "brokerName"):
-            location = location[:2]
+        location = location[: BRANCHES_BELOW.get(location[:2], len(location))]
         detail["loc"] = location
         kept.setdefault(location, detail)
     return list(kept.values())
@@ -560,6 +364,9 @@ def _fault(document: _Document, detail: ErrorDetails) -> Fault:
             problem = "a key that is no string, expected one (quote it)"
         case "refused":
             problem = f"{show(detail['input'])}, {detail['msg']}"
+        case "spans":
+            context = detail["ctx"]
+            return document.fault((*path, context["at"]), detail["msg"])
         case "key":
             problem = f"{show(document.data['spec']['config'][path[-1]])}, {detail['msg']}"
         case _:
@@ -567,16 +374,20 @@ def _fault(document: _Document, detail: ErrorDetails) -> Fault:
     return document.fault(path, problem)
 
 
-def _fields_beside(kind: type[Model], path: tuple[int | str, ...]) -> str:
+def _fields_beside(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
     model = kind
     for part in path[:-1]:
         model = next(
-            found
-            for name, info in model.model_fields.items()
-            if (info.alias or name) == part
-            and isinstance(found := info.annotation, type)
-            and issubclass(found, Model)
+            (
+                found
+                for name, info in model.model_fields.items()
+                if (info.alias or name) == part
+                and isinstance(found := info.annotation, type)
+                and issubclass(found, BaseModel)
+            ),
+            model,
         )
-    names = [info.alias or name for name, info in model.model_fields.items() if not info.exclude]
+    infos = model.model_fields
+    names = [infos[name].alias or name for name in fields_of(model) if not infos[name].exclude]
     close = difflib.get_close_matches(str(path[-1]), names, n=1)
     return f"{close[0]} (is it a misspelling?)" if close else "one of " + ", ".join(names)
