@@ -388,8 +388,8 @@ def _role(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigV
     if group.controlled_by is None:  # its one replica is its master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
-    if group.spec.min_in_sync_replicas is not None:
-        defaults["minInSyncReplicas"] = group.spec.min_in_sync_replicas
+    if group.spec.min_in_sync_replicas is not None:  # a group that grows has fewer replicas at first
+        defaults["minInSyncReplicas"] = min(group.spec.min_in_sync_replicas, group.spec.replicas)
     elif group.spec.replicas >= SAFE_REPLICAS:
         defaults["minInSyncReplicas"] = 2
     unsaid = {key: value for key, value in defaults.items() if key not in group.spec.config}

@@ -1,0 +1,170 @@
+"""The rules that span fields, or a resource's past and present. Each is written twice, side by side: for the
+API server as CEL, and in Python for what got past it. A test on a real API server holds both to one table.
+
+The message says what to do; the API server puts the field's path before it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from epochmq_operator.resources.model import (
+    AN_EVEN_NUMBER,
+    COUNTS_IN_WORDS,
+    DNS_LABEL,
+    NAME_LENGTH_MAX,
+    Group,
+)
+from epochmq_operator.resources.owned import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, STORE_PATHS, VOLUMES
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`cel` holds at the field `path` (dotted, "" is the whole resource). `kept`, of a rule about changes,
+    says the same of a group as it was and as it is to be."""
+
+    path: str
+    cel: str
+    message: str
+    kept: Callable[[Group, Group], bool] | None = None
+
+
+_UNITS: Mapping[str, int] = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def quantity(text: str | int) -> Decimal:
+    """The number that a quantity of Kubernetes stands for: 10Gi, 500m, 2."""
+    text = str(text)
+    number = text.rstrip("mkKMGTPi")
+    unit = text[len(number) :]
+    if unit == "m":
+        return Decimal(number) / 1000
+    base = Decimal(1024 if unit.endswith("i") else 1000)
+    power = _UNITS[unit.removesuffix("i").replace("K", "k")]
+    return Decimal(number) * base**power
+
+
+def _field(path: str) -> Callable[[Group], Any]:
+    def value(group: Group) -> Any:
+        found: Any = group
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    return value
+
+
+def _settled(where: str, name: str, attribute: str, message: str) -> Rule:
+    """The field never changes once the resource is there."""
+    value = _field(attribute)
+    return Rule(
+        where,
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+        message,
+        lambda old, new: value(old) == value(new),
+    )
+
+
+def _free_of(owned: Mapping[str, str]) -> tuple[Rule, ...]:
+    """A rule for each thing that configuration keys follow from, naming the keys."""
+    by_owner: dict[str, list[str]] = defaultdict(list)
+    for key, owner in owned.items():
+        by_owner[owner].append(key)
+    return tuple(
+        Rule(
+            "spec.config",
+            " && ".join(f"!has(self.{key})" for key in keys),
+            f"remove {' and '.join(keys) if len(keys) < 3 else ', '.join(keys)} from spec.config: "
+            + (
+                f"give {owner} instead"
+                if owner.startswith("spec.")
+                else f"the operator sets it, from {owner}"
+            ),
+        )
+        for owner, keys in by_owner.items()
+    )
+
+
+_COMMON = (
+    Rule(
+        "",
+        f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
+        f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods and volumes are made of it",
+    ),
+    Rule(
+        "",
+        f"self.metadata.name.matches('{DNS_LABEL}')",
+        "choose a name of lower-case letters, digits and '-' that begins with a letter",
+    ),
+    Rule(
+        "spec.storage",
+        "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+        "size cannot shrink: give at least the size it had, or create a new group and move to it",
+        lambda old, new: quantity(new.spec.storage.size) >= quantity(old.spec.storage.size),
+    ),
+    _settled(
+        "spec.storage",
+        "storageClassName",
+        "spec.storage.storage_class_name",
+        "storageClassName cannot change: put it back, or create a new group with the other class",
+    ),
+)
+
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "BrokerGroup": (
+        *_COMMON,
+        Rule(
+            "spec",
+            "!has(self.minInSyncReplicas) || self.minInSyncReplicas <= self.replicas",
+            "minInSyncReplicas is above replicas, and nothing could be sent: lower it, or add replicas",
+        ),
+        _settled(
+            "spec",
+            "brokerName",
+            "spec.broker_name",
+            "brokerName cannot change, for clients know the group by it: put it back, or create a new group",
+        ),
+        _settled(
+            "spec",
+            "cluster",
+            "spec.cluster",
+            "cluster cannot change, for clients know the group by it: put it back, or create a new group",
+        ),
+        _settled(
+            "spec",
+            "controllerGroup",
+            "spec.controller_group",
+            "controllerGroup cannot change, for only these controllers know which replicas have every "
+            "acknowledged message: put it back, or create a new group",
+        ),
+        *_free_of({**OPERATOR_OWNED_KEYS, **dict.fromkeys(STORE_PATHS, VOLUMES)}),
+    ),
+    "ControllerGroup": (
+        *_COMMON,
+        Rule(
+            "spec",
+            "self.replicas % 2 == 1",
+            f"replicas must be {COUNTS_IN_WORDS}: {AN_EVEN_NUMBER}; take one fewer or one more",
+        ),
+        _settled(
+            "spec.nameserver",
+            "embedded",
+            "spec.nameserver.embedded",
+            "embedded cannot change, for clients know the nameservers' addresses: put it back, or create "
+            "a new group",
+        ),
+        *_free_of(CONTROLLER_OWNED_KEYS),
+    ),
+}
+
+
+def refused_changes(old: Group, new: Group) -> tuple[str, ...]:
+    """What of a change the API server would refuse, a line each. Both are the same group."""
+    return tuple(
+        f"{rule.path}: {rule.message}"
+        for rule in RULES[new.kind]
+        if rule.kept is not None and not rule.kept(old, new)
+    )
