@@ -11,7 +11,7 @@ not noticed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -295,11 +295,11 @@ def pull_response(
     max_offset: int,
     topic_sys_flag: int = 0,
     group_sys_flag: int = 0,
-    body: bytes = b"",
-    body_size: int | None = None,
+    body: Sequence[bytes | memoryview] = (),
+    body_size: int = 0,
 ) -> bytes:
-    """The answer to a pull as a whole frame. With `body_size` the frame announces that many bytes of body and
-    ends before them; the caller writes them itself."""
+    """The answer to a pull as a whole frame; `body` are the pieces of its body, `body_size` bytes in all,
+    which are copied here and nowhere else."""
     header = _PULL_HEADER % (
         code,
         group_sys_flag,
@@ -312,8 +312,8 @@ def pull_response(
         _remark_field(remark),
     )
     size = len(header)
-    length = 4 + size + (len(body) if body_size is None else body_size)
-    return b"".join((length.to_bytes(4, "big"), size.to_bytes(4, "big"), header, body))
+    length = 4 + size + body_size
+    return b"".join((length.to_bytes(4, "big"), size.to_bytes(4, "big"), header, *body))
 
 
 # ------------------------------------------------------------------------------------------------- properties

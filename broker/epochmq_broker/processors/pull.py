@@ -177,7 +177,7 @@ class PullProcessor:
         if status is GetStatus.FOUND:
             flow = self._stats.get(request.consumer_group, request.topic, request.queue_id)
             flow.messages += result.count
-            flow.bytes += len(result.body)
+            flow.bytes += result.size
             flow.requests += 1
         else:
             self._stats.misses += 1
@@ -194,7 +194,8 @@ class PullProcessor:
             max_offset=result.max_offset,
             topic_sys_flag=topic.topic_sys_flag,
             group_sys_flag=group.group_sys_flag,
-            body=result.body,
+            body=result.pieces,
+            body_size=result.size,
         )
 
     def _admit(

@@ -77,8 +77,7 @@ class Reader:
         self, queue: ConsumeQueue, offset: int, minimum: int, maximum: int, max_count: int, max_bytes: int
     ) -> GetResult | None:
         """What `_collect` gives for the common get: every message wanted, all records in memory and in one
-        file of the log. None when it is another. Records are copied once, out of the mapping; a third of the
-        time `_collect` takes."""
+        file of the log. None when it is another. Nothing is copied; a third of the time `_collect` takes."""
         config = self._config
         count = min(max_count, config.max_transfer_count_on_message_in_memory, maximum - offset)
         units = list(queue.units(offset, count))
@@ -96,13 +95,13 @@ class Reader:
         total = sum([size for _, size, _ in units])
         if total > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
             return None
+        records = memoryview(file.map)
         if total == last + last_size - first:
-            body = file.map[first - start : first - start + total]
+            pieces = [records[first - start : first - start + total]]
         else:
-            records = memoryview(file.map)
-            body = b"".join([records[at - start : at - start + size] for at, size, _ in units])
+            pieces = [records[at - start : at - start + size] for at, size, _ in units]
         found = len(units)
-        return GetResult(GetStatus.FOUND, offset + found, minimum, maximum, body, found, last)
+        return GetResult(GetStatus.FOUND, offset + found, minimum, maximum, pieces, total, found, last)
 
     def _collect(
         self,
@@ -151,7 +150,9 @@ class Reader:
             return GetResult(status, next_offset, minimum, maximum, physical_end=physical_end)
         pieces.append((start, end - start))
         body = self._log.read_pieces(pieces)
-        return GetResult(GetStatus.FOUND, next_offset, minimum, maximum, body, count, physical_end)
+        return GetResult(
+            GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), count, physical_end
+        )
 
     def _limits(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> tuple[int, int]:
         """How many messages and bytes one get may bring: less when they have to come from disk

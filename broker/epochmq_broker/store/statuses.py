@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, IntFlag
 
 from msgspec import Struct
@@ -64,17 +65,24 @@ class RunningFlags(IntFlag):
 class GetResult(Struct):
     """Records found by a get, and what a pull answer needs besides.
 
-    `body` holds `count` whole records one after the other. `physical_end` is where the last unit looked at
-    lies (-1: none), for the decision whether a reader lags too far behind.
+    `pieces` hold `count` whole records one after the other, `size` bytes in all; some may be views of the
+    mapped log, so a result is not kept. `physical_end` is where the last unit looked at lies (-1: none), for
+    the decision whether a reader lags too far behind.
     """
 
     status: GetStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    body: bytes = b""
+    pieces: Sequence[bytes | memoryview] = ()
+    size: int = 0
     count: int = 0
     physical_end: int = -1
+
+    @property
+    def body(self) -> bytes:
+        """A copy of all pieces."""
+        return b"".join(self.pieces)
 
 
 class QueryResult(Struct):

@@ -18,6 +18,7 @@ from epochmq_protocol.transport.idle import IdleSweep
 from epochmq_protocol.transport.opening import Opening
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import TlsMode, TlsSettings, server_context
+from epochmq_protocol.transport.wires import Listening, listen
 
 log = logging.getLogger(__name__)
 
@@ -63,24 +64,21 @@ class RemotingServer:
         self._on_close = on_close
         self._openings: set[Opening] = set()
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms, on_idle)
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
         self._gone: asyncio.Future[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Listens. OSError when the address cannot be bound."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Opening(self), host or None, port, backlog=self.settings.backlog
-        )
+        self._server = await listen(lambda: Opening(self), host or None, port, self.settings.backlog)
         self.host = host
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._server.port
         self._sweep.start()
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stops in order; `grace_s` seconds for what was taken, then what still runs is cancelled."""
         if self._server is None:
             return
-        self._server.close()
+        self._server.stop_accepting()
         self.dispatcher.stop()
         for opening in list(self._openings):
             opening.abort()
@@ -91,6 +89,7 @@ class RemotingServer:
             connection.close()
         await self._wait_until_gone()
         self._sweep.stop()
+        self._server.close()
         self._server = None
 
     async def _wait_until_gone(self) -> None:

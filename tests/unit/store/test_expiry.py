@@ -292,8 +292,7 @@ def test_a_really_full_disk_refuses_puts_and_harms_nothing(tmpfs: Path) -> None:
     store = MessageStore(config)
     store.load()
     queue = store.queue("orders", 0)
-    found = store.get(queue, queue.max_offset - 1, 1)
-    assert found.body.find(b"again") > 0
+    assert store.get(queue, queue.max_offset - 1, 1).body.find(b"again") > 0
     store.stop()
 
 

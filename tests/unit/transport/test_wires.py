@@ -1,0 +1,241 @@
+"""Sockets under an epoll of their server's own: what asyncio promises of a transport holds of them too."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from epochmq_protocol.transport import wires
+from epochmq_protocol.transport.wires import SocketWire, Wires, listen
+from tests.support.net import loopback
+
+HOST = loopback(91)
+BLOCK = bytes(range(256)) * 1024  # 256 KiB
+
+
+class Recorder(asyncio.Protocol):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.data = bytearray()
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.on_data: Callable[[bytes], None] = self.data.extend
+        self.keep_open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, SocketWire)
+        self.wire = transport
+        self.events.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.on_data(data)
+
+    def eof_received(self) -> bool:
+        self.events.append("eof")
+        return self.keep_open
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append("lost")
+        self.lost.set_result(exc)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, Wires]]:
+    """A connection: its protocol here, the other side's plain socket, and the server's wires."""
+    made: asyncio.Queue[Recorder] = asyncio.Queue()
+
+    def factory() -> Recorder:
+        recorder = Recorder()
+        made.put_nowait(recorder)
+        return recorder
+
+    listening = await listen(factory, HOST, 0, 5)
+    assert isinstance(listening, Wires)
+    with socket.create_connection((HOST, listening.port), timeout=10) as peer:
+        peer.setblocking(False)
+        try:
+            yield await asyncio.wait_for(made.get(), 10), peer, listening
+        finally:
+            listening.close()
+            await asyncio.sleep(0)
+
+
+async def received(peer: socket.socket, size: int) -> bytes:
+    """So many bytes of the other side."""
+    loop = asyncio.get_running_loop()
+    found = b""
+    while len(found) < size:
+        part = await asyncio.wait_for(loop.sock_recv(peer, size - len(found)), 10)
+        assert part, f"closed after {len(found)} of {size} bytes"
+        found += part
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits until it holds, ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the kernel sets no event
+            await asyncio.sleep(0.001)
+
+
+async def test_what_a_handler_writes_in_pieces_arrives_in_order() -> None:
+    async with connected() as (recorder, peer, _):
+        recorder.on_data = lambda data: recorder.wire.writelines([data, b"-", memoryview(data)])
+        await asyncio.get_running_loop().sock_sendall(peer, b"hello")
+        assert await received(peer, 11) == b"hello-hello"
+        recorder.wire.write(bytearray(b"unasked"))
+        assert await received(peer, 7) == b"unasked"
+        assert recorder.wire.get_extra_info("peername") == peer.getsockname()
+        assert recorder.wire.get_extra_info("sockname") == peer.getpeername()
+
+
+async def test_a_peer_that_does_not_read_pauses_its_writer_and_gets_every_byte_in_the_end() -> None:
+    async with connected() as (recorder, peer, _):
+        recorder.wire.set_write_buffer_limits(64 * 1024)
+        parts = 0
+        while "pause" not in recorder.events:
+            recorder.wire.write(BLOCK)
+            parts += 1
+            assert parts < 1000, "the kernel cannot buffer all this"
+            await asyncio.sleep(0)
+        assert recorder.wire.get_write_buffer_size() > 64 * 1024
+        assert await received(peer, parts * len(BLOCK)) == BLOCK * parts
+        await until(lambda: recorder.events[-1] == "resume")
+        assert recorder.wire.get_write_buffer_size() == 0
+
+
+async def test_paused_reading_leaves_bytes_to_the_kernel() -> None:
+    async with connected() as (recorder, peer, _):
+        loop = asyncio.get_running_loop()
+        recorder.wire.pause_reading()
+        await loop.sock_sendall(peer, b"later")
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not recorder.data
+        recorder.wire.resume_reading()
+        await until(lambda: recorder.data == b"later")
+
+
+async def test_close_sends_what_is_unsent_first() -> None:
+    async with connected() as (recorder, peer, _):
+        for _ in range(40):
+            recorder.wire.write(BLOCK)
+        recorder.wire.close()
+        recorder.wire.write(b"dropped: it is closing")
+        assert await received(peer, 40 * len(BLOCK)) == BLOCK * 40
+        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, 1), 10) == b""
+        assert await recorder.lost is None
+
+
+async def test_abort_drops_what_is_unsent_and_says_so_once() -> None:
+    async with connected() as (recorder, _, _):
+        for _ in range(40):
+            recorder.wire.write(BLOCK)
+        recorder.wire.abort()
+        recorder.wire.abort()
+        recorder.wire.close()
+        assert await recorder.lost is None
+        await asyncio.sleep(0)
+        assert recorder.events.count("lost") == 1
+
+
+async def test_the_end_of_the_peer_ends_the_wire() -> None:
+    async with connected() as (recorder, peer, _):
+        peer.close()
+        assert await asyncio.wait_for(recorder.lost, 10) is None
+        assert recorder.events == ["made", "eof", "lost"]
+
+
+async def test_a_protocol_may_keep_a_half_closed_wire_to_answer() -> None:
+    async with connected() as (recorder, peer, _):
+        recorder.keep_open = True
+        peer.shutdown(socket.SHUT_WR)
+        await until(lambda: "eof" in recorder.events)
+        recorder.wire.write(b"an answer")
+        assert await received(peer, 9) == b"an answer"
+        assert "lost" not in recorder.events
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_reset_by_the_peer_is_told_whether_it_is_read_or_not(reads: bool) -> None:
+    async with connected() as (recorder, peer, _):
+        if not reads:
+            recorder.wire.pause_reading()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()
+        assert isinstance(await asyncio.wait_for(recorder.lost, 10), ConnectionResetError)
+
+
+async def test_a_protocol_that_fails_loses_its_wire_and_no_other() -> None:
+    async with connected() as (recorder, peer, listening):
+        fault = ZeroDivisionError("a fault")
+
+        def fail(data: bytes) -> None:
+            raise fault
+
+        recorder.on_data = fail
+        await asyncio.get_running_loop().sock_sendall(peer, b"x")
+        assert await asyncio.wait_for(recorder.lost, 10) is fault
+        with socket.create_connection((HOST, listening.port), timeout=10):
+            pass
+
+
+class FullDoor:
+    """A listening socket of a process that has no descriptor left."""
+
+    def __init__(self, door: socket.socket) -> None:
+        self.door = door
+        self.refused = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.refused += 1
+        raise OSError(errno.EMFILE, "too many open files")
+
+    def fileno(self) -> int:
+        return self.door.fileno()
+
+    def close(self) -> None:
+        self.door.close()
+
+
+async def test_without_descriptors_accepting_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wires, "ACCEPT_PAUSE_S", 0.01)
+    async with connected() as (_, _, listening):
+        ((handle, door),) = listening._doors.items()
+        full = FullDoor(door)
+        listening._doors[handle] = full  # type: ignore[assignment]
+        with socket.create_connection((HOST, listening.port), timeout=10) as waiting:
+            waiting.setblocking(False)
+            await until(lambda: full.refused > 1)
+            before = len(listening._wires)
+            listening._doors[handle] = door
+            await until(lambda: len(listening._wires) == before + 1)
+
+
+async def test_a_port_in_use_is_named() -> None:
+    async with connected() as (_, _, listening):
+        with pytest.raises(
+            OSError, match=rf"cannot listen on {HOST}:{listening.port}: Address already in use"
+        ):
+            await listen(Recorder, HOST, listening.port, 5)
+
+
+async def test_nothing_is_accepted_any_more_and_what_is_open_goes_on() -> None:
+    async with connected() as (recorder, peer, listening):
+        listening.stop_accepting()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, listening.port), timeout=10)
+        await asyncio.get_running_loop().sock_sendall(peer, b"still here")
+        await until(lambda: recorder.data == b"still here")
