@@ -1,0 +1,1 @@
+"""What the operator does next, decided from what it sees. Every module here is pure."""

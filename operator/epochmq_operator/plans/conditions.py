@@ -1,0 +1,67 @@
+"""Conditions as Kubernetes' conventions have them: one per type, with the generation that they speak of, and
+a time that changes with the status alone."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+MESSAGE_LENGTH_MAX = 1000
+
+
+class Type(StrEnum):
+    """What is said of a group."""
+
+    READY = "Ready"
+    QUORUM_HEALTHY = "QuorumHealthy"
+    IN_SYNC = "InSync"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    PAUSED = "Paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`holds` is None for what is not known. `reason` is a word in CamelCase, `message` a sentence."""
+
+    type: Type
+    holds: bool | None
+    reason: str
+    message: str = ""
+
+    @property
+    def status(self) -> str:
+        """As Kubernetes spells it."""
+        return "Unknown" if self.holds is None else str(self.holds)
+
+
+def at(now: float) -> str:
+    """A time in seconds since 1970 as Kubernetes writes it."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def merged(
+    before: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: float
+) -> list[dict[str, Any]]:
+    """The conditions for a status: `before` are those that stand there, of whatever shape."""
+    known = {one.get("type"): one for one in before if isinstance(one, Mapping)}
+    made = []
+    for condition in wanted:
+        old = known.get(str(condition.type), {})
+        same = old.get("status") == condition.status and isinstance(old.get("lastTransitionTime"), str)
+        made.append(
+            {
+                "type": str(condition.type),
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message[:MESSAGE_LENGTH_MAX],
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if same else at(now),
+            }
+        )
+    return made

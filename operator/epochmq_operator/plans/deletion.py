@@ -1,0 +1,106 @@
+"""How a guarded group goes: not before somebody said so, then what takes messages before what elects.
+
+`confirm` is done when the annotation `epochmq.io/confirm-deletion` has the group's name, or the guard is off.
+`brokers`: the StatefulSet and its pods are gone.
+`controllers`: the group's own ControllerGroup is gone.
+`release`: the finalizer is off, and with it the resource.
+
+A group without the guard needs no operator to go: everything belongs to it, and the API server's garbage
+collector takes what belongs to something that is gone. Volume claims belong to nobody unless the spec says
+otherwise.
+"""
+
+# pure: data in, steps out.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epochmq_operator.plans.broker_steps import set_of_brokers, set_of_controllers
+from epochmq_operator.plans.effects import Delete, SetFinalizers
+from epochmq_operator.plans.objects import (
+    CONFIRM_DELETION,
+    FINALIZER,
+    Manifest,
+    Ref,
+    annotation,
+    is_deleting,
+    metadata,
+    owner_of,
+)
+from epochmq_operator.plans.steps import Step
+from epochmq_operator.plans.world import World
+
+
+def finalizers(resource: Manifest) -> tuple[str, ...]:
+    """All that a resource waits for before it goes."""
+    return tuple(metadata(resource).get("finalizers") or ())
+
+
+def guard_step(resource: Manifest, *, wanted: bool) -> Step:
+    """The finalizer is there if and only if the spec wants the guard."""
+    present = FINALIZER in finalizers(resource)
+    others = tuple(one for one in finalizers(resource) if one != FINALIZER)
+    version = str(metadata(resource).get("resourceVersion", ""))
+    effect = SetFinalizers((*others, FINALIZER) if wanted else others, version)
+    message = "guards the group against deletion" if wanted else "takes the guard against deletion away"
+    return Step("guard", present == wanted, "Guarding", message, effects=(effect,))
+
+
+def deletion_steps(world: World, *, guarded: bool) -> Iterator[Step]:
+    """The steps of a group that is being deleted and has the finalizer. `guarded`: the spec wants it."""
+    resource = world.resource
+    name, kind = str(metadata(resource).get("name", "")), str(resource.get("kind", ""))
+    yield Step(
+        "confirm",
+        not guarded or annotation(resource, CONFIRM_DELETION) == name,
+        "DeletionUnconfirmed",
+        "waits until the deletion is confirmed",
+        f"spec.deletionGuard is on: it goes on running until somebody says: kubectl annotate {kind.lower()} "
+        f"{name} {CONFIRM_DELETION}={name}",
+        blocked=True,
+    )
+    if kind == "BrokerGroup":
+        yield _gone(world, "brokers", "StoppingReplicas", "stops the replicas", set_of_brokers(name))
+        yield _own_controllers_gone(world, name)
+    else:
+        yield _gone(
+            world, "controllers", "StoppingControllers", "stops the controllers", set_of_controllers(name)
+        )
+    others = tuple(one for one in finalizers(resource) if one != FINALIZER)
+    version = str(metadata(resource).get("resourceVersion", ""))
+    yield Step("release", False, "Released", "lets it go", effects=(SetFinalizers(others, version),))
+
+
+def _gone(world: World, step: str, reason: str, message: str, stateful_set: str) -> Step:
+    present = world.object("StatefulSet", stateful_set)
+    mine = present is not None and _belongs(present, world.resource)
+    left = any(
+        ref.kind == "Pod" and ref.namespace == world.namespace and _pod_of(pod, stateful_set)
+        for ref, pod in world.objects.items()
+    )
+    effects: tuple[Delete, ...] = ()
+    if present is not None and mine and not is_deleting(present):
+        effects = (
+            Delete(Ref("StatefulSet", world.namespace, stateful_set), str(metadata(present).get("uid"))),
+        )
+    return Step(step, not mine and not left, reason, message, effects=effects)
+
+
+def _pod_of(pod: Manifest, stateful_set: str) -> bool:
+    owner = owner_of(pod)
+    return owner is not None and (owner.kind, owner.name) == ("StatefulSet", stateful_set)
+
+
+def _own_controllers_gone(world: World, name: str) -> Step:
+    present = world.object("ControllerGroup", name)
+    mine = present is not None and _belongs(present, world.resource)
+    effects: tuple[Delete, ...] = ()
+    if present is not None and mine and not is_deleting(present):
+        effects = (Delete(Ref("ControllerGroup", world.namespace, name), str(metadata(present).get("uid"))),)
+    return Step("controllers", not mine, "StoppingControllers", "stops its controllers", effects=effects)
+
+
+def _belongs(present: Manifest, resource: Manifest) -> bool:
+    owner = owner_of(present)
+    return owner is not None and owner.uid == metadata(resource).get("uid")

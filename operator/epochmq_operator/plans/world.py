@@ -1,0 +1,201 @@
+"""What the operator sees of a group in one pass: objects of the API server, and what replicas say."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata
+from epochmq_operator.plans.words import BrokerWord, ControllerWord, KeptGroup, Word
+
+STUCK = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+"""Why a container does not run, where waiting alone helps nothing: its template has to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """`objects` are those of the resource's namespace that the operator watches, pods and claims included;
+    `words` the replicas' own, by pod; `users` the broker groups that name a controller group."""
+
+    resource: Manifest
+    objects: Mapping[Ref, Manifest] = field(default_factory=dict)
+    words: Mapping[str, Word] = field(default_factory=dict)
+    users: tuple[str, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The resource's."""
+        return str(metadata(self.resource).get("namespace", ""))
+
+    def object(self, kind: str, name: str) -> Manifest | None:
+        """An object of the namespace, None when it is not there."""
+        return self.objects.get(Ref(kind, self.namespace, name))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A replica's pod as the API server knows it. `trouble` says why it is not ready, `stuck` whether its
+    template has to change for that; `outdated`: it is not of its StatefulSet's present template."""
+
+    name: str
+    uid: str
+    ready: bool
+    trouble: str
+    stuck: bool
+    outdated: bool
+
+
+def pods_of_set(world: World, stateful_set: str, count: int) -> tuple[PodSeen | None, ...]:
+    """The pods that a StatefulSet has or should have, by ordinal; None for one that is missing."""
+    owner = world.object("StatefulSet", stateful_set) or {}
+    revision = (owner.get("status") or {}).get("updateRevision")
+    return tuple(_pod(world.object("Pod", f"{stateful_set}-{n}"), revision) for n in range(count))
+
+
+def _pod(pod: Manifest | None, revision: str | None) -> PodSeen | None:
+    if pod is None:
+        return None
+    meta, status = metadata(pod), pod.get("status") or {}
+    conditions = {one.get("type"): one for one in status.get("conditions") or ()}
+    leaving = is_deleting(pod)
+    ready = conditions.get("Ready", {}).get("status") == "True" and not leaving
+    waits = [
+        reason
+        for kind in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(kind) or ()
+        if (reason := ((container.get("state") or {}).get("waiting") or {}).get("reason"))
+    ]
+    stuck = sorted(set(waits) & STUCK)
+    own = (meta.get("labels") or {}).get("controller-revision-hash")
+    return PodSeen(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        ready=ready,
+        trouble="" if ready else _trouble(status, conditions, stuck, leaving=leaving),
+        stuck=bool(stuck) and not leaving,
+        outdated=revision is not None and own is not None and own != revision,
+    )
+
+
+def _trouble(
+    status: Mapping[str, Any], conditions: Mapping[Any, Any], stuck: list[str], *, leaving: bool
+) -> str:
+    if leaving:
+        return "is being deleted"
+    if stuck:
+        return f"does not run: {stuck[0]}"
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return f"fits no node: {scheduled.get('message', 'no reason given')}"
+    if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
+        return "is on a node that does not answer"
+    return "is not ready" if status.get("phase") == "Running" else "has not started"
+
+
+CLAIM_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """A StatefulSet's volume claims, as they are: the ordinals that have some, and those on their way out."""
+
+    ordinals: frozenset[int]
+    leaving: tuple[str, ...]
+
+
+def claims_of_set(world: World, manifest: Manifest) -> Claims:
+    """The claims under a StatefulSet's names, whoever made them."""
+    templates = (manifest.get("spec") or {}).get("volumeClaimTemplates") or ()
+    prefixes = [f"{metadata(one).get('name')}-{metadata(manifest).get('name')}" for one in templates]
+    ordinals, leaving = set(), []
+    for ref, claim in world.objects.items():
+        if ref.kind != "PersistentVolumeClaim" or ref.namespace != world.namespace:
+            continue
+        found = CLAIM_ORDINAL.search(ref.name)
+        if found is None or ref.name[: found.start()] not in prefixes:
+            continue
+        ordinals.add(int(found[1]))
+        if is_deleting(claim):
+            leaving.append(ref.name)
+    return Claims(frozenset(ordinals), tuple(sorted(leaving)))
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """What a controller group's members say: the pod that leads, of the latest term. `answered` members gave
+    a word at all."""
+
+    leader: str | None
+    term: int | None
+    answered: int
+    groups: tuple[KeptGroup, ...] = ()
+
+
+def quorum_of(world: World, pods: tuple[str, ...]) -> Quorum:
+    """The words of these controllers, taken together: of two that say they lead, the later term counts."""
+    said = {pod: word for pod in pods if isinstance(word := world.words.get(pod), ControllerWord)}
+    leading = [(word.term or 0, pod) for pod, word in said.items() if word.role == "leader"]
+    if not leading:
+        return Quorum(None, None, len(said))
+    term, leader = max(leading)
+    return Quorum(leader, term, len(said), tuple(said[leader].groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Mastership:
+    """A replica group's own state: the pod of its master ("" while it has none or it is not known), its
+    epoch, and the SyncStateSet as broker ids. `known`: somebody could say."""
+
+    known: bool
+    master: str = ""
+    master_id: int | None = None
+    epoch: int = 0
+    sync_state_set: tuple[int, ...] = ()
+    in_sync_pods: tuple[str, ...] = ()
+
+
+def mastership_of(
+    world: World, quorum: Quorum, pods: tuple[str, ...], broker_name: str, cluster: str
+) -> Mastership:
+    """By the leading controller; by the brokers themselves while no controller leads."""
+    said = {pod: word for pod in pods if isinstance(word := world.words.get(pod), BrokerWord)}
+    by_id = {word.broker_id: pod for pod, word in said.items() if word.broker_id is not None}
+    kept = next(
+        (one for one in quorum.groups if one.broker_name == broker_name and one.cluster in ("", cluster)),
+        None,
+    )
+    if kept is not None:
+        master_id, epoch, members = (
+            kept.master_broker_id,
+            kept.master_epoch,
+            tuple(sorted(kept.sync_state_set)),
+        )
+    else:
+        masters = [(word.master_epoch or 0, pod) for pod, word in said.items() if word.role == "master"]
+        if not masters:
+            return Mastership(known=quorum.leader is not None)
+        word = said[max(masters)[1]]
+        master_id, epoch, members = word.broker_id, word.master_epoch or 0, tuple(sorted(word.sync_state_set))
+    return Mastership(
+        known=True,
+        master=by_id.get(master_id, "") if master_id is not None else "",
+        master_id=master_id,
+        epoch=epoch,
+        sync_state_set=members,
+        in_sync_pods=tuple(sorted(by_id[member] for member in members if member in by_id)),
+    )

@@ -1,0 +1,337 @@
+"""A small API server, with the controllers that make pods of StatefulSets and collect garbage, and replicas
+that agree on a master: enough of a cluster for plans. Time is a number that the test moves."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, Pass, PatchStatus, SetFinalizers
+from epochmq_operator.plans.objects import Ref, metadata, owner_of, ref_of
+from epochmq_operator.plans.passes import step
+from epochmq_operator.plans.standing import Floor
+from epochmq_operator.plans.words import BrokerWord, ControllerWord, KeptGroup, Word
+from epochmq_operator.plans.world import World
+from epochmq_operator.render import broker_pod_name, controller_pod_name
+from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, Group
+
+NAMESPACE = "trade"
+LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
+
+
+def render(group: Group, quorum: ControllerGroup | None) -> Sequence[dict[str, Any]]:
+    """Three objects a group, with what plans look at."""
+    brokers = isinstance(group, BrokerGroup)
+    name = (broker_pod_name if brokers else controller_pod_name)(group.name, "").rstrip("-")
+    meta = {"name": name, "namespace": group.metadata.namespace, "labels": LABELS}
+    told = {"replicas": str(group.spec.replicas), "config": repr(sorted(group.spec.config.items()))}
+    return (
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": told},
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"clusterIP": "None"}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": meta,
+            "spec": {
+                "replicas": group.spec.replicas,
+                "selector": {"matchLabels": {"app": name}},
+                "volumeClaimTemplates": [{"metadata": {"name": "store", "labels": LABELS}}],
+                "template": {"image": group.spec.config.get("image", "good")},
+            },
+        },
+    )
+
+
+def differences(wanted: Any, seen: Any, path: str = "") -> list[str]:
+    """Wanted fields that are otherwise."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(seen, Mapping):
+            return [path]
+        return [line for key in wanted for line in differences(wanted[key], seen.get(key), f"{path}.{key}")]
+    return [] if wanted == seen else [path]
+
+
+FLOOR = Floor(render, differences)
+
+
+@dataclass
+class FakeApi:
+    """The cluster. `created`, `deleted` and `events` count what was done to it by name; `writes` all that the
+    operator changed."""
+
+    objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
+    created: Counter[str] = field(default_factory=Counter)
+    deleted: Counter[str] = field(default_factory=Counter)
+    events: dict[str, Emit] = field(default_factory=dict)
+    writes: int = 0
+    now: float = 1_800_000_000.0
+    unready: set[str] = field(default_factory=set)
+    silent: bool = False
+    leaders: dict[str, str] = field(default_factory=dict)
+    masters: dict[str, tuple[str, int]] = field(default_factory=dict)
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    # What people do.
+
+    def put(self, kind: str, name: str, spec: dict[str, Any], **meta: Any) -> None:
+        """kubectl apply of a resource."""
+        ref = Ref(kind, NAMESPACE, name)
+        self._store(
+            ref,
+            {
+                "apiVersion": API_VERSION,
+                "kind": kind,
+                "metadata": {"name": name, "namespace": NAMESPACE, **meta},
+                "spec": spec,
+            },
+        )
+
+    def annotate(self, ref: Ref, **annotations: str) -> None:
+        """kubectl annotate; '_' stands for '-', and the prefix is added."""
+        found = self.objects[ref]["metadata"]
+        keys = {f"epochmq.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        found["annotations"] = {**(found.get("annotations") or {}), **keys}
+
+    def remove(self, ref: Ref) -> None:
+        """kubectl delete."""
+        found = self.objects.get(ref)
+        if found is None:
+            return
+        if found["metadata"].get("finalizers"):
+            if "deletionTimestamp" not in found["metadata"]:
+                found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+                found["metadata"]["generation"] += 1
+            return
+        del self.objects[ref]
+
+    # What the API server does for the operator.
+
+    def act(self, effect: Effect, resource: Ref) -> None:
+        """One effect, as the driver does it."""
+        match effect:
+            case Apply():
+                self._apply(effect.manifest)
+            case Delete():
+                found = self.objects.get(effect.ref)
+                if found is not None and found["metadata"]["uid"] == effect.uid:
+                    self.deleted[str(effect.ref)] += 1
+                    self.writes += 1
+                    self.remove(effect.ref)
+            case PatchStatus():
+                if resource in self.objects:
+                    self.objects[resource]["status"] = copy.deepcopy(dict(effect.status))
+                    self.writes += 1
+            case SetFinalizers():
+                self._finalize(resource, effect)
+            case Emit():
+                if effect.key not in self.events:
+                    self.events[effect.key] = effect
+                    self.writes += 1
+
+    def _apply(self, manifest: Mapping[str, Any]) -> None:
+        ref = ref_of(manifest)
+        if ref not in self.objects:
+            self.created[str(ref)] += 1
+        self.writes += 1
+        self._store(ref, copy.deepcopy(dict(manifest)))
+
+    def _finalize(self, resource: Ref, effect: SetFinalizers) -> None:
+        found = self.objects.get(resource)
+        if found is None:
+            return
+        self.writes += 1
+        found["metadata"]["finalizers"] = list(effect.finalizers)
+        if not effect.finalizers and "deletionTimestamp" in found["metadata"]:
+            del self.objects[resource]
+
+    def _store(self, ref: Ref, manifest: dict[str, Any]) -> None:
+        old = self.objects.get(ref)
+        meta = manifest["metadata"] = dict(manifest["metadata"])
+        if old is None:
+            meta.update(uid=f"uid-{next(self.numbers)}", generation=1)
+        else:
+            meta["uid"] = old["metadata"]["uid"]
+            changed = old.get("spec") != manifest.get("spec")
+            meta["generation"] = old["metadata"]["generation"] + changed
+            if "finalizers" in old["metadata"]:
+                meta["finalizers"] = old["metadata"]["finalizers"]
+            manifest["status"] = old.get("status", {})
+        self.objects[ref] = manifest
+
+    # What goes on by itself.
+
+    def tick(self) -> None:
+        """One round of the cluster's own controllers, and of the replicas'."""
+        self.now += 1
+        self._collect()
+        for ref, found in list(self.objects.items()):
+            if ref.kind == "StatefulSet":
+                self._pods(ref, found)
+        self._agree()
+
+    def _collect(self) -> None:
+        uids = {found["metadata"]["uid"] for found in self.objects.values()}
+        for ref, found in list(self.objects.items()):
+            owner = owner_of(found)
+            if owner is not None and owner.uid not in uids:
+                self.remove(ref)
+
+    def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
+        count = stateful_set["spec"]["replicas"]
+        image = stateful_set["spec"]["template"]["image"]
+        revision = f"{ref.name}-{image}"
+        stateful_set["status"] = {"updateRevision": revision}
+        for ordinal in range(count):
+            claim = Ref("PersistentVolumeClaim", NAMESPACE, f"store-{ref.name}-{ordinal}")
+            if claim not in self.objects:
+                self._store(
+                    claim, {"kind": claim.kind, "metadata": {"name": claim.name, "namespace": NAMESPACE}}
+                )
+            pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
+            if pod not in self.objects:
+                owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
+                made = {
+                    "kind": "Pod",
+                    "image": image,
+                    "metadata": {
+                        "name": pod.name,
+                        "namespace": NAMESPACE,
+                        "labels": {"controller-revision-hash": revision},
+                        "ownerReferences": [{**owner, "controller": True}],
+                    },
+                }
+                self._store(pod, made)
+                continue
+            found = self.objects[pod]
+            good = found["image"] == "good" and pod.name not in self.unready
+            waiting = {} if found["image"] == "good" else {"state": {"waiting": {"reason": "ErrImagePull"}}}
+            found["status"] = {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": str(good)}],
+                "containerStatuses": [waiting],
+            }
+
+    def _ready(self, name: str) -> bool:
+        found = self.objects.get(Ref("Pod", NAMESPACE, name), {})
+        return any(
+            one == {"type": "Ready", "status": "True"}
+            for one in (found.get("status") or {}).get("conditions", ())
+        )
+
+    def _agree(self) -> None:
+        for ref, found in self.objects.items():
+            if ref.kind == "ControllerGroup":
+                names = [controller_pod_name(ref.name, n) for n in range(found["spec"].get("replicas", 3))]
+                ready = [name for name in names if self._ready(name)]
+                if len(ready) * 2 <= len(names):
+                    self.leaders.pop(ref.name, None)
+                elif self.leaders.get(ref.name) not in ready:
+                    self.leaders[ref.name] = ready[0]
+        for ref, found in self.objects.items():
+            if ref.kind == "BrokerGroup":
+                members = self.members(found)
+                master, epoch = self.masters.get(ref.name, ("", 0))
+                if members and master not in members and self._leader(found):
+                    self.masters[ref.name] = (members[0], epoch + 1)
+
+    def _leader(self, group: dict[str, Any]) -> str | None:
+        return self.leaders.get(self._quorum(group))
+
+    def _quorum(self, group: dict[str, Any]) -> str:
+        spec, name = group["spec"], str(group["metadata"]["name"])
+        return str(spec.get("controllerGroup") or name) if isinstance(spec, dict) else name
+
+    def members(self, group: dict[str, Any]) -> list[str]:
+        """The group's replicas that are ready."""
+        name = group["metadata"]["name"]
+        return [pod for n in range(9) if self._ready(pod := broker_pod_name(name, n))]
+
+    def words(self) -> dict[str, Word]:
+        """What all replicas say, those that are ready."""
+        said: dict[str, Word] = {}
+        if self.silent:
+            return said
+        groups: dict[str, list[KeptGroup]] = {}
+        for ref, found in self.objects.items():
+            if ref.kind != "BrokerGroup":
+                continue
+            members = self.members(found)
+            master, epoch = self.masters.get(ref.name, ("", 0))
+            ids = [int(pod.rpartition("-")[2]) + 1 for pod in members]
+            for pod, broker_id in zip(members, ids, strict=True):
+                role = "master" if pod == master else "replica"
+                said[pod] = BrokerWord(
+                    broker_name=ref.name, broker_id=broker_id, role=role, master_epoch=epoch
+                )
+            kept = KeptGroup(
+                broker_name=ref.name,
+                master_broker_id=int(master.rpartition("-")[2]) + 1 if master in members else None,
+                master_epoch=epoch,
+                sync_state_set=ids,
+            )
+            groups.setdefault(self._quorum(found), []).append(kept)
+        for quorum, leader in self.leaders.items():
+            said[leader] = ControllerWord(role="leader", term=1, groups=groups.get(quorum, []))
+        return said
+
+    # The operator.
+
+    def look(self, resource: Ref) -> Pass | None:
+        """What the operator would do about a resource now; None when it is gone."""
+        found = self.objects.get(resource)
+        if found is None:
+            return None
+        world = World(found, self.objects, self.words())
+        return step(FLOOR, world, self.now)
+
+    def resources(self) -> list[Ref]:
+        """What the operator looks after."""
+        return [ref for ref in self.objects if ref.kind in ("BrokerGroup", "ControllerGroup")]
+
+    def operate(self, *, limit: int | None = None) -> int:
+        """One pass over every resource, killed after `limit` effects; how many there were."""
+        done = 0
+        for resource in self.resources():
+            outcome = self.look(resource)
+            for effect in outcome.effects if outcome else ():
+                if limit is not None and done >= limit:
+                    return done
+                self.act(effect, resource)
+                done += 1
+        return done
+
+    def settle(self, rounds: int = 100) -> int:
+        """Lets the operator and the cluster work until neither has anything to do; how many rounds it took.
+        AssertionError when they do not come to rest."""
+        for count in range(rounds):
+            self.tick()
+            before = repr(self.objects)
+            if self.operate() == 0:
+                self.tick()
+                if before == repr(self.objects) and self.operate() == 0:
+                    return count
+        raise AssertionError(f"not at rest: {[self.status(ref) for ref in self.resources()]}")
+
+    def status(self, ref: Ref) -> dict[str, Any]:
+        """A resource's status."""
+        return self.objects[ref].get("status") or {}
+
+    def condition(self, ref: Ref, kind: str) -> dict[str, Any]:
+        """One of its conditions."""
+        return next(one for one in self.status(ref)["conditions"] if one["type"] == kind)
+
+    def reasons(self, resource: str = "") -> list[str]:
+        """The Events' reasons, in order."""
+        return [event.reason for event in self.events.values()]
+
+    def pods(self) -> list[str]:
+        """All pods."""
+        return sorted(ref.name for ref in self.objects if ref.kind == "Pod")
+
+    def uid(self, ref: Ref) -> str:
+        """An object's."""
+        return str(metadata(self.objects[ref])["uid"])

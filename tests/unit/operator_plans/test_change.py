@@ -1,0 +1,288 @@
+"""A group that is there: it grows, heals, is repaired, paused and deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_operator.plans.objects import Ref
+from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+
+ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
+OWN = Ref("ControllerGroup", NAMESPACE, "orders")
+BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
+CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    """A cluster with a group of three that is ready."""
+    made = FakeApi()
+    made.put("BrokerGroup", "orders", {"replicas": 3})
+    made.settle()
+    made.writes = 0
+    return made
+
+
+def test_replicas_are_added_one_by_one_each_once_the_others_are_in_sync() -> None:
+    api = FakeApi()
+    api.put("BrokerGroup", "orders", {"replicas": 1})
+    api.settle()
+    api.put("BrokerGroup", "orders", {"replicas": 5})
+    sizes = []
+    for _ in range(30):
+        api.tick()
+        before = api.objects[BROKERS]["spec"]["replicas"]
+        api.operate()
+        after = api.objects[BROKERS]["spec"]["replicas"]
+        if after != before:
+            assert len(api.members(api.objects[ORDERS])) == before
+            sizes.append(after)
+    assert sizes == [2, 3, 4, 5]
+    assert api.status(ORDERS)["ready"] == "5/5"
+
+
+@pytest.mark.parametrize("trouble", ["a replica", "the controllers", "every word"])
+def test_a_group_that_is_not_well_does_not_grow(api: FakeApi, trouble: str) -> None:
+    if trouble == "a replica":
+        api.unready = {"orders-broker-1"}
+    elif trouble == "the controllers":
+        api.unready = {"orders-controller-0", "orders-controller-1"}
+    else:
+        api.silent = True
+    api.put("BrokerGroup", "orders", {"replicas": 5})
+    for _ in range(20):
+        api.tick()
+        api.operate()
+    assert api.objects[BROKERS]["spec"]["replicas"] == 3
+    assert api.condition(ORDERS, "Progressing")["status"] == "True"
+    api.unready, api.silent = set(), False
+    api.settle()
+    assert api.status(ORDERS)["ready"] == "5/5"
+
+
+def test_a_group_is_not_scaled_down_but_says_what_to_do(api: FakeApi) -> None:
+    api.put("BrokerGroup", "orders", {"replicas": 1})
+    api.settle()
+    assert api.objects[BROKERS]["spec"]["replicas"] == 3
+    blocked = api.condition(ORDERS, "Progressing")
+    assert (blocked["status"], blocked["reason"]) == ("False", "ScaleDownBlocked")
+    assert "set spec.replicas to 3" in blocked["message"]
+    assert api.condition(ORDERS, "Degraded")["status"] == "False"
+    assert api.reasons().count("ScaleDownBlocked") == 1
+    api.put("BrokerGroup", "orders", {"replicas": 3})
+    api.settle()
+    assert api.status(ORDERS)["phase"] == "Ready"
+
+
+def test_the_number_of_controllers_is_not_changed_but_says_what_to_do() -> None:
+    api = FakeApi()
+    api.put("ControllerGroup", "quorum", {"replicas": 3})
+    api.settle()
+    api.put("ControllerGroup", "quorum", {"replicas": 5})
+    api.settle()
+    ref = Ref("ControllerGroup", NAMESPACE, "quorum")
+    assert api.objects[Ref("StatefulSet", NAMESPACE, "quorum-controller")]["spec"]["replicas"] == 3
+    assert "set spec.replicas to 3" in api.condition(ref, "Progressing")["message"]
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Service", "StatefulSet"])
+def test_what_others_remove_or_change_is_put_right_once(api: FakeApi, kind: str) -> None:
+    ref = Ref(kind, NAMESPACE, "orders-broker")
+    was = api.objects[ref].get("data") or api.objects[ref]["spec"]
+    api.remove(ref)
+    api.settle()
+    changed = "data" if kind == "ConfigMap" else "spec"
+    assert api.objects[ref][changed] == was
+    if kind != "StatefulSet":
+        api.objects[ref][changed] = {}
+        api.settle()
+        assert api.objects[ref][changed] == was
+    assert api.status(ORDERS)["phase"] == "Ready"
+    assert api.status(ORDERS)["plan"]["name"] == "repair"
+    assert "RepairDone" in api.reasons()
+
+
+def test_a_deleted_pod_is_waited_for_and_told_of(api: FakeApi) -> None:
+    api.remove(Ref("Pod", NAMESPACE, "orders-broker-0"))
+    api.operate()
+    assert api.condition(ORDERS, "Degraded")["status"] == "True"
+    assert "orders-broker-0" in api.condition(ORDERS, "Ready")["message"]
+    assert api.status(ORDERS)["phase"] == "Healing"
+    api.settle()
+    status = api.status(ORDERS)
+    assert (status["phase"], status["master"], status["masterEpoch"]) == ("Ready", "orders-broker-1", 2)
+    assert status["plan"]["name"] == "heal"
+    assert "HealDone" in api.reasons()
+
+
+def test_pods_of_a_bad_template_are_replaced_once_there_is_a_good_one() -> None:
+    api = FakeApi()
+    api.put("BrokerGroup", "orders", {"replicas": 3, "config": {"image": "bad"}})
+    for _ in range(20):
+        api.tick()
+        api.operate()
+    assert "does not run: ErrImagePull" in api.condition(ORDERS, "Ready")["message"]
+    api.put("BrokerGroup", "orders", {"replicas": 3, "config": {"image": "good"}})
+    api.settle()
+    assert api.status(ORDERS)["phase"] == "Ready"
+    assert sorted(api.deleted.items()) == [(f"Pod orders-broker-{n}", 1) for n in range(3)]
+
+
+def test_a_bad_template_takes_no_pod_that_runs(api: FakeApi) -> None:
+    api.put("BrokerGroup", "orders", {"replicas": 3, "config": {"image": "bad"}})
+    api.settle()
+    assert api.status(ORDERS)["ready"] == "3/3"
+    assert not api.deleted
+
+
+@pytest.mark.parametrize("how", ["spec", "annotation"])
+def test_a_paused_group_is_looked_at_and_not_touched(api: FakeApi, how: str) -> None:
+    if how == "annotation":
+        api.annotate(ORDERS, paused="true")
+    else:
+        api.objects[ORDERS]["spec"] = {"replicas": 3, "paused": True}
+    api.remove(Ref("Service", NAMESPACE, "orders-broker"))
+    api.unready = {"orders-broker-2"}
+    api.settle()
+    assert Ref("Service", NAMESPACE, "orders-broker") not in api.objects
+    assert api.condition(ORDERS, "Paused")["status"] == "True"
+    assert (api.status(ORDERS)["phase"], api.status(ORDERS)["ready"]) == ("Paused", "2/3")
+    api.annotate(ORDERS, paused="false")
+    api.objects[ORDERS]["spec"] = {"replicas": 3}
+    api.unready = set()
+    api.settle()
+    assert Ref("Service", NAMESPACE, "orders-broker") in api.objects
+    assert api.condition(ORDERS, "Paused")["status"] == "False"
+
+
+def test_a_group_without_the_guard_needs_no_operator_to_go(api: FakeApi) -> None:
+    assert not api.objects[ORDERS]["metadata"].get("finalizers")
+    api.remove(ORDERS)
+    for _ in range(5):
+        api.tick()  # the garbage collector alone
+    assert {ref.kind for ref in api.objects} == {"PersistentVolumeClaim"}
+
+
+def test_a_guarded_group_goes_on_until_its_deletion_is_confirmed() -> None:
+    api = FakeApi()
+    api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
+    api.settle()
+    api.remove(ORDERS)
+    api.settle()
+    assert len(api.pods()) == 6
+    assert api.status(ORDERS)["phase"] == "Deleting"
+    told = api.condition(ORDERS, "Progressing")["message"]
+    assert "kubectl annotate brokergroup orders epochmq.io/confirm-deletion=orders" in told
+    api.annotate(ORDERS, confirm_deletion="another")
+    api.settle()
+    assert len(api.pods()) == 6
+    api.annotate(ORDERS, confirm_deletion="orders")
+    api.settle()
+    assert {ref.kind for ref in api.objects} == {"PersistentVolumeClaim"}
+
+
+def _deletion(limit: int | None) -> tuple[FakeApi, int]:
+    api = FakeApi()
+    api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
+    api.settle()
+    api.annotate(ORDERS, confirm_deletion="orders")
+    api.remove(ORDERS)
+    total = 0
+    for _ in range(12):
+        api.tick()
+        done = api.operate(limit=limit)
+        limit = None if limit is None or done >= limit else limit - done
+        total += done
+    return api, total
+
+
+@pytest.mark.parametrize("stop", range(_deletion(None)[1]))
+def test_an_operator_killed_after_any_effect_of_a_deletion_finishes_once(stop: int) -> None:
+    api, _ = _deletion(stop)
+    assert {ref.kind for ref in api.objects} == {"PersistentVolumeClaim"}
+    assert api.deleted == {"StatefulSet orders-broker": 1, "ControllerGroup orders": 1}
+
+
+def test_brokers_go_before_their_controllers() -> None:
+    api = FakeApi()
+    api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
+    api.settle()
+    api.annotate(ORDERS, confirm_deletion="orders")
+    api.remove(ORDERS)
+    seen = []
+    for _ in range(12):
+        api.operate()
+        seen.append((BROKERS in api.objects, CONTROLLERS in api.objects))
+        api.tick()
+    assert (False, True) in seen
+    assert (True, False) not in seen
+
+
+def test_the_guard_can_be_taken_off_before_and_during_a_deletion(api: FakeApi) -> None:
+    for off in (lambda: None, lambda: api.remove(ORDERS)):
+        api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
+        api.settle()
+        off()
+        api.put(
+            "BrokerGroup", "orders", {"replicas": 3, "deletionGuard": False}
+        ) if ORDERS in api.objects else None
+        api.objects[ORDERS]["metadata"].setdefault("finalizers", [])
+        api.settle()
+    assert not api.objects.get(ORDERS, {}).get("metadata", {}).get("finalizers")
+
+
+def test_a_group_of_the_same_name_finds_its_volumes(api: FakeApi) -> None:
+    claims = {ref: found["metadata"]["uid"] for ref, found in api.objects.items() if "Claim" in ref.kind}
+    api.remove(ORDERS)
+    api.put("BrokerGroup", "orders", {"replicas": 3})  # while what belonged to the former is still there
+    api.operate()
+    assert "was deleted" in api.condition(ORDERS, "Progressing")["message"]
+    api.settle()
+    assert api.status(ORDERS)["phase"] == "Ready"
+    assert claims == {
+        ref: found["metadata"]["uid"] for ref, found in api.objects.items() if "Claim" in ref.kind
+    }
+
+
+def test_volumes_of_more_replicas_than_asked_for_are_not_left_out(api: FakeApi) -> None:
+    api.remove(ORDERS)
+    for _ in range(5):
+        api.tick()
+    api.put("BrokerGroup", "orders", {"replicas": 2})
+    api.settle()
+    assert "orders-broker-0" not in api.pods()
+    assert "set spec.replicas to 3" in api.condition(ORDERS, "Degraded")["message"]
+    api.put("BrokerGroup", "orders", {"replicas": 3})
+    api.settle()
+    assert api.status(ORDERS)["phase"] == "Ready"
+
+
+def test_volumes_of_another_number_of_controllers_are_not_mixed(api: FakeApi) -> None:
+    api.remove(ORDERS)
+    for _ in range(5):
+        api.tick()
+    api.put("ControllerGroup", "orders", {"replicas": 1})
+    api.settle()
+    assert "orders-controller-0" not in api.pods()
+    assert "set spec.replicas to 3" in api.condition(OWN, "Degraded")["message"]
+
+
+def test_an_orphaned_object_is_taken_in_again(api: FakeApi) -> None:
+    ref = Ref("Service", NAMESPACE, "orders-broker")
+    api.objects[ref]["metadata"]["ownerReferences"] = []
+    api.settle()
+    assert api.objects[ref]["metadata"]["ownerReferences"][0]["uid"] == api.uid(ORDERS)
+
+
+def test_times_of_conditions_change_with_their_status_alone(api: FakeApi) -> None:
+    before = {one["type"]: one["lastTransitionTime"] for one in api.status(ORDERS)["conditions"]}
+    api.unready = {"orders-broker-2"}
+    api.tick()
+    api.settle()
+    after = {one["type"]: one["lastTransitionTime"] for one in api.status(ORDERS)["conditions"]}
+    assert {kind for kind in before if before[kind] != after[kind]} == {
+        "Ready",
+        "InSync",
+        "Progressing",
+        "Degraded",
+    }
