@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from epochmq_broker.store import MessageStore, PutStatus, StoreConfig
 from epochmq_broker.store.append import Put
+from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
@@ -155,3 +158,8 @@ def tree(root: Path, folder: str) -> dict[str, bytes]:
 def index_contents(root: Path) -> list[bytes]:
     """The index files, oldest first; their names are times."""
     return list(tree(root, "index").values())
+
+
+def told(found: GetResult) -> GetResult:
+    """A result that compares equal to another with the same bytes, whatever pieces they are in."""
+    return msgspec.structs.replace(found, pieces=[found.body])

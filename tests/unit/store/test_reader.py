@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epochmq_broker.store import GetStatus
-from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from tests.unit.store.support import HOST, Message, opened, put_all, read_log, small, some_messages
+from tests.unit.store.support import HOST, Message, opened, put_all, read_log, small, some_messages, told
 
 TAG_A, TAG_B = javahash.tags_code("TagA"), javahash.tags_code("TagB")
 
@@ -115,11 +113,6 @@ def test_a_scan_that_matches_nothing_ends_after_800_units(tmp_path: Path) -> Non
     found = store.get(store.queue("orders", 0), 10, 32, tags=frozenset([TAG_A]))
     assert (found.status, found.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 810)
     store.stop()
-
-
-def told(found: GetResult) -> GetResult:
-    """The result with its pieces in one."""
-    return msgspec.structs.replace(found, pieces=[found.body])
 
 
 def test_records_side_by_side_are_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
