@@ -1,0 +1,89 @@
+"""What of an object is otherwise than we want it. Only what we set is compared: the API server fills in
+defaults, controllers and other people add fields of their own, and none of that is a reason to write.
+
+Lists whose items have a key are compared item by item, as server-side apply merges them: what others added
+stays, and is no difference. All other lists are ours as a whole."""
+
+# pure: data in, lines out.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from epochmq_operator.resources.rules import quantity
+
+ITEM_KEYS = ("mountPath", "name", "topologyKey", "uid")
+"""The first of these that all items of a list have is their key. A mount is known by its path: `name` is only
+the volume's."""
+QUANTITIES = frozenset({"requests", "limits"})
+"""The API server writes quantities in its own way: 1024Mi becomes 1Gi."""
+SHOWN_MAX = 60
+
+
+def differences(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line for each field that we set and that is otherwise: its path, what is wanted, what is there. Both
+    are whole objects, as JSON has them. Empty: nothing is to be done."""
+    return tuple(_compare(desired, observed, ""))
+
+
+def _compare(desired: Any, observed: Any, path: str) -> Iterator[str]:
+    if _is_nothing(desired) and _is_nothing(observed):
+        return
+    if isinstance(desired, Mapping) and isinstance(observed, Mapping):
+        quantities = path.rpartition(".")[2] in QUANTITIES
+        for name, wanted in desired.items():
+            there = observed.get(name)
+            if quantities and _same_quantity(wanted, there):
+                continue
+            yield from _compare(wanted, there, f"{path}.{name}" if path else name)
+        return
+    if isinstance(desired, list) and isinstance(observed, list):
+        yield from _compare_lists(desired, observed, path)
+        return
+    if desired != observed or isinstance(desired, bool) != isinstance(observed, bool):
+        yield f"{path}: {_shown(observed)}, should be {_shown(desired)}"
+
+
+def _compare_lists(desired: list[Any], observed: list[Any], path: str) -> Iterator[str]:
+    key = _key_of(desired)
+    if key is not None and key == _key_of(observed):
+        there = {item[key]: item for item in observed}
+        for item in desired:
+            yield from _compare(item, there.get(item[key]), f"{path}[{item[key]}]")
+        return
+    if len(desired) != len(observed):
+        yield f"{path}: {_shown(observed)}, should be {_shown(desired)}"
+        return
+    for index, (wanted, found) in enumerate(zip(desired, observed, strict=True)):
+        yield from _compare(wanted, found, f"{path}[{index}]")
+
+
+def _key_of(items: Sequence[Any]) -> str | None:
+    if not items or not all(isinstance(item, Mapping) for item in items):
+        return None
+    for key in ITEM_KEYS:
+        values = [item.get(key) for item in items]
+        if all(isinstance(value, str) for value in values) and len(set(values)) == len(values):
+            return key
+    return None
+
+
+def _is_nothing(value: Any) -> bool:
+    """The API server leaves out what is empty, and what says no."""
+    return value is None or value is False or value in ("", {}, [])
+
+
+def _same_quantity(wanted: Any, there: Any) -> bool:
+    try:
+        return quantity(wanted) == quantity(there)
+    except (ArithmeticError, KeyError, ValueError):
+        return False
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not there"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"

@@ -1,0 +1,151 @@
+"""All objects of a group."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from epochmq_operator.manifests.names import (
+    address,
+    component_selector,
+    components_of,
+    headless_service,
+    labels,
+    stateful_set,
+)
+from epochmq_operator.manifests.network import network_policy, services
+from epochmq_operator.manifests.pod import (
+    CONFIG_DIRECTORY,
+    VOLUME_DIRECTORY,
+    admin_place,
+    pod_template,
+)
+from epochmq_operator.manifests.settings import Manifest, Settings
+from epochmq_operator.render import Component, Place, Pod, PodIdentity, pods_of, render
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group
+
+BUDGET_FROM = 3
+"""So many controllers bear the loss of one; for fewer, a budget would only hold up who drains the node."""
+
+
+def pods(group: Group, quorum: ControllerGroup | None, settings: Settings) -> tuple[Pod, ...]:
+    """The group's pods with the places they have on Kubernetes. `quorum` are a broker group's controllers,
+    named by its spec or not: on Kubernetes every group has some, one of a single replica too, because what it
+    wrote without them could not be used under them. ValueError for a broker group without."""
+    group = _placed(group, quorum)
+    members = [group, *([quorum] if quorum is not None and isinstance(group, BrokerGroup) else [])]
+    places = {identity.name: _place(one, identity) for one in members for identity in pods_of(one)}
+    return render(group, places, quorum if isinstance(group, BrokerGroup) else None)
+
+
+def _placed(group: Group, quorum: ControllerGroup | None) -> Group:
+    if not isinstance(group, BrokerGroup):
+        return group
+    if quorum is None:
+        raise ValueError(f"{group.name} has no controllers, expected those that elect its master")
+    return group.under(quorum)
+
+
+def _place(group: Group, identity: PodIdentity) -> Place:
+    return Place(
+        address=address(identity.name, group.name, identity.component, group.metadata.namespace),
+        bind_address="0.0.0.0",
+        config_directory=CONFIG_DIRECTORY,
+        volumes={volume: f"{VOLUME_DIRECTORY}/{volume}" for volume in identity.volumes},
+        config_name=identity.name,
+        admin=admin_place(group),
+    )
+
+
+def manifests(group: Group, quorum: ControllerGroup | None, settings: Settings) -> tuple[Manifest, ...]:
+    """All objects of the group, in the order in which they are applied: what pods need before the
+    StatefulSets. `quorum` as for `pods`; a group with controllers of its own does not include their objects,
+    for they are a resource of their own. The same group gives the same objects, byte for byte."""
+    group = _placed(group, quorum)
+    rendered = pods(group, quorum, settings)
+    before: list[Manifest] = []
+    sets: list[Manifest] = []
+    for component in components_of(group):
+        own = tuple(pod for pod in rendered if pod.component is component)
+        before += [_service_account(group, component), _config_map(group, component, own)]
+        before += services(group, component, own)
+        if settings.network_policies:
+            before.append(network_policy(group, component, own[0], settings))
+        if component is not Component.CONTROLLER or len(own) >= BUDGET_FROM:
+            before.append(_budget(group, component))
+        sets.append(_stateful_set(group, component, own, settings))
+    return (*before, *sets)
+
+
+def _object(api_version: str, kind: str, group: Group, component: Component) -> Manifest:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": stateful_set(group.name, component),
+            "namespace": group.metadata.namespace,
+            "labels": labels(group, component),
+        },
+    }
+
+
+def _service_account(group: Group, component: Component) -> Manifest:
+    """The pods ask the API server nothing."""
+    return {**_object("v1", "ServiceAccount", group, component), "automountServiceAccountToken": False}
+
+
+def _config_map(group: Group, component: Component, pods: tuple[Pod, ...]) -> Manifest:
+    files = [
+        file
+        for pod in pods
+        for file in (*pod.config_files, *([pod.sidecar.config_file] if pod.sidecar else []))
+    ]
+    data = {file.path.rpartition("/")[2]: file.text for file in files}
+    return {**_object("v1", "ConfigMap", group, component), "data": data}
+
+
+def _budget(group: Group, component: Component) -> Manifest:
+    """One pod at a time leaves of its own accord, and only while the others are ready."""
+    return {
+        **_object("policy/v1", "PodDisruptionBudget", group, component),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": component_selector(group, component)},
+        },
+    }
+
+
+def _stateful_set(group: Group, component: Component, pods: tuple[Pod, ...], settings: Settings) -> Manifest:
+    """The operator restarts pods itself, in an order that a StatefulSet does not know."""
+    return {
+        **_object("apps/v1", "StatefulSet", group, component),
+        "spec": {
+            "replicas": len(pods),
+            "serviceName": headless_service(group.name, component),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": 5,
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": str(group.spec.storage.retention),
+                "whenScaled": "Retain",
+            },
+            "selector": {"matchLabels": component_selector(group, component)},
+            "template": pod_template(group, pods[0], settings),
+            "volumeClaimTemplates": [_claim(group, component, volume.name) for volume in pods[0].volumes],
+        },
+    }
+
+
+def _claim(group: Group, component: Component, volume: str) -> Manifest:
+    storage = group.spec.storage
+    spec: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": storage.size}},
+    }
+    if storage.storage_class_name is not None:
+        spec["storageClassName"] = storage.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": volume, "labels": labels(group, component)},
+        "spec": spec,
+    }

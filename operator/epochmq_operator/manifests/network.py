@@ -1,0 +1,90 @@
+"""Services, and who may reach what."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from epochmq_operator.manifests.names import (
+    component_selector,
+    headless_service,
+    labels,
+    nameserver_service,
+    replica_service,
+    stateful_set,
+)
+from epochmq_operator.manifests.settings import Manifest, Settings
+from epochmq_operator.render import ADMIN_PORT, CONTROLLER_PORT, NAMESERVER_PORT, Component, Pod, Port
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group
+
+FROM_OUTSIDE = ("remoting", "vip")
+"""The broker's ports that clients use."""
+
+
+def _metadata(group: Group, component: Component, name: str) -> Manifest:
+    return {"name": name, "namespace": group.metadata.namespace, "labels": labels(group, component)}
+
+
+def _service(group: Group, component: Component, name: str, spec: Manifest, ports: list[Port]) -> Manifest:
+    listed = [{"name": port.name, "port": port.number, "targetPort": port.number} for port in ports]
+    selector = {**component_selector(group, component), **spec.pop("selector", {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(group, component, name),
+        "spec": {**spec, "selector": selector, "ports": listed},
+    }
+
+
+def services(group: Group, component: Component, pods: tuple[Pod, ...]) -> list[Manifest]:
+    """The Services of a component, the headless one first. It lists pods that are not ready too: controllers
+    find each other there before there is a quorum."""
+    first = pods[0]
+    spec: Manifest = {"clusterIP": "None", "publishNotReadyAddresses": True}
+    ports = [*first.ports, *([first.sidecar.port] if first.sidecar else [])]
+    found = [_service(group, component, headless_service(group.name, component), spec, ports)]
+    nameserver = [Port("nameserver", NAMESERVER_PORT)]
+    if isinstance(group, ControllerGroup) and any(port.number == NAMESERVER_PORT for port in first.ports):
+        found.append(_service(group, component, nameserver_service(group.name), {}, nameserver))
+    if isinstance(group, BrokerGroup) and group.spec.external_services:
+        outside = [port for port in first.ports if port.name in FROM_OUTSIDE]
+        for pod in pods:
+            spec = {"type": "LoadBalancer", "selector": {"statefulset.kubernetes.io/pod-name": pod.name}}
+            found.append(_service(group, component, replica_service(group.name, pod.ordinal), spec, outside))
+    return found
+
+
+def network_policy(group: Group, component: Component, first: Pod, settings: Settings) -> Manifest:
+    """Who may reach the component's pods. Clients may be anywhere; the controllers' port is for the namespace
+    that they serve, the port between replicas for the group itself, the admin port for the operator and for
+    whoever gathers metrics."""
+    group_only = [{"podSelector": {"matchLabels": component_selector(group, component)}}]
+    ingress: list[Manifest] = []
+    for port in first.ports:
+        allowed: Manifest = {"ports": [{"protocol": "TCP", "port": port.number}]}
+        if port.name == "ha":
+            allowed["from"] = group_only
+        elif port.number == CONTROLLER_PORT:
+            allowed["from"] = [{"podSelector": {}}]
+        ingress.append(allowed)
+    if first.sidecar is not None:
+        operator = {
+            "namespaceSelector": _namespace(settings.operator_namespace),
+            "podSelector": {"matchLabels": dict(settings.operator_labels)},
+        }
+        watching = [{"namespaceSelector": _namespace(name)} for name in settings.monitoring_namespaces]
+        port_of_admin = [{"protocol": "TCP", "port": ADMIN_PORT}]
+        ingress.append({"ports": port_of_admin, "from": [operator, *watching]})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(group, component, stateful_set(group.name, component)),
+        "spec": {
+            "podSelector": {"matchLabels": component_selector(group, component)},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    }
+
+
+def _namespace(name: str) -> Manifest:
+    return {"matchLabels": {"kubernetes.io/metadata.name": name}}

@@ -1,0 +1,219 @@
+"""The pod template of a component. All its pods are made of one template: what differs between them (their
+own name and address) is in their configuration files, which they find by their name."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from epochmq_operator.manifests.names import CONFIG_HASH, component_selector, labels, stateful_set
+from epochmq_operator.manifests.settings import Manifest, Settings
+from epochmq_operator.render import ADMIN_PORT, AdminPlace, Component, Pod
+from epochmq_operator.resources import Group, Spread
+
+USER_ID = 10001
+"""The images' user; nothing in them belongs to root alone."""
+CONFIG_DIRECTORY = "/etc/epochmq"
+VOLUME_DIRECTORY = "/var/lib/epochmq"
+RUN_DIRECTORY = "/run/epochmq"
+SECRETS_DIRECTORY = "/etc/epochmq-admin"
+ADMIN_SOCKET = f"{RUN_DIRECTORY}/admin.sock"
+COMMAND = "epochmq"
+OWN_NAME = "$(POD_NAME)"
+"""What Kubernetes puts the pod's name in place of, in arguments."""
+
+GRACE_S = {Component.BROKER: 60, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
+"""How long a pod may take to stop. A broker hands its mastership over first, and writes everything out."""
+
+START_PROBES_MAX, START_PERIOD_S = 300, 2
+"""A broker that reads a long log after a crash has ten minutes before it counts as hung."""
+LIVE_PROBES_MAX, LIVE_PERIOD_S = 6, 10
+"""A minute: what holds a pod up (a slow disk) may end, and what it holds in memory is worth more than a quick
+start."""
+READY_PROBES_MAX, READY_PERIOD_S = 2, 3
+PROBE_TIMEOUT_S = 5
+
+SIDECAR_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
+
+
+def admin_place(group: Group) -> AdminPlace:
+    """Where the admin sidecars of a group are, inside their pods."""
+    return AdminPlace(ADMIN_SOCKET, "0.0.0.0", SECRETS_DIRECTORY if group.spec.admin_secret else None)
+
+
+def config_hash(pod: Pod) -> str:
+    """A digest of a pod's configuration."""
+    files = [*pod.config_files, *([pod.sidecar.config_file] if pod.sidecar else [])]
+    return hashlib.sha256("\0".join(file.text for file in files).encode()).hexdigest()[:16]
+
+
+def pod_template(group: Group, first: Pod, settings: Settings) -> Manifest:
+    """The template that all pods of a component are made of, given the first of them."""
+    component = first.component
+    containers = [_main(group, first, settings)]
+    if first.sidecar is not None:
+        containers.append(_sidecar(group, first, settings))
+    spec: Manifest = {
+        "serviceAccountName": stateful_set(group.name, component),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S[component],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": containers,
+        "volumes": _volumes(group, first),
+        **_scheduling(group, component),
+    }
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    return {
+        "metadata": {
+            "labels": {**group.spec.pod_labels, **labels(group, component)},
+            "annotations": {
+                **group.spec.pod_annotations,
+                "kubectl.kubernetes.io/default-container": str(component),
+                CONFIG_HASH: config_hash(first),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _container(name: str, args: tuple[str, ...], own_name: str, image: str, group: Group) -> Manifest:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": str(group.spec.image_pull_policy),
+        "command": [COMMAND],
+        "args": [arg.replace(f"/{own_name}.", f"/{OWN_NAME}.") for arg in args],
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _image(group: Group, component: Component, settings: Settings) -> str:
+    own = settings.broker_image if component is Component.BROKER else settings.controller_image
+    return group.spec.image or own
+
+
+def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
+    resources = group.spec.resources
+    container = {
+        **_container(str(pod.component), pod.args, pod.name, _image(group, pod.component, settings), group),
+        "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
+        "resources": {
+            kind: {name: str(amount) for name, amount in sorted(amounts.items())}
+            for kind, amounts in (("requests", resources.requests), ("limits", resources.limits))
+            if amounts
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True},
+            *({"name": volume.name, "mountPath": volume.path} for volume in pod.volumes),
+            {"name": "run", "mountPath": RUN_DIRECTORY},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+        **_probes(group, pod),
+    }
+    if pod.component is Component.BROKER:
+        handover = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "handover"]
+        container["lifecycle"] = {"preStop": {"exec": {"command": handover}}}
+    return container
+
+
+def _probes(group: Group, pod: Pod) -> Manifest:
+    """The sidecar is asked for what the main process says of itself; a nameserver alone is reached at its
+    port."""
+    live: Manifest
+    ready: Manifest
+    if pod.sidecar is None:
+        live = ready = {"tcpSocket": {"port": pod.ports[0].number}}
+    else:
+        scheme = "HTTPS" if group.spec.admin_secret else "HTTP"
+        live, ready = (
+            {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
+        )
+    return {
+        "startupProbe": _probe(live, START_PERIOD_S, START_PROBES_MAX),
+        "livenessProbe": _probe(live, LIVE_PERIOD_S, LIVE_PROBES_MAX),
+        "readinessProbe": _probe(ready, READY_PERIOD_S, READY_PROBES_MAX),
+    }
+
+
+def _probe(how: Manifest, period_s: int, failures_max: int) -> Manifest:
+    return {
+        **how,
+        "periodSeconds": period_s,
+        "timeoutSeconds": PROBE_TIMEOUT_S,
+        "failureThreshold": failures_max,
+    }
+
+
+def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
+    """Its own liveness asks for its port alone: what it says is about the main process."""
+    assert pod.sidecar is not None
+    mounts: list[dict[str, Any]] = [
+        {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True},
+        {"name": "run", "mountPath": RUN_DIRECTORY},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if group.spec.admin_secret:
+        mounts.append({"name": "admin-secret", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
+    return {
+        **_container("admin", pod.sidecar.args, pod.name, _image(group, pod.component, settings), group),
+        "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
+        "resources": {"requests": dict(SIDECAR_REQUESTS)},
+        "volumeMounts": mounts,
+        "livenessProbe": _probe({"tcpSocket": {"port": ADMIN_PORT}}, LIVE_PERIOD_S, 3),
+    }
+
+
+def _volumes(group: Group, pod: Pod) -> list[Manifest]:
+    volumes: list[Manifest] = [
+        {"name": "config", "configMap": {"name": stateful_set(group.name, pod.component)}},
+        {"name": "run", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    if group.spec.admin_secret and pod.sidecar is not None:
+        secret = {"secretName": group.spec.admin_secret, "defaultMode": 0o440}
+        volumes.append({"name": "admin-secret", "secret": secret})
+    return volumes
+
+
+def _scheduling(group: Group, component: Component) -> Manifest:
+    """Pods of one component of one group keep apart; those of others do not count."""
+    spec, same = group.spec, {"matchLabels": component_selector(group, component)}
+    found: Manifest = {}
+    term = {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}
+    if spec.host_spread is Spread.REQUIRED:
+        rule: Manifest = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        found["affinity"] = {"podAntiAffinity": rule}
+    elif spec.host_spread is Spread.PREFERRED:
+        rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+        found["affinity"] = {"podAntiAffinity": rule}
+    if spec.zone_spread is not Spread.OFF:
+        required = spec.zone_spread is Spread.REQUIRED
+        found["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "topology.kubernetes.io/zone",
+                "whenUnsatisfiable": "DoNotSchedule" if required else "ScheduleAnyway",
+                "labelSelector": same,
+            }
+        ]
+    if spec.node_selector:
+        found["nodeSelector"] = dict(spec.node_selector)
+    if spec.tolerations:
+        found["tolerations"] = [one.model_dump(by_alias=True, exclude_none=True) for one in spec.tolerations]
+    return found

@@ -1,0 +1,422 @@
+"""From a group to what Kubernetes is given. The golden files under `golden/` are what a change is reviewed
+by; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_operator.manifests import (
+    KINDS_MADE,
+    Manifest,
+    Settings,
+    admin_address,
+    belongings,
+    differences,
+    manifests,
+    pods,
+    selector,
+)
+from epochmq_operator.render import BROKER_HA_PORT, Component
+from epochmq_operator.resources import (
+    NAME_LENGTH_MAX,
+    REPLICAS_MAX,
+    BrokerGroup,
+    ControllerGroup,
+    Group,
+    load,
+)
+from epochmq_protocol import properties
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[2] / "examples"
+SETTINGS = Settings(
+    "epochmq/broker:1", "epochmq/controller:1", "epochmq-system", monitoring_namespaces=("watch",)
+)
+
+
+def broker_group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:
+    return BrokerGroup.model_validate(
+        {
+            "apiVersion": "epochmq.io/v1alpha1",
+            "kind": "BrokerGroup",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"replicas": 3, **spec},
+        }
+    )
+
+
+def controller_group(name: str = "quorum", namespace: str = "shop", **spec: Any) -> ControllerGroup:
+    return ControllerGroup.model_validate(
+        {
+            "apiVersion": "epochmq.io/v1alpha1",
+            "kind": "ControllerGroup",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        }
+    )
+
+
+def made(group: Group, settings: Settings = SETTINGS) -> tuple[Manifest, ...]:
+    quorum = group.controllers_of_its_own() if isinstance(group, BrokerGroup) else None
+    return manifests(group, quorum, settings)
+
+
+def of_kind(kind: str, objects: tuple[Manifest, ...]) -> list[Manifest]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def stateful_set(group: Group, settings: Settings = SETTINGS) -> Manifest:
+    return of_kind("StatefulSet", made(group, settings))[-1]["spec"]  # type: ignore[no-any-return]
+
+
+def pod_spec(group: Group) -> Manifest:
+    return stateful_set(group)["template"]["spec"]  # type: ignore[no-any-return]
+
+
+EVERYTHING = broker_group(
+    replicas=2,
+    brokerName="Orders_EU",
+    cluster="Shop",
+    minInSyncReplicas=2,
+    config={"flushDiskType": "SYNC_FLUSH", "maxMessageSize": 65536},
+    image="registry.example/broker@sha256:" + "0" * 64,
+    imagePullPolicy="Always",
+    storage={"size": "1Ti", "storageClassName": "fast", "retention": "Delete"},
+    resources={"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+    hostSpread="Required",
+    zoneSpread="Required",
+    externalServices=True,
+    nodeSelector={"disk": "nvme"},
+    tolerations=[{"key": "brokers", "operator": "Exists", "effect": "NoSchedule"}],
+    podLabels={"team": "orders"},
+    podAnnotations={"note": "mine"},
+    adminSecret="orders-admin",
+)
+APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread="Off", zoneSpread="Off")
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("kubernetes-orders", load([("f", (EXAMPLES / "orders.yaml").read_text())]).broker_groups[0]),
+        ("kubernetes-controllers", controller_group("orders")),
+        ("kubernetes-everything", EVERYTHING),
+        ("kubernetes-apart", APART),
+    ],
+)
+def test_the_objects_of_a_group_are_those_of_the_golden_file(name: str, group: Group) -> None:
+    found = yaml.safe_dump_all(made(group), sort_keys=False, width=110)
+    path = HERE / "golden" / f"{name}.yaml"
+    if os.environ.get("EPOCHMQ_UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+# pods
+
+
+def configuration(group: Group, pod: str, quorum: ControllerGroup | None = None) -> Mapping[str, str]:
+    (rendered,) = (one for one in pods(group, quorum, SETTINGS) if one.name == pod)
+    return properties.parse(rendered.config_files[0].text)
+
+
+def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
+    group = broker_group()
+    read = configuration(group, "orders-broker-1", group.controllers_of_its_own())
+    assert read["brokerIP1"] == "orders-broker-1.orders-brokers.shop.svc"
+    assert read["bindAddress"] == "0.0.0.0"
+    controllers = [f"orders-controller-{n}.orders-controllers.shop.svc" for n in range(3)]
+    assert read["controllerAddr"] == ";".join(f"{host}:9878" for host in controllers)
+    assert read["namesrvAddr"] == ";".join(f"{host}:9876" for host in controllers)
+    assert read["adminSocketPath"] == "/run/epochmq/admin.sock"
+
+
+def test_a_single_replica_under_controllers_elects_too_so_that_it_can_grow() -> None:
+    one, three = broker_group(replicas=1), broker_group(replicas=3)
+    quorum = one.controllers_of_its_own()
+    assert configuration(one, "orders-broker-0", quorum)["enableControllerMode"] == "true"
+    changed = {
+        key
+        for key, value in configuration(three, "orders-broker-0", quorum).items()
+        if configuration(one, "orders-broker-0", quorum).get(key) != value
+    }
+    assert changed == {"minInSyncReplicas"}
+
+
+def test_more_replicas_change_neither_template_nor_files_of_those_that_are_there() -> None:
+    three, five = stateful_set(broker_group(replicas=3)), stateful_set(broker_group(replicas=5))
+    assert five["replicas"] == 5
+    assert {**five, "replicas": 3} == three
+    (before,), (after,) = (of_kind("ConfigMap", made(broker_group(replicas=n))) for n in (3, 5))
+    assert before["data"].items() <= after["data"].items()
+
+
+def test_each_pod_finds_its_own_files_by_its_name() -> None:
+    for group in (broker_group(), controller_group(), EVERYTHING, APART):
+        objects = made(group)
+        data = {one["metadata"]["name"]: one["data"] for one in of_kind("ConfigMap", objects)}
+        for one in of_kind("StatefulSet", objects):
+            name, spec = one["metadata"]["name"], one["spec"]
+            for container in spec["template"]["spec"]["containers"]:
+                path = container["args"][container["args"].index("--config") + 1]
+                for ordinal in range(spec["replicas"]):
+                    file = path.replace("$(POD_NAME)", f"{name}-{ordinal}").removeprefix("/etc/epochmq/")
+                    assert file in data[name]
+
+
+def test_a_changed_configuration_changes_the_template_and_nothing_else_of_the_set() -> None:
+    plain, other = stateful_set(broker_group()), stateful_set(broker_group(config={"maxMessageSize": 7}))
+    annotations = other["template"]["metadata"]["annotations"]
+    assert annotations != plain["template"]["metadata"]["annotations"]
+    annotations["epochmq.io/config-hash"] = plain["template"]["metadata"]["annotations"][
+        "epochmq.io/config-hash"
+    ]
+    assert other == plain
+
+
+def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
+    for group in (broker_group(), controller_group(), EVERYTHING, APART):
+        for one in of_kind("StatefulSet", made(group)):
+            spec = one["spec"]["template"]["spec"]
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+            assert {next(iter(volume.keys() - {"name"})) for volume in spec["volumes"]} <= {
+                "configMap",
+                "emptyDir",
+                "secret",
+            }
+            assert spec["automountServiceAccountToken"] is False
+            for container in spec["containers"]:
+                assert container["securityContext"] == {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                }
+                assert "hostPort" not in str(container)
+
+
+def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() -> None:
+    main, sidecar = pod_spec(broker_group())["containers"]
+    handover = ["epochmq", "admin-call", "--socket", "/run/epochmq/admin.sock", "handover"]
+    assert main["lifecycle"]["preStop"]["exec"]["command"] == handover
+    asked = [main[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert [one["path"] for one in asked] == ["/live", "/live", "/ready"]
+    assert {one["port"] for one in asked} == {9880}
+    assert {one["scheme"] for one in asked} == {"HTTP"}
+    assert sidecar["args"] == ["admin", "--config", "/etc/epochmq/$(POD_NAME).admin.conf"]
+    assert "lifecycle" not in pod_spec(controller_group())["containers"][0]
+
+
+def test_an_admin_secret_makes_the_sidecar_ask_for_token_and_certificate() -> None:
+    (pod, *_) = pods(EVERYTHING, EVERYTHING.controllers_of_its_own(), SETTINGS)
+    assert pod.sidecar is not None
+    read = properties.parse(pod.sidecar.config_file.text)
+    assert read["adminTokenFile"] == "/etc/epochmq-admin/token"
+    main, sidecar = pod_spec(EVERYTHING)["containers"]
+    assert main["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    mounted = [container["name"] for container in (main, sidecar) if "admin-secret" in str(container)]
+    assert mounted == ["admin"]
+    assert admin_address(pod) == "orders-broker-0.orders-brokers.shop.svc:9880"
+
+
+# names and neighbours
+
+
+def names(objects: tuple[Manifest, ...]) -> list[tuple[str, str, str]]:
+    return [(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in objects]
+
+
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", fullmatch=True)
+TRICKY = st.sampled_from(["a", "a-broker", "a-brokers", "a-broker-0", "a-controller", "a-nameserver", "a-0"])
+GROUPS = st.builds(
+    lambda broker, name, count, embedded: (
+        broker_group(name, replicas=count, externalServices=embedded)
+        if broker
+        else controller_group(name, nameserver={"embedded": embedded})
+    ),
+    st.booleans(),
+    NAMES | TRICKY,
+    st.integers(1, REPLICAS_MAX),
+    st.booleans(),
+)
+
+
+@given(GROUPS)
+def test_names_fit_into_what_kubernetes_allows(group: Group) -> None:
+    objects = made(group)
+    assert max(len(one["metadata"]["name"]) for one in objects) <= 63
+    for one in of_kind("StatefulSet", objects):
+        last = f"{one['metadata']['name']}-{one['spec']['replicas'] - 1}"
+        claims = [claim["metadata"]["name"] for claim in one["spec"]["volumeClaimTemplates"]]
+        assert max(len(f"{claim}-{last}") for claim in claims) <= 63
+        assert len(f"{one['metadata']['name']}-0123456789") <= 63  # the label of a pod's revision
+    assert len(set(names(objects))) == len(objects)
+
+
+@given(GROUPS, GROUPS)
+def test_two_groups_share_no_name_and_no_pod(one: Group, other: Group) -> None:
+    if (one.kind, one.name) == (other.kind, other.name):
+        return
+    assert not set(names(made(one))) & set(names(made(other)))
+    assert not belongings(one) & belongings(other)
+    assert not {str(chosen) for chosen in selectors(one)} & {str(chosen) for chosen in selectors(other)}
+
+
+def selectors(group: Group) -> Iterator[Mapping[str, str]]:
+    for one in made(group):
+        spec = one.get("spec", {})
+        found = spec.get("podSelector") or spec.get("selector")
+        if found is not None:
+            yield found.get("matchLabels", found)
+
+
+@given(GROUPS)
+def test_everything_made_is_found_again_by_name_and_by_label(group: Group) -> None:
+    for one in made(group):
+        assert (one["kind"], one["metadata"]["name"]) in belongings(group)
+        assert selector(group).items() <= one["metadata"]["labels"].items()
+        assert one["metadata"]["namespace"] == group.metadata.namespace
+        assert one["kind"] in {kind.kind for kind in KINDS_MADE}
+
+
+def test_the_longest_name_has_the_length_that_the_resource_allows() -> None:
+    assert len(made(broker_group("a" * NAME_LENGTH_MAX))) > 0
+
+
+def test_groups_of_one_name_in_two_namespaces_know_their_own_addresses_only() -> None:
+    text = yaml.safe_dump_all(made(broker_group(namespace="a")))
+    assert ".b.svc" not in text
+    assert text.replace("namespace: a", "namespace: b").replace(".a.svc", ".b.svc") != text
+
+
+# who may reach what
+
+
+def test_only_the_operator_and_who_watches_reach_the_admin_port_and_only_replicas_each_other() -> None:
+    (policy,) = of_kind("NetworkPolicy", made(broker_group()))
+    rules = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
+    assert rules[10911] is None
+    assert rules[BROKER_HA_PORT] == [{"podSelector": policy["spec"]["podSelector"]}]
+    spaces = [one["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for one in rules[9880]]
+    assert spaces == ["epochmq-system", "watch"]
+    assert rules[9880][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "epochmq-operator"}}
+
+
+def test_policies_can_be_left_out() -> None:
+    open_to_all = Settings("b", "c", "epochmq-system", network_policies=False)
+    assert not of_kind("NetworkPolicy", made(broker_group(), open_to_all))
+
+
+@pytest.mark.parametrize(("count", "budgets"), [(1, 0), (3, 1), (5, 1)])
+def test_controllers_have_a_budget_where_one_of_them_can_be_spared(count: int, budgets: int) -> None:
+    assert len(of_kind("PodDisruptionBudget", made(controller_group(replicas=count)))) == budgets
+
+
+def test_clients_find_the_nameservers_under_one_name_wherever_they_run() -> None:
+    for embedded, component in ((True, Component.CONTROLLER), (False, Component.NAMESERVER)):
+        services = of_kind("Service", made(controller_group(nameserver={"embedded": embedded})))
+        (found,) = (one for one in services if one["metadata"]["name"] == "quorum-nameserver")
+        assert found["spec"]["selector"]["epochmq.io/component"] == component
+        assert [port["port"] for port in found["spec"]["ports"]] == [9876]
+
+
+# differences
+
+
+def from_the_api_server(manifest: Manifest) -> Manifest:
+    """An object as it comes back: defaults filled in, quantities rewritten, empty fields left out."""
+    found: Manifest = copy.deepcopy(manifest)
+    found["metadata"] |= {"uid": "1", "resourceVersion": "2", "managedFields": [{}]}
+    found["status"] = {"replicas": 3}
+    if found["kind"] == "Service":
+        found["spec"] |= {"sessionAffinity": "None", "ipFamilies": ["IPv4"]}
+        for port in found["spec"]["ports"]:
+            port["protocol"] = "TCP"
+    if found["kind"] == "StatefulSet":
+        spec = found["spec"]["template"]["spec"]
+        spec |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
+        spec["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
+        spec["containers"][0]["resources"]["requests"] = {"cpu": "0.05", "memory": "131072Ki"}
+        spec["containers"][0]["volumeMounts"][0]["recursiveReadOnly"] = "Disabled"
+        spec["volumes"][1].pop("emptyDir")
+        found["spec"]["volumeClaimTemplates"][0]["status"] = {"phase": "Pending"}
+        found["spec"]["volumeClaimTemplates"][0]["spec"]["volumeMode"] = "Filesystem"
+    return found
+
+
+@pytest.mark.parametrize("group", [broker_group(), controller_group()], ids=["brokers", "controllers"])
+def test_what_the_api_server_fills_in_is_no_difference(group: Group) -> None:
+    for manifest in made(group):
+        assert differences(manifest, manifest) == ()
+        assert differences(manifest, from_the_api_server(manifest)) == ()
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    )
+    if items is None or not value:
+        yield path
+        return
+    for key, inner in items:
+        yield from leaves(inner, (*path, key))
+
+
+@pytest.mark.parametrize("kind", [kind.kind for kind in KINDS_MADE])
+def test_every_field_that_somebody_changes_or_removes_is_a_difference(kind: str) -> None:
+    manifest = of_kind(kind, made(EVERYTHING))[0]
+    for path in leaves(manifest):
+        for change in ("changed", "removed"):
+            observed = from_the_api_server(manifest) if kind != "StatefulSet" else copy.deepcopy(manifest)
+            inner: Any = observed
+            for part in path[:-1]:
+                inner = inner[part]
+            before = inner[path[-1]]
+            if change == "changed":
+                inner[path[-1]] = {"x": 1} if isinstance(before, str) else "something else"
+            elif before in (False, {}, ""):
+                continue  # leaving it out says the same
+            else:
+                del inner[path[-1]]
+            assert differences(manifest, observed), (path, change)
+
+
+def test_a_difference_says_where_what_and_what_instead() -> None:
+    (wanted,) = of_kind("StatefulSet", made(broker_group()))
+    observed = copy.deepcopy(wanted)
+    observed["spec"]["replicas"] = 1
+    observed["spec"]["template"]["spec"]["containers"][1]["image"] = "mine"
+    assert differences(wanted, observed) == (
+        "spec.replicas: 1, should be 3",
+        'spec.template.spec.containers[admin].image: "mine", should be "epochmq/broker:1"',
+    )
+
+
+def test_what_others_add_stays() -> None:
+    (wanted,) = of_kind("StatefulSet", made(broker_group()))
+    observed = copy.deepcopy(wanted)
+    observed["metadata"]["labels"]["mine"] = "x"
+    observed["spec"]["template"]["spec"]["containers"].append({"name": "mesh", "image": "mesh"})
+    assert differences(wanted, observed) == ()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=9))
+def test_no_observed_value_upsets_the_comparison(value: Any) -> None:
+    wanted = made(broker_group(replicas=1))[-1]
+    for path in (("spec",), ("spec", "template", "spec", "containers"), ("metadata", "labels")):
+        observed = copy.deepcopy(wanted)
+        inner: Any = observed
+        for part in path[:-1]:
+            inner = inner[part]
+        inner[path[-1]] = value
+        assert differences(wanted, observed)
