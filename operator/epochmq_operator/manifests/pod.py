@@ -202,7 +202,7 @@ def _scheduling(group: Group, component: Component) -> Manifest:
     elif spec.host_spread is Spread.PREFERRED:
         rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
         found["affinity"] = {"podAntiAffinity": rule}
-    if spec.zone_spread is not Spread.OFF:
+    if spec.zone_spread is not Spread.NONE:
         required = spec.zone_spread is Spread.REQUIRED
         found["topologySpreadConstraints"] = [
             {

@@ -36,6 +36,7 @@ TOLERATIONS_MAX = 32
 CONFIG_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,99}\Z")
 # Anchored for the engine that pydantic and the API server share, in which $ is the end of the text alone.
 DNS_LABEL = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
+NAMESPACE = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 ROCKETMQ_NAME = r"^[%|a-zA-Z0-9_-]+$"
 IMAGE = r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$"
@@ -112,9 +113,9 @@ class Retention(StrEnum):
 
 
 class Spread(StrEnum):
-    """How hard the scheduler tries to keep a group's pods apart."""
+    """How hard the scheduler tries to keep a group's pods apart. Not `Off`, which YAML takes for false."""
 
-    OFF = "Off"
+    NONE = "None"
     PREFERRED = "Preferred"
     REQUIRED = "Required"
 
@@ -160,7 +161,9 @@ class Metadata(Model):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     name: Annotated[DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="The group's name.")]
-    namespace: Annotated[DnsLabel, Field(max_length=63, description="The group's namespace.")] = "default"
+    namespace: Annotated[
+        str, Field(max_length=63, pattern=NAMESPACE, description="The group's namespace.")
+    ] = "default"
     labels: Annotated[dict[str, str], Field(description="Labels; kept, not used.")] = {}
     annotations: Annotated[dict[str, str], Field(description="Annotations; kept, not used.")] = {}
 

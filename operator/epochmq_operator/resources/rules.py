@@ -77,12 +77,8 @@ def _free_of(owned: Mapping[str, str]) -> tuple[Rule, ...]:
         Rule(
             "spec.config",
             " && ".join(f"!has(self.{key})" for key in keys),
-            f"remove {' and '.join(keys) if len(keys) < 3 else ', '.join(keys)} from spec.config: "
-            + (
-                f"give {owner} instead"
-                if owner.startswith("spec.")
-                else f"the operator sets it, from {owner}"
-            ),
+            f"remove {', '.join(keys)} from spec.config: "
+            + (f"give {owner} instead" if owner.startswith("spec.") else f"this follows from {owner}"),
         )
         for owner, keys in by_owner.items()
     )

@@ -40,6 +40,7 @@ from epochmq_operator.resources import (
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+RESOURCES = (ROOT / "docs" / "resources.md").read_text()
 FORMATS = (ROOT / "docs" / "formats.md").read_text()
 
 
@@ -73,10 +74,10 @@ def test_every_key_that_the_operator_owns_is_listed() -> None:
 def test_every_field_of_the_resource_is_described() -> None:
     fields = [f"metadata.{name}" for name in Metadata.model_fields]
     fields += [f"spec.{info.alias or name}" for name, info in BrokerGroupSpec.model_fields.items()]
-    fields += [f"spec.{name}" for name in ControllerGroupSpec.model_fields if name != "nameserver"]
+    fields += [f"spec.{info.alias or name}" for name, info in ControllerGroupSpec.model_fields.items()]
     fields.append("spec.nameserver.embedded")
     assert set(BrokerGroup.model_fields) == {"api_version", "kind", "metadata", "spec", "status"}
-    assert [field for field in fields if f"`{field}`" not in FORMATS] == []
+    assert [field for field in fields if f"`{field}`" not in FORMATS + RESOURCES] == []
 
 
 STATUSES = [Status, BrokerGroupStatus, ReplicaStatus, ControllerStatus, ControllerGroupStatus]

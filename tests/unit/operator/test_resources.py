@@ -140,7 +140,7 @@ SPEC_FAULTS = [
         '6: spec.resources.limits.cpu: "a lot", expected a quantity, such as 2, 500m or 1Gi',
         "6: spec.resources.limits.memory: a list, expected a quantity, such as 2, 500m or 1Gi",
     ),
-    ("replicas: 1\n  zoneSpread: yes", "6: spec.zoneSpread: true, expected Off, Preferred or Required"),
+    ("replicas: 1\n  zoneSpread: yes", "6: spec.zoneSpread: true, expected None, Preferred or Required"),
     (
         "replicas: 1\n  podLabels: {epochmq.io/group: a}",
         '6: spec.podLabels.epochmq.io/group: "epochmq.io/group", expected no key of epochmq.io or '

@@ -1,0 +1,49 @@
+"""Writes what is made of the model, or says what is out of date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from epochmq_operator.crd import definition, reference, to_yaml
+from epochmq_operator.resources import KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+DEFINITIONS = "charts/epochmq-operator/files/crds"
+REFERENCE = "docs/resources.md"
+
+
+def made() -> dict[str, str]:
+    """The text of every file, by its path in the repository."""
+    files = {
+        f"{DEFINITIONS}/{definition(kind)['metadata']['name']}.yaml": to_yaml([definition(kind)])
+        for kind in KINDS
+    }
+    return {**files, REFERENCE: reference()}
+
+
+def stale(root: Path) -> list[str]:
+    """The files that are not what would be written."""
+    return [
+        path
+        for path, text in made().items()
+        if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
+    ]
+
+
+def main() -> int:
+    """0, or 1 when `--check` finds a file out of date."""
+    found = stale(ROOT)
+    if "--check" in sys.argv[1:]:
+        print("\n".join(f"{path} is out of date: run python -m epochmq_operator.crd" for path in found))
+        return 1 if found else 0
+    texts = made()
+    for path in found:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(texts[path], encoding="utf-8")
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

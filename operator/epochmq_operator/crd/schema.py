@@ -1,0 +1,137 @@
+"""From the model's JSON schema to a structural schema, as Kubernetes wants it: every field has one type,
+nothing is referred to, unknown fields are not spoken of (the API server drops them)."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from epochmq_operator.resources import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, Group
+from epochmq_operator.resources.model import SCHEMA
+from epochmq_operator.resources.owned import STORE_PATHS
+from epochmq_operator.resources.rules import RULES
+
+Schema = dict[str, Any]
+
+KEPT = (
+    "description",
+    "type",
+    "enum",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "maxItems",
+    "maxProperties",
+    "pattern",
+    "anyOf",
+    "x-kubernetes-int-or-string",
+)
+"""What is said of a field in both languages."""
+
+YES_OR_NO = frozenset(
+    {
+        "enableControllerInNamesrv",
+        "enableControllerMode",
+        "enableDLegerCommitLog",
+        "fetchControllerAddrByDnsLookup",
+        "fetchNameSrvAddrByDnsLookup",
+        "fetchNamesrvAddrByAddressServer",
+        "isInBrokerContainer",
+    }
+)
+"""The reserved configuration keys whose values are true or false. A rule can only speak of keys whose type
+the schema knows."""
+OWNED: Mapping[str, tuple[str, ...]] = {
+    "BrokerGroup": (*OPERATOR_OWNED_KEYS, *STORE_PATHS),
+    "ControllerGroup": tuple(CONTROLLER_OWNED_KEYS),
+}
+
+
+def spec_schema(kind: type[Group]) -> Schema:
+    """The schema of a kind's spec, with defaults and rules."""
+    document = kind.model_json_schema(by_alias=True)
+    found = _structural(document["properties"]["spec"], document["$defs"])
+    properties = found["properties"]
+    properties["config"] = _config(kind.__name__, properties["config"])
+    for rule in RULES[kind.__name__]:
+        if not rule.path:
+            continue
+        part = found
+        for name in rule.path.split(".")[1:]:
+            part = part["properties"][name]
+        part.setdefault("x-kubernetes-validations", []).append({"rule": rule.cel, "message": rule.message})
+    return found
+
+
+def root_rules(kind: str) -> list[dict[str, str]]:
+    """The rules about the whole resource."""
+    return [{"rule": rule.cel, "message": rule.message} for rule in RULES[kind] if not rule.path]
+
+
+def _config(kind: str, schema: Schema) -> Schema:
+    """Values may be strings, numbers, true or false, which no type of a structural schema covers: they pass
+    as they are, and the operator looks at them."""
+    reserved = {
+        key: {"type": "boolean"} if key in YES_OR_NO else {"x-kubernetes-int-or-string": True}
+        for key in sorted(OWNED[kind])
+    }
+    return {
+        "description": schema["description"],
+        "type": "object",
+        "maxProperties": schema["maxProperties"],
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": reserved,
+    }
+
+
+def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    schema = _resolved(schema, definitions)
+    if SCHEMA in schema:
+        return dict(schema[SCHEMA])
+    found = {key: schema[key] for key in KEPT if key in schema}
+    if "default" in schema and (default := _default(schema)) is not None:
+        found["default"] = default
+    if schema.get("type") == "array":
+        found["items"] = _structural(schema["items"], definitions)
+        found["x-kubernetes-list-type"] = "atomic"
+    if schema.get("type") == "object":
+        values = schema.get("patternProperties", {}).values() or [schema.get("additionalProperties")]
+        if "properties" in schema:
+            found["properties"] = {
+                name: _structural(value, definitions) for name, value in schema["properties"].items()
+            }
+            if required := schema.get("required"):
+                found["required"] = list(required)
+        elif isinstance(inner := next(iter(values)), dict):
+            found["additionalProperties"] = _structural(inner, definitions)
+    return found
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    """With what it refers to in its place. A field that may be left out may not be null: null means nothing
+    else here."""
+    branches = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    if len(branches) == 1:
+        rest = {key: value for key, value in schema.items() if key != "anyOf"}
+        return {**_resolved(branches[0], definitions), **rest}
+    if "$ref" in schema:
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return {**definitions[schema["$ref"].rpartition("/")[2]], **rest}
+    return dict(schema)
+
+
+def _default(schema: Schema) -> Any:
+    """Only what is not empty; a part whose own fields have defaults needs only be there."""
+    default = schema["default"]
+    if not isinstance(default, dict):
+        return default if default != [] else None
+    inner = schema.get("properties", {})
+    said = {
+        name: value
+        for name, value in default.items()
+        if value not in (None, {}, []) and inner.get(name, {}).get("default") != value
+    }
+    return said if said or inner else None

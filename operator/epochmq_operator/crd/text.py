@@ -1,0 +1,30 @@
+"""YAML that people read: keys in the order they have, texts of several lines as blocks, nothing by alias."""
+
+# pure: data in, text out.
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+WIDTH = 110
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(documents: Iterable[Any]) -> str:
+    """These documents as one text, parted by `---`."""
+    return yaml.dump_all(list(documents), Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)

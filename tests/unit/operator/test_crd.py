@@ -1,0 +1,199 @@
+"""What Kubernetes is told of the resources, made of the same model as the loader's check. What a real API
+server makes of it, the cluster's tests show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from epochmq_operator.crd import __main__ as generator
+from epochmq_operator.crd import definition
+from epochmq_operator.crd.status import CONDITION_TYPES
+from epochmq_operator.plans.conditions import Type
+from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, refused_changes
+from epochmq_operator.resources.rules import quantity
+
+ROOT = Path(__file__).resolve().parents[3]
+MESSAGE_WORDS = ("choose", "remove", "put it back", "lower it", "give", "take one")
+
+
+def version(kind: str) -> Mapping[str, Any]:
+    (found,) = definition(kind)["spec"]["versions"]
+    return found  # type: ignore[no-any-return]
+
+
+def schema(kind: str) -> Mapping[str, Any]:
+    return version(kind)["schema"]["openAPIV3Schema"]  # type: ignore[no-any-return]
+
+
+def parts(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schema in a schema."""
+    yield path, node
+    for name, inner in node.get("properties", {}).items():
+        yield from parts(inner, f"{path}.{name}")
+    for word in ("items", "additionalProperties"):
+        if word in node:
+            yield from parts(node[word], f"{path}[]")
+
+
+def test_what_is_committed_is_what_the_generator_writes() -> None:
+    assert generator.stale(ROOT) == []
+    assert generator.stale(ROOT / "nowhere") == list(generator.made())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_is_structural(kind: str) -> None:
+    for path, part in parts(schema(kind)):
+        assert "type" in part or part.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "title", "patternProperties", "const", "oneOf", "nullable"} & part.keys(), path
+        assert not ("properties" in part and "additionalProperties" in part), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_that_users_write_has_a_bound(kind: str) -> None:
+    for path, part in parts(schema(kind)["properties"]["spec"]):
+        if part.get("type") == "string":
+            assert "maxLength" in part or "enum" in part, path
+        if part.get("type") == "array":
+            assert "maxItems" in part, path
+        if part.get("type") == "object" and "properties" not in part:
+            assert "maxProperties" in part, path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_rule_stands_where_its_fields_are_and_says_what_to_do(kind: str) -> None:
+    stand = {
+        (path.removeprefix("."), rule["rule"]): rule["message"]
+        for path, part in parts(schema(kind))
+        for rule in part.get("x-kubernetes-validations", ())
+    }
+    assert stand == {(rule.path, rule.cel): rule.message for rule in RULES[kind]}
+    assert [text for text in stand.values() if not any(word in text for word in MESSAGE_WORDS)] == []
+    assert max(len(text) for text in stand.values()) < 2048
+
+
+def filled(part: Mapping[str, Any], value: Any) -> Any:
+    """The value with the schema's defaults, as the API server fills them in."""
+    if not isinstance(value, dict) or "properties" not in part:
+        return value
+    found = dict(value)
+    for name, inner in part["properties"].items():
+        if name not in found and "default" in inner:
+            found[name] = inner["default"]
+        if name in found:
+            found[name] = filled(inner, found[name])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("BrokerGroup", {"spec": {"replicas": 3}}),
+        ("ControllerGroup", {}),
+        ("BrokerGroup", {"spec": {"replicas": 1, "storage": {"size": "1Gi"}, "resources": {}}}),
+        ("ControllerGroup", {"spec": {"nameserver": {}, "tolerations": [{"key": "a"}]}}),
+    ],
+)
+def test_the_defaults_of_the_schema_are_those_of_the_model(kind: str, written: dict[str, Any]) -> None:
+    head = {"apiVersion": "epochmq.io/v1alpha1", "kind": kind, "metadata": {"name": "a"}}
+    there = filled(schema(kind), head | written)
+    assert KINDS[kind].model_validate(there) == KINDS[kind].model_validate(head | written)
+    model = KINDS[kind].model_validate(there).model_dump(by_alias=True, mode="json", exclude_none=True)
+    unfilled = {
+        name: value
+        for name, value in model["spec"].items()
+        if name not in there["spec"] and value not in ({}, [])
+    }
+    assert unfilled == {}
+
+
+def test_a_broker_group_needs_its_replicas_and_controllers_need_nothing() -> None:
+    assert schema("BrokerGroup")["required"] == ["spec"]
+    assert schema("BrokerGroup")["properties"]["spec"]["required"] == ["replicas"]
+    assert "required" not in schema("ControllerGroup")
+    assert "required" not in schema("ControllerGroup")["properties"]["spec"]
+
+
+def test_people_see_the_columns_that_matter() -> None:
+    def columns(kind: str) -> list[str]:
+        return [one["name"] for one in version(kind)["additionalPrinterColumns"] if not one.get("priority")]
+
+    assert columns("BrokerGroup") == ["Ready", "Master", "Epoch", "SyncStateSet", "Phase", "Age"]
+    assert columns("ControllerGroup") == ["Ready", "Leader", "Term", "Phase", "Age"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_column_and_the_scale_show_fields_that_there_are(kind: str) -> None:
+    known = {path for path, _ in parts(schema(kind))} | {".metadata.creationTimestamp"}
+    scale = version(kind)["subresources"]["scale"]
+    paths = [one["jsonPath"] for one in version(kind)["additionalPrinterColumns"]]
+    assert {*paths, *scale.values()} <= known
+
+
+def test_the_conditions_are_those_that_the_operator_writes() -> None:
+    assert list(CONDITION_TYPES) == [str(kind) for kind in Type]
+
+
+def test_the_file_is_what_the_definition_says() -> None:
+    for path, text in generator.made().items():
+        if path.endswith(".yaml"):
+            found = yaml.safe_load(text)
+            assert found == definition(found["spec"]["names"]["kind"])
+
+
+# changes, as the operator itself judges them
+
+
+def broker_group(**spec: Any) -> BrokerGroup:
+    head = {"apiVersion": "epochmq.io/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "a"}}
+    return BrokerGroup.model_validate(head | {"spec": {"replicas": 3, **spec}})
+
+
+def controller_group(**spec: Any) -> ControllerGroup:
+    head = {"apiVersion": "epochmq.io/v1alpha1", "kind": "ControllerGroup", "metadata": {"name": "a"}}
+    return ControllerGroup.model_validate(head | {"spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        (broker_group(), broker_group(replicas=5, paused=True, image="a"), []),
+        (broker_group(), broker_group(storage={"size": "20Gi"}), []),
+        (broker_group(storage={"size": "1Gi"}), broker_group(storage={"size": "1024Mi"}), []),
+        (broker_group(storage={"size": "1Gi"}), broker_group(storage={"size": "1G"}), ["spec.storage: size"]),
+        (
+            broker_group(),
+            broker_group(storage={"storageClassName": "fast"}),
+            ["spec.storage: storageClassName"],
+        ),
+        (broker_group(), broker_group(brokerName="b"), ["spec: brokerName"]),
+        (broker_group(), broker_group(cluster="b"), ["spec: cluster"]),
+        (broker_group(controllerGroup="b"), broker_group(), ["spec: controllerGroup"]),
+        (
+            controller_group(),
+            controller_group(nameserver={"embedded": False}),
+            ["spec.nameserver: embedded"],
+        ),
+    ],
+)
+def test_the_model_refuses_the_changes_that_the_api_server_would(
+    old: BrokerGroup | ControllerGroup, new: BrokerGroup | ControllerGroup, refused: list[str]
+) -> None:
+    lines = refused_changes(old, new)
+    assert [line.partition(" cannot")[0] for line in lines] == refused
+
+
+def test_quantities_are_numbers() -> None:
+    assert [quantity(text) for text in ("10", 2, "500m", "1k", "1Ki", "1.5Gi", "2T")] == [
+        10,
+        2,
+        quantity("0.5"),
+        1000,
+        1024,
+        1536 * 1024**2,
+        2 * 10**12,
+    ]
