@@ -1,0 +1,84 @@
+"""Fixtures of the tests that need a real Kubernetes: one cluster for all of them, a namespace for each. Where
+no cluster can run they skip, and say what is missing. With EPOCHMQ_CLUSTER they use a cluster that runs
+already."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Generator, Iterator
+
+import pytest
+
+from tests.kubernetes.testbed.cache import say
+from tests.kubernetes.testbed.cluster import Cluster, failure_folder
+from tests.kubernetes.testbed.needs import MissingError
+
+TARGETS = ("broker", "controller", "operator")
+FAILURES_KEPT = 10
+RESTRICTED = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/enforce-version": "latest",
+}
+
+_numbers = itertools.count(1)
+_running: list[Cluster] = []
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A running cluster of two nodes with the images `broker`, `controller` and `operator` on both
+    (`image_name(target)`), shared; each test keeps to namespaces of its own."""
+    name = os.environ.get("EPOCHMQ_CLUSTER")
+    if name:
+        attached = Cluster.attach(name)
+        _running.append(attached)
+        yield attached
+        _running.remove(attached)
+        return
+    try:
+        started = Cluster.start(f"test-{os.getpid()}", targets=TARGETS)
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    _running.append(started)
+    try:
+        yield started
+    finally:
+        _running.remove(started)
+        started.stop()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace that takes only pods which meet the "restricted" Pod Security Standard; it is deleted
+    after the test."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+    name = f"{words[:40].strip('-')}-{os.getpid()}-{next(_numbers)}"
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}}
+    )
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps what explains a failure, before the test's namespace goes, and says where."""
+    report = yield
+    if report.failed and _running:
+        words = re.sub(r"[^\w.-]+", "-", item.nodeid.rpartition("/")[2])
+        folder = failure_folder(f"{words}-{report.when}")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _running[-1].collect(folder)
+            report.sections.append(("cluster", f"events, objects and logs: {folder}"))
+        except Exception as error:  # the failure itself is what matters
+            say(f"nothing kept of {item.nodeid}: {type(error).__name__}: {error}")
+        folders = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in folders[:-FAILURES_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return report

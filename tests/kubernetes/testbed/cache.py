@@ -1,0 +1,64 @@
+"""What is made once and used by every later cluster: built programs, images. It lies in `.cache/kubernetes`
+of the checkout, or below the folder that EPOCHMQ_CACHE names, which several checkouts may share."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout."""
+
+
+def cache_folder() -> Path:
+    """The folder of everything kept."""
+    return Path(os.environ.get("EPOCHMQ_CACHE") or ROOT / ".cache").resolve() / "kubernetes"
+
+
+def say(text: str) -> None:
+    """One line of progress, for steps that take their time."""
+    print(f"testbed: {text}", file=sys.stderr, flush=True)
+
+
+def digest_of(*parts: bytes | str) -> str:
+    """Twelve digits that change with any of the parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:12]
+
+
+def kept(path: str, make: Callable[[Path], None]) -> Path:
+    """The file or folder at `path` below the cache; `make` writes it to the path it is given if it is not
+    there yet. It gets its final name when it is whole, and one process at a time makes it: others wait and
+    find it done."""
+    final = cache_folder() / path
+    if final.exists():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(final):
+        if final.exists():
+            return final
+        scratch = Path(tempfile.mkdtemp(dir=final.parent, prefix=".making-"))
+        try:
+            made = scratch / final.name
+            make(made)
+            made.rename(final)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return final
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.with_name(f".{path.name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,75 @@
+"""The programs of a cluster, built from Go modules once for each list of versions. `go/go.mod` names
+Kubernetes' and etcd's, `go/go.sum` what their sources must hash to; Helm and CoreDNS go by the versions
+here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.kubernetes.testbed.cache import digest_of, kept, say
+from tests.kubernetes.testbed.needs import MissingError
+
+SOURCES = Path(__file__).resolve().parent / "go"
+BUILD_TIMEOUT_S = 2400
+COMMANDS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+)
+ETCD = "go.etcd.io/etcd/server/v3"
+OTHERS = ("github.com/coredns/coredns@v1.12.4", "helm.sh/helm/v3/cmd/helm@v3.21.3")
+
+
+def kubernetes_version() -> str:
+    """The release, such as 1.34.4, from the one place that names it."""
+    found = re.search(r"^\s*k8s\.io/kubernetes v(\S+)", (SOURCES / "go.mod").read_text(), re.MULTILINE)
+    assert found, f"{SOURCES}/go.mod requires no k8s.io/kubernetes"
+    return found[1]
+
+
+def programs() -> Path:
+    """The folder of the programs; built on first use, which takes ten minutes on two cores. MissingError if
+    that fails."""
+    sources = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.is_file()]
+    version = kubernetes_version()
+    return kept(f"programs/{version}-{digest_of(*sources, *OTHERS)}", lambda folder: _build(folder, version))
+
+
+def _build(folder: Path, version: str) -> None:
+    say(f"building Kubernetes {version} and etcd (six minutes on two cores)")
+    major, minor, _ = version.split(".", 2)
+    stamp = "-X k8s.io/component-base/version.git"
+    stamps = f"{stamp}Version=v{version} {stamp}Major={major} {stamp}Minor={minor}"
+    packages = [*(f"k8s.io/kubernetes/cmd/{name}" for name in COMMANDS), ETCD, "./pause"]
+    _go("build", "-trimpath", "-ldflags", f"-s -w {stamps}", "-o", f"{folder}/", *packages)
+    (folder / Path(ETCD).parent.name).rename(folder / "etcd")
+    for package in OTHERS:
+        say(f"building {package}")
+        _go("install", "-trimpath", "-ldflags", "-s -w", package, GOBIN=str(folder))
+
+
+def _go(*arguments: str, **environment: str) -> None:
+    """Static programs, so that the same run on the machine and in an image; gently, beside other tests."""
+    try:
+        done = subprocess.run(
+            ["nice", "go", *arguments],
+            cwd=SOURCES,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            env={**os.environ, "CGO_ENABLED": "0", **environment},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingError(
+            f"missing: Kubernetes' programs; the build took more than {BUILD_TIMEOUT_S} s"
+        ) from None
+    if done.returncode != 0:
+        raise MissingError(f"missing: Kubernetes' programs; the build said: {done.stderr.strip()[-800:]}")
