@@ -13,7 +13,7 @@ The brokers of a group under controllers need the controllers' places too: `rend
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from epochmq_operator.resources import BrokerGroup, ConfigValue, ControllerGroup, Group
@@ -25,14 +25,6 @@ BROKER_VIP_PORT = BROKER_PORT - 2
 """RocketMQ's clients send to two below the client port when `vipChannelEnabled` is set."""
 BROKER_HA_PORT = 10912
 ADMIN_PORT = 9880
-
-ADMIN_FILES: Mapping[str, str] = {
-    "adminTokenFile": "token",
-    "adminTlsCertFile": "tls.crt",
-    "adminTlsKeyFile": "tls.key",
-    "adminTlsCaFile": "ca.crt",
-}
-"""The admin sidecar's keys for its secrets, with the names that the files have."""
 
 CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
 """What a controller's log grows by; RocketMQ's default is a GiB, for some thousand entries."""
@@ -108,11 +100,11 @@ class PodIdentity:
 @dataclass(frozen=True, slots=True)
 class AdminPlace:
     """Where a pod's admin sidecar listens, and the socket over which it talks to the pod's main process.
-    `secrets` is the directory of its token and certificates, under `ADMIN_FILES`' names, if it has some."""
+    `files` are those of its token and certificates, by its own keys for them."""
 
     socket: str
     bind_address: str
-    secrets: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,9 +405,8 @@ def _sidecar(identity: PodIdentity, place: Place) -> Sidecar | None:
         "bindAddress": place.admin.bind_address,
         "listenPort": ADMIN_PORT,
         **_socket(place),
+        **place.admin.files,
     }
-    if place.admin.secrets is not None:
-        config |= {key: f"{place.admin.secrets}/{file}" for key, file in ADMIN_FILES.items()}
     name = "admin" if place.config_name is None else f"{place.config_name}.admin"
     path = f"{place.config_directory}/{name}.conf"
     args = ("admin", "--config", path)

@@ -35,12 +35,24 @@ start."""
 READY_PROBES_MAX, READY_PERIOD_S = 2, 3
 PROBE_TIMEOUT_S = 5
 
+TOKEN_FILE = {"adminTokenFile": "token"}
+TLS_FILES = {"adminTlsCertFile": "tls.crt", "adminTlsKeyFile": "tls.key", "adminTlsCaFile": "ca.crt"}
+"""The admin sidecar's keys for its secrets, with what they are called in a Secret."""
+
 SIDECAR_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 
 
 def admin_place(group: Group) -> AdminPlace:
     """Where the admin sidecars of a group are, inside their pods."""
-    return AdminPlace(ADMIN_SOCKET, "0.0.0.0", SECRETS_DIRECTORY if group.spec.admin_secret else None)
+    files = {key: f"{SECRETS_DIRECTORY}/{file}" for _, keys in _secrets(group) for key, file in keys.items()}
+    return AdminPlace(ADMIN_SOCKET, "0.0.0.0", files)
+
+
+def _secrets(group: Group) -> list[tuple[str, dict[str, str]]]:
+    """The Secrets of the admin sidecars, each with the sidecar's keys for the files in it."""
+    admin = group.spec.admin
+    named = ((admin.token_secret, TOKEN_FILE), (admin.tls_secret, TLS_FILES))
+    return [(name, keys) for name, keys in named if name is not None]
 
 
 def config_hash(pod: Pod) -> str:
@@ -140,7 +152,7 @@ def _probes(group: Group, pod: Pod) -> Manifest:
     if pod.sidecar is None:
         live = ready = {"tcpSocket": {"port": pod.ports[0].number}}
     else:
-        scheme = "HTTPS" if group.spec.admin_secret else "HTTP"
+        scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
         live, ready = (
             {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
         )
@@ -168,8 +180,8 @@ def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
         {"name": "run", "mountPath": RUN_DIRECTORY},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
-    if group.spec.admin_secret:
-        mounts.append({"name": "admin-secret", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
+    if _secrets(group):
+        mounts.append({"name": "admin-secrets", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
     return {
         **_container("admin", pod.sidecar.args, pod.name, _image(group, pod.component, settings), group),
         "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
@@ -185,9 +197,13 @@ def _volumes(group: Group, pod: Pod) -> list[Manifest]:
         {"name": "run", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    if group.spec.admin_secret and pod.sidecar is not None:
-        secret = {"secretName": group.spec.admin_secret, "defaultMode": 0o440}
-        volumes.append({"name": "admin-secret", "secret": secret})
+    sources = [
+        {"secret": {"name": name, "items": [{"key": file, "path": file} for file in keys.values()]}}
+        for name, keys in _secrets(group)
+    ]
+    if sources and pod.sidecar is not None:
+        projected = {"defaultMode": 0o440, "sources": sources}
+        volumes.append({"name": "admin-secrets", "projected": projected})
     return volumes
 
 

@@ -73,7 +73,9 @@ EXPECTED: Mapping[str, str] = {
     "spec.tolerations": "a list of tolerations",
     "spec.podLabels": "a mapping of labels to values",
     "spec.podAnnotations": "a mapping of strings",
-    "spec.adminSecret": "the name of a Secret",
+    "spec.admin": "a mapping with tokenSecret, tlsSecret or both",
+    "spec.admin.tokenSecret": "the name of a Secret",
+    "spec.admin.tlsSecret": "the name of a Secret",
     "spec.paused": "true or false",
     "spec.deletionGuard": "true or false",
 }

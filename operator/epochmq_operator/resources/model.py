@@ -215,6 +215,26 @@ class Toleration(Model):
     ] = None
 
 
+class AdminSpec(Model):
+    """Who may use the pods' admin port. Looking is open to whoever reaches it; what changes something wants a
+    token or a certificate, and is refused where there is neither."""
+
+    token_secret: Annotated[
+        DnsName | None,
+        _kubernetes(
+            "A Secret whose `token` holds tokens, one a line, each of which will do.", max_length=253
+        ),
+    ] = None
+    tls_secret: Annotated[
+        DnsName | None,
+        _kubernetes(
+            "A Secret with `tls.crt`, `tls.key` and `ca.crt`: the port then speaks TLS, and certificates "
+            "that `ca.crt` signed do as well as tokens.",
+            max_length=253,
+        ),
+    ] = None
+
+
 class WorkloadSpec(Model):
     """What both kinds say of their pods."""
 
@@ -255,14 +275,7 @@ class WorkloadSpec(Model):
         dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
         _kubernetes("Further annotations of the pods.", max_length=LABELS_MAX),
     ] = {}
-    admin_secret: Annotated[
-        DnsName | None,
-        _kubernetes(
-            "A Secret with `token`, `tls.crt`, `tls.key` and `ca.crt`: the admin sidecars then ask for "
-            "the token, and for a certificate that `ca.crt` signed.",
-            max_length=253,
-        ),
-    ] = None
+    admin: Annotated[AdminSpec, _kubernetes("Who may use the pods' admin port.")] = AdminSpec()
     paused: Annotated[bool, _kubernetes("The operator looks on and changes nothing.")] = False
     deletion_guard: Annotated[
         bool,

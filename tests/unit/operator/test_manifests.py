@@ -100,7 +100,7 @@ EVERYTHING = broker_group(
     tolerations=[{"key": "brokers", "operator": "Exists", "effect": "NoSchedule"}],
     podLabels={"team": "orders"},
     podAnnotations={"note": "mine"},
-    adminSecret="orders-admin",
+    admin={"tokenSecret": "orders-token", "tlsSecret": "orders-tls"},
 )
 APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread="None", zoneSpread="None")
 
@@ -194,7 +194,7 @@ def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
             assert {next(iter(volume.keys() - {"name"})) for volume in spec["volumes"]} <= {
                 "configMap",
                 "emptyDir",
-                "secret",
+                "projected",
             }
             assert spec["automountServiceAccountToken"] is False
             for container in spec["containers"]:
@@ -218,15 +218,18 @@ def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() ->
     assert "lifecycle" not in pod_spec(controller_group())["containers"][0]
 
 
-def test_an_admin_secret_makes_the_sidecar_ask_for_token_and_certificate() -> None:
+def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> None:
     (pod, *_) = pods(EVERYTHING, EVERYTHING.controllers_of_its_own(), SETTINGS)
     assert pod.sidecar is not None
     read = properties.parse(pod.sidecar.config_file.text)
     assert read["adminTokenFile"] == "/etc/epochmq-admin/token"
     main, sidecar = pod_spec(EVERYTHING)["containers"]
     assert main["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
-    mounted = [container["name"] for container in (main, sidecar) if "admin-secret" in str(container)]
+    mounted = [container["name"] for container in (main, sidecar) if "admin-secrets" in str(container)]
     assert mounted == ["admin"]
+    plain = pods(broker_group(), EVERYTHING.controllers_of_its_own(), SETTINGS)[0].sidecar
+    assert plain is not None
+    assert "adminToken" not in plain.config_file.text
     assert admin_address(pod) == "orders-broker-0.orders-brokers.shop.svc:9880"
 
 
