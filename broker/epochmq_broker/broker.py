@@ -20,6 +20,8 @@ from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.local_admin.answers import BrokerAdmin
+from epochmq_broker.local_admin.answers import Parts as LookedAt
 from epochmq_broker.locks import RebalanceLocks
 from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.processors.admin import admin_handlers
@@ -54,6 +56,7 @@ from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import Connection
 from epochmq_protocol.transport.dispatch import FastHandler, Handler
+from epochmq_protocol.transport.local_calls import LocalCalls
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
@@ -119,7 +122,9 @@ class Broker:
         self.clients.on_group_change.append(self.client_requests.notify_group_change)
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
         self.steering = Steering(self.live, self.store)
-        self._servers = self._make_servers(config)
+        handlers = self.handlers()
+        self._servers = self._make_servers(config, handlers)
+        self._admin = self._make_admin(handlers) if config.admin_socket_path else None
         self._phase = Phase.NEW
 
     # life
@@ -135,6 +140,8 @@ class Broker:
             self.registration.start()
         else:
             self.replicas.start()  # registers as soon as there is a role
+        if self._admin is not None:
+            await self._admin.start()
         # What is there now stays: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -164,6 +171,8 @@ class Broker:
     async def stop(self) -> None:
         """Stops in order; what was acknowledged is on disk afterwards. Does what there is to do after a start
         that failed half way."""
+        if self._admin is not None:
+            await self._admin.stop()
         if self.replicas is not None:
             await self.replicas.stop()
         await self.registration.stop()
@@ -237,9 +246,26 @@ class Broker:
         """The master epoch, 0 without a controller: the state version of the tables."""
         return self.replicas.roles.epoch if self.replicas is not None else 0
 
-    def _make_servers(self, config: BrokerConfig) -> tuple[RemotingServer, RemotingServer]:
+    def _make_admin(self, handlers: Mapping[int, Handler]) -> BrokerAdmin:
+        parts = LookedAt(
+            self.live,
+            self.store,
+            self.ha,
+            self.put,
+            self.stats,
+            self.registration,
+            self.client,
+            self.slave_sync,
+            self.steering,
+            self.replicas,
+        )
+        return BrokerAdmin(parts, LocalCalls(handlers))
+
+    def _make_servers(
+        self, config: BrokerConfig, common: Mapping[int, Handler]
+    ) -> tuple[RemotingServer, RemotingServer]:
         """The main port with everything, and the VIP port without pulls."""
-        common, fast = self.handlers(), self.fast_send.fast()
+        fast = self.fast_send.fast()
         settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
         tls = _tls_settings(config)
 

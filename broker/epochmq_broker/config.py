@@ -69,6 +69,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     broker_ip2: str = ""  # advertised to slaves; default: brokerIP1's default
     namesrv_addr: str = ""  # `host:port;host:port`; default: the environment's NAMESRV_ADDR
     server_channel_max_idle_time_seconds: Positive = 120
+    admin_socket_path: str = ""  # ours: where `epochmq admin` reaches this broker; empty: nowhere
     # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted too.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
     tls_server_cert_path: str = ""  # empty: no TLS

@@ -321,6 +321,18 @@ def broker(config: ConfigFile = None, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def admin(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """What stands beside a broker or controller in its pod."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command("admin-call")
+def admin_call() -> None:
+    """Ask a process on this machine over its local socket."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from importlib.metadata import version as version_of

@@ -1,16 +1,18 @@
-"""The command `epochmq`. What the pods run (`broker`, `controller`, `nameserver`) is started from here
-directly, before anything of the interactive verbs is imported: a broker's memory holds no terminal
+"""The command `epochmq`. What the pods run (`broker`, `controller`, `nameserver`, `admin`) is started from
+here directly, before anything of the interactive verbs is imported: a broker's memory holds no terminal
 toolkit."""
 
 from __future__ import annotations
 
 import sys
 
+PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "supervise")
+
 
 def main() -> None:
     """The entry point; never returns."""
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in ("broker", "controller", "nameserver", "supervise"):
+    if arguments and arguments[0] in PROCESSES:
         from epochmq.processes import run_process
 
         raise SystemExit(run_process(arguments[0], arguments[1:]))

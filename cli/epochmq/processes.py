@@ -37,6 +37,14 @@ Usage: epochmq nameserver [--config FILE] [--set KEY=VALUE]…
   -c, --config FILE   a namesrv.conf with RocketMQ's keys
   --set KEY=VALUE     a key that wins over the file; may be given several times
 """,
+    "admin": """\
+Usage: epochmq admin [--config FILE] [--set KEY=VALUE]…
+
+  Runs the admin sidecar of a broker, controller or nameserver in the foreground until SIGTERM or SIGINT.
+
+  -c, --config FILE   an admin.conf with the keys of docs/admin.md
+  --set KEY=VALUE     a key that wins over the file; may be given several times
+""",
     "supervise": """\
 Usage: epochmq supervise --state DIR
 
@@ -58,6 +66,10 @@ def run_process(verb: str, arguments: list[str]) -> int:
         from epochmq_controller.controller.members import run as run_members
 
         return guarded(lambda: run_members(arguments[1:]))
+    if verb == "admin-call":
+        from epochmq.verbs.admin_call import run as run_call
+
+        return guarded(lambda: run_call(arguments))
     if "--help" in arguments or "-h" in arguments:
         print(USAGE[verb], end="")
         return Exit.OK
@@ -101,6 +113,10 @@ def _run(verb: str, options: _Options) -> int:
         from epochmq_broker.main import run
 
         return run(options.config, options.overrides)
+    if verb == "admin":
+        from epochmq_broker.admin.main import run as run_admin
+
+        return run_admin(options.config, options.overrides)
     if verb == "nameserver":
         from epochmq_controller.nameserver.main import run as run_nameserver
 

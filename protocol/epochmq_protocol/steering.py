@@ -17,6 +17,8 @@ class SteeringCode(IntEnum):
     """Of any replica: take no messages; take no part in elections. Says how it is."""
     COPY_TABLES = 20_003
     """Of a replica: copy the master's tables now."""
+    SHOW = 20_004
+    """Of the master: how far its log reaches, and who is in sync. Its replicas ask."""
 
 
 class HandOverRequestHeader(Header, kw_only=True):
@@ -45,3 +47,18 @@ class SteerHeader(Header, kw_only=True):
     fenced: bool | None = None
     drained: bool | None = None
     takes: bool | None = None
+
+
+class ShowHeader(Header, kw_only=True):
+    """Answer of SHOW. `members`: the SyncStateSet as `1,2,3`."""
+
+    broker_id: Long = 0
+    master_epoch: Int = 0
+    max_offset: Long = 0
+    members: str = ""
+    set_epoch: Int = 0
+
+    @property
+    def member_ids(self) -> frozenset[int]:
+        """The SyncStateSet."""
+        return frozenset(int(one) for one in self.members.split(",") if one.isdecimal())

@@ -32,6 +32,7 @@ ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"]
 
 FIXED_AT_START = frozenset(
     [
+        "adminSocketPath",
         "bindAddress",
         "brokerClusterName",
         "brokerIP1",

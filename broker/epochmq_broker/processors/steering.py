@@ -16,6 +16,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.steering import (
     HandOverRequestHeader,
     HandOverResponseHeader,
+    ShowHeader,
     SteerHeader,
     SteeringCode,
 )
@@ -50,6 +51,7 @@ class SteeringProcessor:
             SteeringCode.HAND_OVER: self.hand_over,
             SteeringCode.STEER: self.steer,
             SteeringCode.COPY_TABLES: self.copy_tables,
+            SteeringCode.SHOW: self.show,
         }
 
     async def hand_over(self, connection: Connection, command: Command) -> Command:
@@ -94,3 +96,17 @@ class SteeringProcessor:
         except (EpochMQError, OSError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         return response(command, ResponseCode.SUCCESS)
+
+    def show(self, connection: Connection, command: Command) -> Command:
+        """Where the log ends and who is in sync, of a master."""
+        sync = self._ha.sync_state
+        if self._ha.role is not Role.MASTER or sync is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
+        answer = ShowHeader(
+            broker_id=sync.self_id,
+            master_epoch=self._replicas.roles.epoch if self._replicas is not None else 0,
+            max_offset=self._store.max_phy_offset,
+            members=",".join(map(str, sorted(sync.members))),
+            set_epoch=sync.set_epoch,
+        )
+        return response(command, ResponseCode.SUCCESS, header=answer)

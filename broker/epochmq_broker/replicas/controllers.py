@@ -29,12 +29,13 @@ from epochmq_broker.replicas.types import (
 from epochmq_protocol.bodies import (
     BrokerReplicasInfo,
     ElectMasterResponseBody,
+    ReplicaIdentity,
     SyncStateSet,
     from_json,
     to_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
     AlterSyncStateSetRequestHeader,
@@ -101,18 +102,30 @@ class Controllers:
 
     async def obstacle(self, leader: str, broker_id: int) -> str | None:
         """Why the leading controller would not elect this replica, None when it would."""
-        command = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([self._name]))
         try:
-            answer = await self._client.call(leader, command, ASK_TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                return answer.remark or f"code {answer.code}"
-            info = from_json(BrokerReplicasInfo, answer.body).replicas_info_table.get(self._name)
+            found = {one.broker_id: one for one in await self._in_sync(leader)}.get(broker_id)
         except EpochMQError as error:
             return str(error)
-        found = [one for one in info.in_sync_replicas if one.broker_id == broker_id] if info else []
-        if not found:
+        if found is None:
             return "it is not in their SyncStateSet"
-        return None if found[0].alive else "its heartbeats do not reach them"
+        return None if found.alive else "its heartbeats do not reach them"
+
+    async def members(self, leader: str) -> dict[int, str]:
+        """Address by id of the living members of the SyncStateSet, as the leading controller has it.
+        EpochMQError when it does not say."""
+        return {
+            one.broker_id: one.broker_address or ""
+            for one in await self._in_sync(leader)
+            if one.alive and one.broker_id is not None
+        }
+
+    async def _in_sync(self, leader: str) -> list[ReplicaIdentity]:
+        command = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([self._name]))
+        answer = await self._client.call(leader, command, ASK_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or f"code {answer.code}")
+        info = from_json(BrokerReplicasInfo, answer.body).replicas_info_table.get(self._name)
+        return info.in_sync_replicas if info is not None else []
 
     async def ask(self, address: str, question: Question) -> Reply:
         """One question; raises nothing."""

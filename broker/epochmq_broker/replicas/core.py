@@ -148,6 +148,11 @@ class Core:
         """Whether this broker has a role."""
         return self.role is not None
 
+    @property
+    def told(self) -> MasterView | None:
+        """The newest that was said of the master."""
+        return self._told
+
     def next_deadline_ms(self) -> int:
         """The moment by which the core wants to be woken."""
         deadline_ms = self._search_ms if not self._searching else self.now_ms + 1000

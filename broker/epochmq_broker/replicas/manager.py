@@ -51,7 +51,7 @@ from epochmq_broker.replicas.types import (
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import SyncStateSet, from_json
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import ConnectFailed, EpochMQError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
 
@@ -307,6 +307,14 @@ class ReplicasManager:
         """Why the controllers would not elect this replica now."""
         leader = self.core.leader
         return "none leads" if leader is None else await self._controllers.obstacle(leader, broker_id)
+
+    async def members(self) -> dict[int, str]:
+        """Address by id of the SyncStateSet's living members, as the leading controller has them.
+        EpochMQError when it does not say."""
+        leader = self.core.leader
+        if leader is None:
+            raise ConnectFailed("no leading controller is known")
+        return await self._controllers.members(leader)
 
     async def _elect(self, broker_id: int) -> Reply:
         """Has another replica elected. Under leases this broker is fenced before it asks, in the same breath:

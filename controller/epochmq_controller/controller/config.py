@@ -33,7 +33,7 @@ FIXED = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
     | {"controllerSnapshotEntries", "joinControllerGroup"}
-    | {"bindAddress", "listenPort"}
+    | {"bindAddress", "listenPort", "adminSocketPath"}
 )
 """Keys that cannot change while the process runs."""
 

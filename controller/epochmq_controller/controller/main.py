@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from epochmq_controller import process
 from epochmq_controller.controller import config as configs
+from epochmq_controller.controller.local_admin import ControllerAdmin
 from epochmq_controller.controller.service import ControllerService
+from epochmq_protocol.transport.local_socket import LocalServer
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +33,19 @@ async def serve(loaded: configs.Loaded) -> int:
     """A controller from start to the first SIGTERM or SIGINT, and its orderly stop."""
     asked = process.asked_to_stop()
     service = ControllerService(loaded, on_fatal=lambda _: asked.set())
+    path = loaded.config.admin_socket_path
+    admin = ControllerAdmin(service.controller, service.calls)
+    local = LocalServer(path, admin.operations()) if path else None
     try:
         await service.start()
+        if local is not None:
+            await local.start()
         print(f"The Controller Server boot success. address {service.address}", flush=True)
         await asked.wait()
         log.info("stopping")
     finally:
+        if local is not None:
+            await local.stop()
         await service.stop()
     log.info("stopped")
     return process.EXIT_FAILED if service.failed else process.EXIT_OK

@@ -14,6 +14,7 @@ from epochmq_controller.files import FolderLock
 from epochmq_dledger.service import DLedgerService
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import RemotingClient, RemotingServer
+from epochmq_protocol.transport.local_calls import LocalCalls
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,10 @@ class ControllerService:
         self._notifier = Notifier(self._client)
         self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
         processor = ControllerProcessor(self.controller, dict(loaded.extra))
+        handlers = processor.handlers()
+        self.calls = LocalCalls(handlers)
         self.server = RemotingServer(
-            {**DLedgerService(self.controller.peer).handlers(), **processor.handlers()},
+            {**DLedgerService(self.controller.peer).handlers(), **handlers},
             settings=config.server_settings(),
             tls=loaded.tls,
             on_close=self.controller.closed,

@@ -17,6 +17,9 @@ from epochmq_protocol.errors import ConfigError
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
 """Keys that UPDATE_NAMESRV_CONFIG never changes; `configBlackList` adds to them."""
 
+FIXED = frozenset({"adminSocketPath"})
+"""Keys that cannot change while the process runs."""
+
 
 class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     """One nameserver's settings. Defaults are those of 5.3.3."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from epochmq_controller import process
 from epochmq_controller.nameserver import config as configs
+from epochmq_controller.nameserver.local_admin import local_server
 from epochmq_controller.nameserver.server import Nameserver
 
 if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
@@ -74,17 +75,22 @@ async def serve(startup: Startup) -> int:
         from epochmq_controller.controller.service import ControllerService
 
         controller = ControllerService(startup.controller, on_fatal=lambda _: asked.set())
+    local = local_server(nameserver, controller)
     try:
         await nameserver.start()
         address = f"{nameserver.server.host}:{nameserver.server.port}"
         if controller is not None:
             await controller.start()
             print(f"The ControllerManager boot success. address {controller.address}", flush=True)
+        if local is not None:
+            await local.start()
         print(f"The Name Server boot success. serializeType=JSON, address {address}", flush=True)
         log.info("listening at %s", address)
         await asked.wait()
         log.info("stopping")
     finally:
+        if local is not None:
+            await local.stop()
         if controller is not None:
             await controller.stop()
         await nameserver.stop()

@@ -331,7 +331,12 @@ class NamesrvProcessor:
         """UPDATE_NAMESRV_CONFIG (318): changes what is not black-listed, here and in the settings file."""
         config = self._tables.config
         changed, changes = settings_file.change(
-            config, self._extra, request.body, black_list=config.black_list(), check=configs.check
+            config,
+            self._extra,
+            request.body,
+            black_list=config.black_list(),
+            fixed=configs.FIXED,
+            check=configs.check,
         )
         self._tables.config = changed
         log.info("%s changes settings: %s", connection.remote, changes)

@@ -17,6 +17,7 @@ from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
 from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer
+from epochmq_protocol.transport.local_calls import LocalCalls
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,10 @@ class Nameserver:
             apply=self._apply,
             schedule_unregister=self._schedule_unregister,
         )
+        handlers = processor.handlers()
+        self.calls = LocalCalls(handlers)
         self.server = RemotingServer(
-            processor.handlers(),
+            handlers,
             settings=config.server_settings(),
             tls=loaded.tls,
             on_close=self._lost,

@@ -1,0 +1,250 @@
+# pure: what the paths are, for people and programs
+"""The OpenAPI description: a summary, a schema and an example for every path. Schemas are those of
+`protocol.admin.states`; the examples are values of these types, so that they cannot be of others."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from epochmq_protocol.admin import states
+
+_MASTER: Final = states.BrokerState(
+    cluster="orders",
+    broker_name="orders",
+    broker_id=1,
+    role="master",
+    master_epoch=3,
+    sync_state_set=[1, 2, 3],
+    sync_state_set_epoch=9,
+    confirm_offset=1048576,
+    max_offset=1048576,
+    lag_bytes=0,
+    lag_ms=0,
+    lease=states.Lease(remaining_ms=240, duration_ms=300),
+    fenced=False,
+    drained=False,
+    takes_messages=True,
+    controlled=True,
+    address="10.0.0.11:10911",
+    ha_address="10.0.0.11:10912",
+    master_broker_id=1,
+    master_address="10.0.0.11:10911",
+    leading_controller="10.0.0.21:9878",
+    ready=True,
+    not_ready=[],
+)
+_CONTROLLER: Final = states.ControllerState(
+    id="n0",
+    group="orders",
+    address="10.0.0.21:9878",
+    role="leader",
+    term=4,
+    leader="n0",
+    leader_address="10.0.0.21:9878",
+    leads=True,
+    peers=[states.Peer(id="n0", address="10.0.0.21:9878")],
+    committed_index=41,
+    applied_index=41,
+    groups=[
+        states.Group(
+            broker_name="orders",
+            cluster="orders",
+            master_broker_id=1,
+            master_epoch=3,
+            sync_state_set=[1],
+            sync_state_set_epoch=9,
+            replicas=[states.GroupReplica(broker_id=1, address="10.0.0.11:10911", alive=True)],
+        )
+    ],
+    ready=True,
+    not_ready=[],
+)
+_NAMESERVER: Final = states.NameserverState(
+    address="10.0.0.31:9876", brokers=3, broker_names=1, topics=12, ready=True, not_ready=[]
+)
+_SWITCHED: Final = states.Switched(
+    moved=True, master_broker_id=2, master_address="10.0.0.12:10911", master_epoch=4, held_ms=58
+)
+_STEERED: Final = states.Steered(fenced=True, drained=False, takes_messages=False)
+_READY: Final = {
+    "ready": False,
+    "notReady": ["it is not in the SyncStateSet [1, 2]; it lacks 52428800 bytes"],
+    "component": "broker",
+    "role": "replica",
+}
+_FAULT: Final = {"error": {"kind": "refused", "message": "this broker is not the master"}}
+
+Example = tuple[str, Any]
+
+_ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] = {
+    ("GET", "/live"): (
+        "Whether the process answers at its local socket",
+        states.Live,
+        [("broker", states.Live(component="broker", pid=7, version="0.1.0"))],
+    ),
+    ("GET", "/ready"): (
+        "Whether the process does what its role asks of it; 503 when not, with the reasons",
+        None,
+        [("behind", _READY)],
+    ),
+    ("GET", "/metrics"): ("Metrics for Prometheus, as text", None, []),
+    ("GET", "/v1/state"): (
+        "Everything at a glance",
+        states.State,  # type: ignore[dict-item]
+        [("broker", _MASTER), ("controller", _CONTROLLER), ("nameserver", _NAMESERVER)],
+    ),
+    ("GET", "/v1/epochs"): (
+        "The epochs of the log",
+        states.Epochs,
+        [
+            (
+                "two",
+                states.Epochs(
+                    broker_id=1,
+                    max_offset=1048576,
+                    epochs=[
+                        states.Epoch(epoch=1, start_offset=0, end_offset=4096),
+                        states.Epoch(epoch=3, start_offset=4096, end_offset=None),
+                    ],
+                ),
+            )
+        ],
+    ),
+    ("GET", "/v1/epoch-file"): ("The bytes of epochFileCheckpoint", None, []),
+    ("GET", "/v1/sync-state-set"): (
+        "Who is in sync",
+        states.SyncStateSet,
+        [("three", states.SyncStateSet(master_broker_id=1, master_epoch=3, members=[1, 2, 3], epoch=9))],
+    ),
+    ("GET", "/v1/lag"): (
+        "How far replicas are behind",
+        states.Lag,
+        [
+            (
+                "master",
+                states.Lag(
+                    role="master",
+                    max_offset=1048576,
+                    lag_bytes=0,
+                    lag_ms=0,
+                    replicas=[
+                        states.ReplicaLag(
+                            broker_id=2, ack_offset=1048000, lag_bytes=576, in_sync=True, learner=False
+                        )
+                    ],
+                ),
+            )
+        ],
+    ),
+    ("GET", "/v1/lease"): (
+        "A master's right to write",
+        states.LeaseState,
+        [
+            (
+                "held",
+                states.LeaseState(
+                    epoch=3,
+                    lease=states.Lease(remaining_ms=240, duration_ms=300),
+                    granted_by_leader=True,
+                    may_write=True,
+                ),
+            )
+        ],
+    ),
+    ("GET", "/v1/config"): (
+        "Every key in force",
+        states.Config,
+        [("some", states.Config(config={"brokerName": "orders", "flushDiskType": "ASYNC_FLUSH"}))],
+    ),
+    ("POST", "/v1/promote"): (
+        "Make a replica the master: the one with this id, or the one that is asked",
+        states.Switched,
+        [("moved", _SWITCHED)],
+    ),
+    ("POST", "/v1/handover"): (
+        "Give the mastership to the best replica; done at once where there is none to give",
+        states.Switched,
+        [
+            ("moved", _SWITCHED),
+            ("replica", states.Switched(moved=False, reason="this broker is not the master")),
+        ],
+    ),
+    ("POST", "/v1/fence"): ("Take no messages, also after a restart", states.Steered, [("now", _STEERED)]),
+    ("POST", "/v1/unfence"): (
+        "Take messages again",
+        states.Steered,
+        [("now", states.Steered(fenced=False, drained=False, takes_messages=True))],
+    ),
+    ("POST", "/v1/drain"): (
+        "Give the mastership away and leave the SyncStateSet, also after a restart",
+        states.Steered,
+        [("now", states.Steered(fenced=False, drained=True, takes_messages=False, switched=_SWITCHED))],
+    ),
+    ("POST", "/v1/undrain"): (
+        "Take part again",
+        states.Steered,
+        [("now", states.Steered(fenced=False, drained=False, takes_messages=False))],
+    ),
+    ("PUT", "/v1/log-level"): (
+        "Set the level of a logger of the process; of all, without a name",
+        states.LevelSet,
+        [("debug", states.LevelSet(logger="epochmq_broker.ha", level="DEBUG", before="INFO"))],
+    ),
+    ("PATCH", "/v1/config"): (
+        "Change settings that may change while the process runs: all of these or none",
+        states.Config,
+        [("some", states.Config(config={"fileReservedTime": "48"}))],
+    ),
+}
+
+_TIMED: Final = {"timeoutMs": 15_000}
+_BODIES: Final[dict[tuple[str, str], dict[str, Any]]] = {
+    ("POST", "/v1/promote"): {"brokerId": 2, "timeoutMs": 15_000},
+    ("POST", "/v1/handover"): _TIMED,
+    ("POST", "/v1/fence"): {},
+    ("POST", "/v1/unfence"): {},
+    ("POST", "/v1/drain"): {"timeoutMs": 30_000},
+    ("POST", "/v1/undrain"): {},
+    ("PUT", "/v1/log-level"): {"level": "DEBUG", "logger": "epochmq_broker.ha"},
+    ("PATCH", "/v1/config"): {"fileReservedTime": 48},
+}
+
+_REF: Final = "#/components/schemas/{name}"
+
+
+def describe(method: str, path: str) -> dict[str, Any]:
+    """What FastAPI is told of a path."""
+    summary, kind, examples = _ANSWERS[method, path]
+    found: dict[str, Any] = {"summary": summary, "operation_id": f"{method.lower()}{path.replace('/', '-')}"}
+    if kind is not None or examples:
+        (schema,), _ = msgspec.json.schema_components([kind or dict[str, Any]], ref_template=_REF)
+        shown = {name: {"value": msgspec.to_builtins(value)} for name, value in examples}
+        content = {"application/json": {"schema": schema, "examples": shown}}
+        found["responses"] = {"503" if path == "/ready" else "200": {"content": content}}
+        found["responses"].setdefault("200", {"description": summary})
+        for answer in found["responses"].values():
+            answer["description"] = summary
+    body = _BODIES.get((method, path))
+    if body is not None:
+        fault = {"application/json": {"example": _FAULT}}
+        found["responses"]["409"] = {"description": "It cannot be now", "content": fault}
+        found["responses"]["401"] = {"description": "A token, or a client certificate, is needed"}
+        extra = {"required": False, "content": {"application/json": {"example": body}}}
+        found["openapi_extra"] = {"requestBody": extra, "security": [{"token": []}]}
+    return found
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """The whole description, made at the first request for it."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        kinds = {kind for _, kind, _ in _ANSWERS.values() if kind is not None}
+        _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
+        schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,363 @@
+"""The operations of a broker at its local socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.replica import Step
+from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.local_admin.figures import figures_of
+from epochmq_broker.local_admin.master_watch import MasterWatch
+from epochmq_broker.local_admin.readiness import Facts, not_ready
+from epochmq_broker.local_admin.switches import Switches
+from epochmq_broker.put import MessagePut
+from epochmq_broker.registration import Registration
+from epochmq_broker.replicas.beats import clock_ms
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.steering import Steering
+from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import RunningFlags
+from epochmq_protocol import properties
+from epochmq_protocol.admin import states
+from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.admin.process import own_version, set_level
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.epochs import OFFSET_MAX
+from epochmq_protocol.frame import request
+from epochmq_protocol.steering import SteerHeader, SteeringCode
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.local_calls import LocalCalls
+from epochmq_protocol.transport.local_socket import LocalServer, Operation
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.05
+FLAWS: Final = {
+    RunningFlags.NOT_READABLE: "the store cannot be read",
+    RunningFlags.NOT_WRITEABLE: "the store cannot be written",
+    RunningFlags.WRITE_LOGICS_QUEUE_ERROR: "a consume queue could not be written",
+    RunningFlags.WRITE_INDEX_FILE_ERROR: "an index file could not be written",
+    RunningFlags.DISK_FULL: "the disk is full",
+    RunningFlags.LOGIC_DISK_FULL: "the disk of the consume queues is full",
+    RunningFlags.FLUSH_FAILED: "what was written could not be synced to the disk",
+}
+
+RoleName = Literal["master", "replica", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is looked at."""
+
+    live: LiveConfig
+    store: MessageStore
+    ha: HAService
+    put: MessagePut
+    stats: BrokerStats
+    registration: Registration
+    client: RemotingClient
+    copies: SlaveSync
+    steering: Steering
+    replicas: ReplicasManager | None
+
+
+class BrokerAdmin:
+    """The local socket of one broker. `start` when it serves, `stop` before it stops serving."""
+
+    def __init__(self, parts: Parts, calls: LocalCalls) -> None:
+        """ConfigError for a path that no socket can have."""
+        self._parts = parts
+        self._calls = calls
+        self._switches = Switches(parts.live, parts.ha, parts.client, parts.replicas)
+        self._watch = MasterWatch(parts.client, parts.ha, self._master_address)
+        self._server = LocalServer(parts.live.current.admin_socket_path, self.operations())
+
+    async def start(self) -> None:
+        """Answers from now on. ConfigError when the socket cannot be made."""
+        self._watch.start()
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Answers no more; a switch under way is waited for."""
+        await self._server.stop()
+        await self._switches.stop()
+        await self._watch.stop()
+
+    def operations(self) -> Mapping[str, Operation]:
+        """By name."""
+        nothing = Arguments
+        return {
+            Op.LIVE: Operation(nothing, self._live),
+            Op.STATE: Operation(Limits, self._state),
+            Op.EPOCHS: Operation(nothing, self._epochs),
+            Op.EPOCH_FILE: Operation(nothing, self._epoch_file),
+            Op.SYNC_STATE_SET: Operation(nothing, self._sync_state_set),
+            Op.LAG: Operation(nothing, self._lag),
+            Op.LEASE: Operation(nothing, self._lease),
+            Op.CONFIG: Operation(nothing, self._config),
+            Op.METRICS: Operation(Limits, self._metrics),
+            Op.PROMOTE: Operation(Promote, self._promote),
+            Op.HANDOVER: Operation(nothing, self._handover),
+            Op.FENCE: Operation(nothing, self._fence),
+            Op.UNFENCE: Operation(nothing, self._unfence),
+            Op.DRAIN: Operation(nothing, self._drain),
+            Op.UNDRAIN: Operation(nothing, self._undrain),
+            Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
+            Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
+        }
+
+    # How it is ----------------------------------------------------------------------------------------------
+
+    async def _live(self, _: Arguments, timeout_ms: float) -> states.Live:
+        return states.Live(component="broker", pid=os.getpid(), version=own_version())
+
+    async def _state(self, limits: Limits, timeout_ms: float) -> states.BrokerState:
+        return self.state(limits)
+
+    def state(self, limits: Limits) -> states.BrokerState:
+        """Everything at a glance."""
+        parts, facts = self._parts, self._facts()
+        config, replicas = parts.live.current, parts.replicas
+        reasons = not_ready(facts, limits)
+        role = replicas.core.role if replicas is not None else None
+        return states.BrokerState(
+            cluster=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=facts.broker_id,
+            role=facts.role,
+            master_epoch=self._epoch(),
+            sync_state_set=sorted(facts.sync_state_set),
+            sync_state_set_epoch=self._members()[1],
+            confirm_offset=parts.ha.confirm_offset,
+            max_offset=parts.store.max_phy_offset,
+            lag_bytes=facts.lag_bytes,
+            lag_ms=facts.lag_ms,
+            lease=self._lease_now(),
+            fenced=facts.fenced,
+            drained=facts.drained,
+            takes_messages=parts.store.writable and (replicas is None or replicas.takes_messages()),
+            controlled=replicas is not None,
+            address=config.broker_addr,
+            ha_address=config.ha_server_addr,
+            master_broker_id=role.master_id if role is not None else None,
+            master_address=self._master_address(),
+            leading_controller=facts.leading_controller,
+            ready=not reasons,
+            not_ready=reasons,
+        )
+
+    def _facts(self) -> Facts:
+        parts = self._parts
+        config, ha, store, replicas = parts.live.current, parts.ha, parts.store, parts.replicas
+        role = self._role()
+        lag_bytes, lag_ms = (0, 0) if role == "master" else self._watch.lag(store.max_phy_offset)
+        known = parts.registration.registered
+        step = ha.replica.step if ha.replica is not None else None
+        return Facts(
+            role=role,
+            controlled=replicas is not None,
+            broker_id=self._broker_id(),
+            sync_state_set=self._members()[0],
+            min_in_sync_replicas=config.min_in_sync_replicas,
+            may_write=replicas is None or replicas.lease.is_open(clock_ms()),
+            replicas_enough=parts.put.has_replicas_enough,
+            fenced=bool(store.flags & RunningFlags.FENCED),
+            drained=parts.steering.now.drained,
+            learner=config.async_learner,
+            flaws=tuple(text for flag, text in FLAWS.items() if store.flags & flag),
+            leading_controller=replicas.core.leader if replicas is not None else None,
+            following=step is Step.FOLLOWING,
+            step=step.value if step is not None else "",
+            registered=any(known.values()) if config.nameservers else None,
+            lag_bytes=lag_bytes,
+            lag_ms=lag_ms,
+        )
+
+    def _role(self) -> RoleName:
+        ha, replicas = self._parts.ha, self._parts.replicas
+        if ha.role is Role.MASTER:
+            # A master that was told of another is none any more, before it has taken its new role.
+            return "master" if replicas is None or replicas.lease.epoch is not None else "none"
+        return "replica" if ha.role is Role.REPLICA else "none"
+
+    def _broker_id(self) -> int | None:
+        replicas = self._parts.replicas
+        if replicas is None:
+            return self._parts.live.current.broker_id
+        identity = replicas.core.identity
+        return identity.id if identity is not None else None
+
+    def _epoch(self) -> int:
+        replicas = self._parts.replicas
+        return replicas.roles.epoch if replicas is not None else 0
+
+    def _master_address(self) -> str | None:
+        """Where the master serves clients, as far as is known."""
+        parts = self._parts
+        if parts.ha.role is Role.MASTER:
+            return parts.live.current.broker_addr
+        if parts.replicas is None:
+            return parts.copies.master
+        role = parts.replicas.core.role
+        return role.address if role is not None else None
+
+    def _members(self) -> tuple[frozenset[int], int]:
+        """(the SyncStateSet, its epoch): the master's own, what it showed this replica, or what the
+        controllers said last, whichever is the newest."""
+        parts = self._parts
+        if parts.replicas is None:
+            return frozenset(), 0
+        sync = parts.ha.sync_state
+        if sync is not None:
+            return sync.members, sync.set_epoch
+        told = parts.replicas.core.told
+        found = (told.members, told.set_epoch) if told is not None else (frozenset[int](), 0)
+        shown = self._watch.shown
+        if shown is not None and shown.set_epoch >= found[1]:
+            return shown.member_ids, shown.set_epoch
+        return found
+
+    def _lease_now(self) -> states.Lease | None:
+        replicas = self._parts.replicas
+        if replicas is None or replicas.lease.epoch is None or replicas.lease.leader_grants is False:
+            return None
+        lease = replicas.lease
+        left_ms = 0 if lease.fenced else max(0, int(lease.until_ms - clock_ms()))
+        return states.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms)
+
+    async def _epochs(self, _: Arguments, timeout_ms: float) -> states.Epochs:
+        epochs = self._parts.ha.epochs.epochs
+        ends = ((entry, epochs.end_of(entry)) for entry in epochs.entries)
+        return states.Epochs(
+            broker_id=self._broker_id(),
+            max_offset=self._parts.store.max_phy_offset,
+            epochs=[
+                states.Epoch(
+                    epoch=entry.epoch,
+                    start_offset=entry.start_offset,
+                    end_offset=None if end == OFFSET_MAX else end,
+                )
+                for entry, end in ends
+            ],
+        )
+
+    async def _epoch_file(self, _: Arguments, timeout_ms: float) -> states.EpochFile:
+        path = self._parts.ha.epochs.path
+        try:
+            content = await asyncio.to_thread(path.read_bytes)
+        except FileNotFoundError:
+            raise AdminError(FaultKind.REFUSED, f"{path}: there is none; the log has no epoch yet") from None
+        return states.EpochFile(path=str(path), content=content)
+
+    async def _sync_state_set(self, _: Arguments, timeout_ms: float) -> states.SyncStateSet:
+        members, set_epoch = self._members()
+        replicas, sync = self._parts.replicas, self._parts.ha.sync_state
+        role = replicas.core.role if replicas is not None else None
+        return states.SyncStateSet(
+            master_broker_id=role.master_id if role is not None else None,
+            master_epoch=self._epoch(),
+            members=sorted(members),
+            epoch=set_epoch,
+            proposed=sorted(sync.proposed) if sync is not None and sync.proposed is not None else None,
+        )
+
+    async def _lag(self, _: Arguments, timeout_ms: float) -> states.Lag:
+        facts, sync = self._facts(), self._parts.ha.sync_state
+        end = self._parts.store.max_phy_offset
+        replicas = sync.replicas.values() if sync is not None else ()
+        return states.Lag(
+            role=facts.role,
+            max_offset=end,
+            lag_bytes=facts.lag_bytes,
+            lag_ms=facts.lag_ms,
+            replicas=[
+                states.ReplicaLag(
+                    broker_id=one.broker_id,
+                    ack_offset=one.ack_offset,
+                    lag_bytes=end - max(0, one.ack_offset),
+                    in_sync=one.broker_id in facts.sync_state_set,
+                    learner=one.async_learner,
+                )
+                for one in sorted(replicas, key=lambda one: one.broker_id)
+            ],
+        )
+
+    async def _lease(self, _: Arguments, timeout_ms: float) -> states.LeaseState:
+        replicas = self._parts.replicas
+        return states.LeaseState(
+            epoch=replicas.lease.epoch if replicas is not None else None,
+            lease=self._lease_now(),
+            granted_by_leader=replicas.lease.leader_grants if replicas is not None else None,
+            may_write=replicas is None or replicas.lease.is_open(clock_ms()),
+        )
+
+    async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
+        return states.Config(config=dict(sorted(self._parts.live.as_properties().items())))
+
+    async def _metrics(self, limits: Limits, timeout_ms: float) -> states.Metrics:
+        parts = self._parts
+        return states.Metrics(
+            state=self.state(limits), figures=figures_of(parts.store, parts.ha, parts.stats, parts.replicas)
+        )
+
+    # What is asked of it ------------------------------------------------------------------------------------
+
+    async def _promote(self, arguments: Promote, timeout_ms: float) -> states.Switched:
+        return await self._switches.promote(arguments.broker_id, timeout_ms)
+
+    async def _handover(self, _: Arguments, timeout_ms: float) -> states.Switched:
+        return await self._switches.handover(timeout_ms)
+
+    async def _fence(self, _: Arguments, timeout_ms: float) -> states.Steered:
+        return await self._steer(fenced=True)
+
+    async def _unfence(self, _: Arguments, timeout_ms: float) -> states.Steered:
+        return await self._steer(fenced=False)
+
+    async def _drain(self, _: Arguments, timeout_ms: float) -> states.Steered:
+        """A mastership goes to another; then this replica leaves the SyncStateSet."""
+        switched = None
+        if self._parts.replicas is not None and self._parts.ha.role is Role.MASTER:
+            switched = await self._switches.handover(timeout_ms / 2)
+            if self._parts.ha.role is Role.MASTER and not switched.moved:
+                raise AdminError(FaultKind.REFUSED, f"nobody else could be the master: {switched.reason}")
+            await self._until(lambda: self._parts.ha.role is Role.REPLICA)
+        done = await self._steer(drained=True)
+        await self._until(lambda: self._broker_id() not in self._members()[0])
+        return states.Steered(
+            fenced=done.fenced, drained=done.drained, takes_messages=done.takes_messages, switched=switched
+        )
+
+    async def _undrain(self, _: Arguments, timeout_ms: float) -> states.Steered:
+        return await self._steer(drained=False)
+
+    async def _steer(self, *, fenced: bool | None = None, drained: bool | None = None) -> states.Steered:
+        command = request(SteeringCode.STEER, SteerHeader(fenced=fenced, drained=drained))
+        answer = SteerHeader.decode((await self._calls.call(command)).ext)
+        return states.Steered(
+            fenced=answer.fenced is True, drained=answer.drained is True, takes_messages=answer.takes is True
+        )
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Waits; the operation's deadline ends it."""
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(LOOK_S)
+
+    async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
+        return set_level(wanted)
+
+    async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
+        body = properties.rewrite("", wanted.changes).encode()
+        await self._calls.call(request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
+        return states.Config(config=dict(sorted(self._parts.live.as_properties().items())))

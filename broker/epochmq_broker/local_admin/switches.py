@@ -1,0 +1,157 @@
+"""Planned switches as they are asked of one broker, master or not: this replica is to be the master, or not
+to be it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Final, TypeVar
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.replicas.handover import Switched as HandedOver
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin.states import Switched
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import EpochMQError, RequestError
+from epochmq_protocol.frame import request
+from epochmq_protocol.steering import HandOverRequestHeader, HandOverResponseHeader, SteeringCode
+from epochmq_protocol.transport.client import RemotingClient
+
+T = TypeVar("T")
+
+CATCH_UP_SHARE: Final = 0.8
+"""Of the time that there is, the share in which the replica may catch up."""
+CATCH_UP_MAX_MS: Final = 5000
+"""What one replica gets of it when another may do as well."""
+LOOK_S: Final = 0.05
+NO_CONTROLLERS: Final = "there are no controllers that could elect another"
+
+
+class Switches:
+    """Of one broker. `stop` waits for a switch under way."""
+
+    def __init__(
+        self, live: LiveConfig, ha: HAService, client: RemotingClient, replicas: ReplicasManager | None
+    ) -> None:
+        self._live = live
+        self._ha = ha
+        self._client = client
+        self._replicas = replicas
+        self._tasks: set[asyncio.Task[HandedOver]] = set()
+
+    async def stop(self) -> None:
+        """Who asked may be gone; what was begun is brought to its end."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def handover(self, timeout_ms: float) -> Switched:
+        """The mastership goes to whoever of the SyncStateSet has the most; at once when there is nothing to
+        give, or nobody to give it to. AdminError when nobody could take it in time."""
+        replicas = self._replicas
+        if replicas is None:
+            return Switched(moved=False, reason=NO_CONTROLLERS)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
+        while True:
+            if self._ha.role is not Role.MASTER:
+                return self._nothing_to_do("this broker is not the master")
+            in_sync, others = self._candidates()
+            if not in_sync and not others:
+                return self._nothing_to_do("no other replica is connected")
+            why = f"none of the connected replicas {sorted(others)} is in sync"
+            for broker_id in in_sync:
+                left_ms = (deadline_s - loop.time()) * 1000
+                try:
+                    return await self._to(replicas, broker_id, min(left_ms * CATCH_UP_SHARE, CATCH_UP_MAX_MS))
+                except EpochMQError as error:
+                    why = str(error)
+            if loop.time() + LOOK_S >= deadline_s:
+                raise AdminError(FaultKind.REFUSED, f"the mastership stays here: {why}")
+            await asyncio.sleep(LOOK_S)
+
+    def _candidates(self) -> tuple[list[int], list[int]]:
+        """(connected members of the SyncStateSet, who has the most first; other replicas that could become
+        members)."""
+        sync = self._ha.sync_state
+        if sync is None:
+            return [], []
+        found = [one for one in sync.replicas.values() if not one.async_learner]
+        found.sort(key=lambda one: (-one.ack_offset, one.broker_id))
+        in_sync = [one.broker_id for one in found if one.broker_id in sync.members]
+        return in_sync, [one.broker_id for one in found if one.broker_id not in sync.members]
+
+    async def promote(self, broker_id: int | None, timeout_ms: float) -> Switched:
+        """Makes a replica, or without an id this one, the master. AdminError or RequestError when that cannot
+        be."""
+        replicas = self._replicas
+        if replicas is None:
+            raise AdminError(FaultKind.REFUSED, NO_CONTROLLERS)
+        identity = replicas.core.identity
+        wanted = broker_id if broker_id is not None else identity.id if identity is not None else None
+        if wanted is None:
+            raise AdminError(FaultKind.REFUSED, "the controllers have given this broker no id yet")
+        catch_up_ms = timeout_ms * CATCH_UP_SHARE
+        if self._ha.role is Role.MASTER:
+            if identity is not None and wanted == identity.id:
+                return self._nothing_to_do("it is the master already")
+            return await self._to(replicas, wanted, catch_up_ms)
+        role = replicas.core.role
+        if role is None or role.address is None or self._ha.role is not Role.REPLICA:
+            raise AdminError(FaultKind.REFUSED, "no master is known that could hand over")
+        if wanted == role.master_id:
+            return self._nothing_to_do(f"broker {wanted} is the master already")
+        header = HandOverRequestHeader(
+            broker_id=wanted, address=await self._address(replicas, wanted), timeout_ms=int(catch_up_ms)
+        )
+        answer = await self._client.call(role.address, request(SteeringCode.HAND_OVER, header), timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, f"the master at {role.address}: {answer.remark}")
+        done = HandOverResponseHeader.decode(answer.ext)
+        return Switched(
+            moved=True,
+            master_broker_id=done.master_broker_id,
+            master_address=done.master_address,
+            master_epoch=done.master_epoch,
+            held_ms=done.held_ms,
+        )
+
+    async def _to(self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float) -> Switched:
+        address = await self._address(replicas, broker_id)
+        done = await self._to_its_end(replicas.handover.to(broker_id, address, max(0, int(catch_up_ms))))
+        return Switched(
+            moved=True,
+            master_broker_id=done.master_id,
+            master_address=done.master_address,
+            master_epoch=done.master_epoch,
+            held_ms=done.held_ms,
+        )
+
+    async def _address(self, replicas: ReplicasManager, broker_id: int) -> str:
+        """Where a replica serves clients."""
+        found = (await replicas.members()).get(broker_id)
+        if found is None:
+            raise AdminError(FaultKind.REFUSED, f"broker {broker_id} is no living member of the SyncStateSet")
+        return found
+
+    async def _to_its_end(self, switch: Coroutine[None, None, HandedOver]) -> HandedOver:
+        """A switch is not left half way because nobody waits for it any more."""
+        task = asyncio.get_running_loop().create_task(switch, name="a planned switch")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[HandedOver]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever waited
+
+    def _nothing_to_do(self, reason: str) -> Switched:
+        role = self._replicas.core.role if self._replicas is not None else None
+        return Switched(
+            moved=False,
+            reason=reason,
+            master_broker_id=role.master_id if role is not None else None,
+            master_address=role.address if role is not None else None,
+            master_epoch=role.epoch if role is not None else 0,
+        )
