@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from tests.integration.account import Ack, check_masters, check_stored, epoch_starts
 from tests.support.group_traffic import (
     QUEUES,
     SEND_MESSAGE_V2,
     SUCCESS,
     check_equal,
-    epoch_cache,
     read_queue,
     send_header,
 )
@@ -47,29 +47,17 @@ SAFE = {
 }
 
 
-@dataclass(frozen=True)
-class Ack:
-    """An acknowledged message: where it was said to be, and between which moments that was decided."""
-
-    body: bytes
-    queue_id: int
-    queue_offset: int
-    position: int
-    sent_s: float
-    acked_s: float
-    address: str
-
-
 class Producer(threading.Thread):
-    """Sends to one queue, one message after another, whoever takes it."""
+    """Sends to one queue, one message after another (`pause_s` between them), whoever takes it."""
 
-    def __init__(self, queue_id: int, addresses: list[str], seed: int) -> None:
+    def __init__(self, queue_id: int, addresses: list[str], seed: int, *, pause_s: float = 0.0) -> None:
         super().__init__(name=f"producer-{queue_id}", daemon=True)
         self.acks: list[Ack] = []
         self.sent = 0
         self.fault: BaseException | None = None
         self.queue_id = queue_id
         self._addresses = addresses
+        self._pause_s = pause_s
         self._random = random.Random(seed * 100 + queue_id)
         self._sockets: dict[str, socket.socket] = {}
         self._over = threading.Event()
@@ -90,6 +78,8 @@ class Producer(threading.Thread):
                 if not self._send(address) and not stray:
                     self._over.wait(PAUSE_S)
                     target = self._random.choice(self._addresses)
+                if self._pause_s:
+                    self._over.wait(self._pause_s)
         except BaseException as error:
             self.fault = error
         finally:
@@ -231,31 +221,11 @@ class ReplicaRounds:
         acknowledged at a time; all replicas are equal."""
         self.group.wait_in_sync(3)
         master = self.group.wait_master()
-        for producer in self.producers:
-            stored = read_queue(master, producer.queue_id)
-            bodies = [record.body for record in stored]
-            assert [record.queue_offset for record in stored] == list(range(len(stored)))
-            assert len(set(bodies)) == len(bodies), "a message is stored twice"
-            for ack in producer.acks:
-                assert ack.queue_offset < len(bodies), f"lost: {ack}"
-                assert bodies[ack.queue_offset] == ack.body, f"lost: {ack}"
-                assert stored[ack.queue_offset].physical_offset == ack.position, ack
-        self._check_masters(master)
+        queues = [read_queue(master, producer.queue_id) for producer in self.producers]
+        acks = [ack for one in self.producers for ack in one.acks]
+        check_stored(queues, acks, lambda body: 1)
+        check_masters(epoch_starts(master), acks)
         check_equal(self.group)
-
-    def _check_masters(self, master: Member) -> None:
-        """No message that was sent after one of a newer epoch was acknowledged is of an older epoch."""
-        entries: Any = epoch_cache(master)["epochList"]
-        starts = [(entry["startOffset"], entry["epoch"]) for entry in entries]
-        acks = sorted((ack for one in self.producers for ack in one.acks), key=lambda ack: ack.position)
-        earliest_s = float("inf")
-        for start, epoch in reversed(starts):
-            of_epoch = [ack for ack in acks if ack.position >= start]
-            acks = [ack for ack in acks if ack.position < start]
-            for ack in of_epoch:
-                assert ack.sent_s < earliest_s, f"epoch {epoch} wrote after a newer one had: {ack}"
-            assert len({ack.address for ack in of_epoch}) <= 1, f"epoch {epoch} had two masters"
-            earliest_s = min([earliest_s, *(ack.acked_s for ack in of_epoch)])
 
     def longest_silence_s(self) -> float:
         """The longest time without an acknowledgement."""

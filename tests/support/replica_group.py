@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.cluster import Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Answer, call, split_address
 
 GET_BROKER_CLUSTER_INFO = 106
 CONTROLLER_ELECT_MASTER = 1002
@@ -23,6 +23,8 @@ CONTROLLER_GET_SYNC_STATE_DATA = 1006
 
 Factory = Callable[[Path], ManagedProcess]
 """Makes the process that runs a configuration file."""
+Places = Callable[[str], str]
+"""The address (ip:port) at which the process of this name is to listen."""
 
 
 @dataclass
@@ -41,6 +43,11 @@ class Member:
         self.process.start()
 
 
+def _loopback_place(octet: int) -> str:
+    host = loopback(octet)
+    return f"{host}:{free_port(host)}"
+
+
 def our_controller(config: Path) -> ManagedProcess:
     """`epochmq controller`."""
     return our_process("controller", config)
@@ -51,8 +58,14 @@ def our_broker(config: Path) -> ManagedProcess:
     return our_process("broker", config)
 
 
+def our_nameserver(config: Path) -> ManagedProcess:
+    """`epochmq nameserver`."""
+    return our_process("nameserver", config)
+
+
 class ReplicaGroup:
-    """`controllers` and `brokers` say who makes each of them. One nameserver of ours."""
+    """`controllers` and `brokers` say who makes each of them. One nameserver. Without `places` everybody gets
+    a loopback address of its own."""
 
     CLUSTER = "TestCluster"
     NAME = "group-a"
@@ -66,27 +79,29 @@ class ReplicaGroup:
         controller: Settings | None = None,
         broker: Settings | None = None,
         octet: int = 59,
+        nameserver: Factory = our_nameserver,
+        places: Places | None = None,
     ) -> None:
         self.directory = directory
-        self._octet = octet
-        host = loopback(octet)
-        port = free_port(host)
+        self._places = places or (lambda _name: _loopback_place(octet))
+        address = self._places("nameserver")
+        host, port = split_address(address)
         self.nameserver = self._member(
             "nameserver",
-            f"{host}:{port}",
-            lambda path: our_process("nameserver", path),
+            address,
+            nameserver,
             {
                 "listenPort": port,
                 "bindAddress": host,
                 "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
             },
         )
-        places = [f"{host}:{free_port(host)}" for host in (loopback(octet) for _ in controllers)]
-        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(places))
+        listening = [self._places(f"controller-{i}") for i in range(len(controllers))]
+        peers = ";".join(f"n{i}-{address}" for i, address in enumerate(listening))
         self.controllers = [
             self._member(
                 f"controller-{i}",
-                places[i],
+                listening[i],
                 make,
                 {
                     "controllerType": "DLedger",
@@ -109,12 +124,12 @@ class ReplicaGroup:
         return Member(name, address, path, make, make(path))
 
     def _broker(self, number: int, make: Factory, settings: Settings) -> Member:
-        host = loopback(self._octet)
-        port = free_port(host)
+        address = self._places(f"broker-{number}")
+        host, port = split_address(address)
         store = self.directory / f"broker-{number}" / "store"
         return self._member(
             f"broker-{number}",
-            f"{host}:{port}",
+            address,
             make,
             {
                 "brokerClusterName": self.CLUSTER,

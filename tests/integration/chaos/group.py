@@ -1,0 +1,147 @@
+"""The processes of a chaos round: the group's, each in a network namespace of its own, brokers on a small
+disk of their own, and two JVMs with RocketMQ's producer and consumers."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.chaos import disks
+from tests.integration.chaos.journals import Consuming, Producing
+from tests.integration.chaos.network import Network
+from tests.integration.replica_rounds import SAFE
+from tests.interop.java_env import compile_java, java_command
+from tests.support.cluster import Value
+from tests.support.group_traffic import QUEUES, TOPIC, acknowledged
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.replica_group import Factory, ReplicaGroup
+
+SIZE = 3
+PORTS = {"nameserver": 9876, "controller": 9878, "broker": 10911}
+JUDGE = "judge"
+FIRST = b"first"
+"""The body of the message that makes the topic."""
+SENDERS, PAUSE_MS = 4, 30
+SMALL: dict[str, Value] = {
+    # Files that are full after some seconds: a disk is only felt when there is something new to make.
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20 * 500,
+    "maxMessageSize": 1 << 16,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20_000,
+    "cleanResourceInterval": 500,
+    "cleanFileForciblyEnable": False,  # or old messages would go, as they should, to make room
+    "defaultTopicQueueNums": QUEUES,
+}
+
+
+class ChaosGroup(ReplicaGroup):
+    """Three controllers, three brokers, a nameserver and the clients. While it is entered the calling thread
+    is at a place of its own, the judge's, whose links are never cut."""
+
+    CLIENTS = ("producer", "consumers")
+
+    def __init__(self, directory: Path, settings: dict[str, Value]) -> None:
+        names = [f"{kind}-{i}" for kind in ("controller", "broker") for i in range(SIZE)]
+        self.places = ["nameserver", *names, *self.CLIENTS]
+        self.network = Network([*self.places, JUDGE])
+        self._library = disks.compile_shim(directory)
+        self.slow_disks = {
+            name: disks.SlowDisk(self._library, directory / "switches" / name) for name in names
+        }
+        self.small_disks: dict[str, disks.SmallDisk] = {}
+        super().__init__(
+            directory,
+            [self._made_by("controller")] * SIZE,
+            [self._made_by("broker")] * SIZE,
+            broker={**SAFE, **SMALL, **settings},
+            nameserver=self._made_by("nameserver"),
+            places=lambda name: f"{self.network.address[name]}:{PORTS[name.split('-')[0]]}",
+        )
+        self.producing = Producing(directory / "producer" / "journal")
+        self.consuming = Consuming(directory / "consumers" / "journal")
+        self.producer = self._client(self.CLIENTS[0], "ChaosProducer", str(SENDERS), str(PAUSE_MS))
+        self.consumers = self._client(self.CLIENTS[1], "ChaosConsumers")
+        self._exits = ExitStack()
+
+    def _made_by(self, role: str) -> Factory:
+        def make(config: Path) -> ManagedProcess:
+            name = config.parent.name
+            command = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
+            disk = self.slow_disks.get(name)
+            return ManagedProcess(
+                self.network.command(name, command),
+                name=name,
+                directory=config.parent,
+                env=None if disk is None else disk.env,
+            )
+
+        return make
+
+    def _client(self, name: str, main: str, *arguments: str) -> ManagedProcess:
+        home = self.directory / name
+        command = java_command(
+            main,
+            [self.nameserver.address, TOPIC, str(home / "journal"), *arguments],
+            home=home,
+            classes=compile_java("ChaosProducer.java", "ChaosConsumers.java"),
+            heap_mb=128,
+        )
+        return ManagedProcess(
+            self.network.command(name, command), name=name, directory=home, env={"ROCKETMQ_HOME": str(home)}
+        )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exits:
+            exits.enter_context(self.network)
+            exits.enter_context(self.network.within(JUDGE))
+            for member in self.brokers:
+                disk = disks.SmallDisk(member.config.parent / "store")
+                exits.callback(disk.unmount)
+                self.small_disks[member.name] = disk
+            exits.callback(self._end)
+            self.start()
+            self._start_clients()
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(self.logs(8000))
+        self._exits.close()
+
+    def _end(self) -> None:
+        for process in (self.producer, self.consumers):
+            process.kill()
+        self.kill()
+
+    def logs(self, characters: int = 2500) -> str:
+        """The end of what everybody wrote, the clients too."""
+        said = [super().logs(characters)]
+        for one in (self.producer, self.consumers):
+            # RocketMQ's logging library gives an account of its own setting up.
+            lines = [line for line in one.output(100_000).splitlines() if "|-INFO in" not in line]
+            said.append(f"--- {one.name} (status {one.status})\n" + "\n".join(lines)[-characters:])
+        return "\n".join(said)
+
+    def _start_clients(self) -> None:
+        wait_until(lambda: acknowledged(self.wait_master(), FIRST), timeout_s=60, what="the topic is there")
+        self.consumers.start()
+        self.producer.start()
+        self.wait_clients(acks=0, timeout_s=90)
+
+    def wait_clients(self, *, acks: int, timeout_s: float) -> None:
+        """Waits until the Java producer was acknowledged more than `acks` times."""
+
+        def reached() -> bool:
+            for process in (self.producer, self.consumers):
+                assert process.alive, f"{process.name} ended with {process.status}: {process.output()}"
+            self.producing.read()
+            return len(self.producing.acks) > acks
+
+        wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")

@@ -1,0 +1,191 @@
+"""Rounds of trouble, and the account of what the group owes afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from epochmq_protocol.message import MessageExt
+from tests.integration.account import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.chaos.group import FIRST, ChaosGroup
+from tests.integration.chaos.journals import SEND_OK, number_of
+from tests.integration.chaos.troubles import Act, Trouble, Troubles
+from tests.integration.replica_rounds import Producer
+from tests.support.group_traffic import QUEUES, check_equal, read_queue
+from tests.support.process import wait_until
+
+HEAL_S = 120.0
+"""So long a loaded machine may take after a trouble until all replicas are in sync and messages go on."""
+CONSUME_S = 180.0
+TRIES = 3
+"""RocketMQ's producer sends a message once and, when that fails, twice more."""
+STRAYS = 2
+
+
+@dataclass(frozen=True)
+class Told:
+    """What happened, from when to when (s on the monotonic clock)."""
+
+    what: str
+    began_s: float
+    ended_s: float
+    healed_s: float
+
+
+@dataclass
+class ChaosRounds:
+    """`with ChaosRounds(folder, seed) as rounds: rounds.run(60)`.
+
+    The Java producer knows of one master at a time. So that two would be seen, producers of ours also try
+    every broker, from a place whose links are never cut."""
+
+    directory: Path
+    seed: int
+    told: list[Told] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.settings = {"flushDiskType": self.random.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))}
+        self.group = ChaosGroup(self.directory, dict(self.settings))
+        self.troubles = Troubles(self.group, self.random)
+        addresses = [member.address for member in self.group.brokers]
+        self.strays = [Producer(queue, addresses, self.seed, pause_s=0.03) for queue in range(STRAYS)]
+
+    def __enter__(self) -> Self:
+        self.group.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(self.story())
+        self.group.__exit__(kind, error, trace)
+
+    # Trouble ------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Trouble for so long, then the account."""
+        for stray in self.strays:
+            stray.start()
+        over = time.monotonic() + seconds
+        while time.monotonic() < over:
+            self._trouble(self.troubles.draw_some())
+        for stray in self.strays:
+            stray.finish()
+        self.group.producer.stop()
+        self.check()
+
+    def _trouble(self, some: list[Trouble]) -> None:
+        """All of them, each from a moment to a later one, one beginning after the other."""
+        now_s, plan = 0.0, list[tuple[float, Act]]()
+        for one in some:
+            plan.append((now_s, one.begin))
+            plan.append((now_s + self.random.uniform(0.5, 7.0), one.end))
+            now_s += self.random.uniform(0.0, 2.0)
+        began_s = time.monotonic()
+        for at_s, act in sorted(plan, key=lambda step: step[0]):
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            act()
+        ended_s = time.monotonic()
+        what = " and ".join(one.what for one in some)
+        self._start_those_that_gave_up(what)
+        try:
+            self._heal()
+        finally:
+            self.told.append(Told(what, began_s, ended_s, time.monotonic()))
+
+    def _start_those_that_gave_up(self, what: str) -> None:
+        """A broker that is started on a full disk may say so and end."""
+        for member in self.group.brokers:
+            status = member.process.status
+            if status is not None and status > 0 and f"disk of {member.name} full" in what:
+                member.start()
+
+    def _heal(self) -> None:
+        """The group gets to its feet again."""
+        self.group.producing.read()
+        acks = len(self.group.producing.acks)
+        stray_acks = self._stray_acks()
+        self.group.wait_in_sync(3, timeout_s=HEAL_S)
+        self.group.wait_clients(acks=acks, timeout_s=HEAL_S)
+        wait_until(
+            lambda: self._stray_acks() > stray_acks, timeout_s=HEAL_S, what="strays are acknowledged again"
+        )
+
+    def _stray_acks(self) -> int:
+        return sum(len(one.acks) for one in self.strays)
+
+    # The account --------------------------------------------------------------------------------------------
+
+    @property
+    def acks(self) -> list[Ack]:
+        """Everything that any broker acknowledged."""
+        return [*self.group.producing.acks, *(ack for one in self.strays for ack in one.acks)]
+
+    def check(self) -> None:
+        """What was acknowledged is there, as it was sent and where it was said to be; nothing else is; no two
+        masters wrote at a time; the consumers saw all of it; the replicas are equal."""
+        self.group.wait_in_sync(3, timeout_s=HEAL_S)
+        self.group.producing.read()
+        master = self.group.wait_master()
+        queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
+        check_stored(queues, self.acks, self._copies_max)
+        check_masters(epoch_starts(master), self.acks)
+        self._check_consumed(queues)
+        check_equal(self.group)
+
+    def _copies_max(self, body: bytes) -> int:
+        if body == FIRST:
+            return TRIES
+        number = number_of(body)
+        if number is not None:
+            return TRIES if number <= self.group.producing.last else 0
+        queue_id, sent = map(int, body.split(b"-")[:2])
+        return 1 if sent <= self.strays[queue_id].sent else 0
+
+    def _check_consumed(self, queues: list[list[MessageExt]]) -> None:
+        consuming = self.group.consuming
+        wanted = {(ack.queue_id, ack.queue_offset) for ack in self.acks}
+
+        def all_seen() -> bool:
+            consuming.read()
+            return all(wanted <= seen.keys() for seen in consuming.seen.values())
+
+        try:
+            wait_until(all_seen, timeout_s=CONSUME_S, what="the consumers saw what was acknowledged")
+        except AssertionError as error:
+            for who, seen in consuming.seen.items():
+                error.add_note(f"{who} lacks {sorted(wanted - seen.keys())[:20]}")
+            raise
+        for who, seen in consuming.seen.items():
+            check_seen(queues, seen, who)
+
+    # The story ----------------------------------------------------------------------------------------------
+
+    def story(self) -> str:
+        """What happened, and how it went on."""
+        producing = self.group.producing
+        stray_sends = sum(one.sent for one in self.strays)
+        lines = [
+            f"seed {self.seed}, {self.settings}: {len(self.told)} times trouble; "
+            f"{producing.outcomes[SEND_OK]} of the Java producer's "
+            f"{producing.last} sends acknowledged, {self._stray_acks()} of {stray_sends} strays; "
+            f"{len({ack.address for ack in self.acks})} brokers acknowledged; Java saw "
+            f"{dict(producing.outcomes)}"
+        ]
+        moments = sorted(ack.acked_s for ack in self.acks)
+        for one in self.told:
+            within = [at for at in moments if one.began_s <= at <= one.healed_s]
+            ends = [one.began_s, *within, one.healed_s]
+            silence_s = max(b - a for a, b in itertools.pairwise(ends))
+            lines.append(
+                f"{one.what} for {one.ended_s - one.began_s:.1f} s: healed after "
+                f"{one.healed_s - one.ended_s:.1f} s, longest silence {silence_s:.2f} s"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""The troubles of a chaos round: each has a beginning and an end, and is drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tests.integration.chaos.group import ChaosGroup
+from tests.support.replica_group import Member
+
+Act = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """`what` it is, in words; `process`: whether it is one of a process, which ends by starting it anew."""
+
+    what: str
+    begin: Act
+    end: Act
+    process: bool = False
+
+
+class Troubles:
+    """Draws troubles from a shuffled pack of all kinds, so that a long round has every kind again and
+    again."""
+
+    def __init__(self, group: ChaosGroup, chance: random.Random) -> None:
+        self._group = group
+        self._chance = chance
+        self._pack: list[Callable[[], Trouble]] = []
+        self._kinds: list[Callable[[], Trouble]] = [
+            self._kill,
+            self._hang,
+            self._stop,
+            partial(self._cut, "cut off", hears=False, heard=False),
+            partial(self._cut, "deaf", hears=False, heard=True),
+            partial(self._cut, "mute", hears=True, heard=False),
+            self._slow_link,
+            self._slow_disk,
+            self._full_disk,
+        ]
+
+    def draw(self) -> Trouble:
+        """The next trouble."""
+        if not self._pack:
+            self._pack = list(self._kinds)
+            self._chance.shuffle(self._pack)
+        return self._pack.pop()()
+
+    def draw_some(self) -> list[Trouble]:
+        """One, or two at once; at most one of a process."""
+        found = [self.draw()]
+        if self._chance.random() < 0.4:
+            other = self.draw()
+            if not (other.process and found[0].process):
+                found.append(other)
+        return found
+
+    # Whom ---------------------------------------------------------------------------------------------------
+
+    def _broker(self) -> Member:
+        return self._leading(self._group.master(), self._group.brokers)
+
+    def _server(self) -> Member:
+        """A broker more often than a controller, and whoever leads more often than the others."""
+        if self._chance.random() < 0.65:
+            return self._broker()
+        return self._leading(self._group.leader(), self._group.controllers)
+
+    def _leading(self, leads: Member | None, members: list[Member]) -> Member:
+        return leads if leads is not None and self._chance.random() < 0.6 else self._chance.choice(members)
+
+    # Processes ----------------------------------------------------------------------------------------------
+
+    def _kill(self) -> Trouble:
+        victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
+        return Trouble(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
+
+    def _hang(self) -> Trouble:
+        victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
+        return Trouble(
+            f"hang {victim.name}",
+            lambda: victim.process.signal(signal.SIGSTOP),
+            lambda: victim.process.signal(signal.SIGCONT),
+            process=True,
+        )
+
+    def _stop(self) -> Trouble:
+        victim = self._server()
+
+        def again() -> None:
+            status = victim.process.stop(timeout_s=60)
+            assert status == 0, f"{victim.name} did not end in order, but with {status}"
+            victim.start()
+
+        return Trouble(
+            f"stop {victim.name}", lambda: victim.process.signal(signal.SIGTERM), again, process=True
+        )
+
+    # Links --------------------------------------------------------------------------------------------------
+
+    def _cut(self, how: str, *, hears: bool, heard: bool) -> Trouble:
+        network = self._group.network
+        circles = {
+            "everybody": self._group.places,
+            "the brokers": [member.name for member in self._group.brokers],
+            "the controllers": [member.name for member in self._group.controllers],
+            "the nameserver": ["nameserver"],
+            "the clients": list(self._group.CLIENTS),
+        }
+        clients = self._chance.random() < 0.15
+        victim = self._chance.choice(self._group.CLIENTS) if clients else self._server().name
+        names = ["everybody", "the brokers"] if clients else list(circles)
+        name = self._chance.choice(names)
+        others = [one for one in circles[name] if one != victim]
+        ways = [
+            *([] if hears else [(one, victim) for one in others]),
+            *([] if heard else [(victim, one) for one in others]),
+        ]
+
+        def change(act: Callable[[str, str], None]) -> None:
+            for sender, receiver in ways:
+                act(sender, receiver)
+
+        toward = "from" if how == "cut off" else "to"
+        return Trouble(
+            f"{victim} {how} {toward} {name}", lambda: change(network.cut), lambda: change(network.mend)
+        )
+
+    def _slow_link(self) -> Trouble:
+        victim, kbit = self._server().name, self._chance.choice((200, 500, 1000))
+        network = self._group.network
+        return Trouble(
+            f"{kbit} kbit/s for {victim}", lambda: network.slow(victim, kbit), lambda: network.fast(victim)
+        )
+
+    # Disks --------------------------------------------------------------------------------------------------
+
+    def _slow_disk(self) -> Trouble:
+        victim, ms = self._server().name, self._chance.choice((5, 20, 100, 300))
+        disk = self._group.slow_disks[victim]
+        return Trouble(f"disk of {victim} {ms} ms slower", lambda: disk.delay(ms), lambda: disk.delay(0))
+
+    def _full_disk(self) -> Trouble:
+        victim = self._broker().name
+        disk = self._group.small_disks[victim]
+        return Trouble(f"disk of {victim} full", disk.fill, disk.free)
