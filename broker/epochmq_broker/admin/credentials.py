@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ssl
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -53,14 +55,16 @@ def _read_tokens(path: str) -> tuple[bytes, ...]:
     return tuple(hashlib.sha256(token.encode()).digest() for token in tokens)
 
 
-def server_context(config: AdminConfig) -> ssl.SSLContext | None:
+def server_context(
+    config: AdminConfig, now_ns: Callable[[], int] = time.monotonic_ns
+) -> ssl.SSLContext | None:
     """The context to listen with, None without a certificate. Each handshake goes on with the certificates
     that are in force by then. ConfigError when they cannot be used."""
     if not config.admin_tls_cert_file:
         return None
     paths = (config.admin_tls_cert_file, config.admin_tls_key_file, config.admin_tls_ca_file)
     watched = Watched(
-        [path for path in paths if path], lambda: _make_context(config), config.credentials_period_ms
+        [path for path in paths if path], lambda: _make_context(config), config.credentials_period_ms, now_ns
     )
     front = _make_context(config)
 

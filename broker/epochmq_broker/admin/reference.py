@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from epochmq_protocol.admin import states
 
-_MASTER: Final = states.BrokerState(
+MASTER: Final = states.BrokerState(
     cluster="orders",
     broker_name="orders",
     broker_id=1,
@@ -37,7 +37,7 @@ _MASTER: Final = states.BrokerState(
     ready=True,
     not_ready=[],
 )
-_CONTROLLER: Final = states.ControllerState(
+CONTROLLER: Final = states.ControllerState(
     id="n0",
     group="orders",
     address="10.0.0.21:9878",
@@ -63,7 +63,7 @@ _CONTROLLER: Final = states.ControllerState(
     ready=True,
     not_ready=[],
 )
-_NAMESERVER: Final = states.NameserverState(
+NAMESERVER: Final = states.NameserverState(
     address="10.0.0.31:9876", brokers=3, broker_names=1, topics=12, ready=True, not_ready=[]
 )
 _SWITCHED: Final = states.Switched(
@@ -95,7 +95,7 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ("GET", "/v1/state"): (
         "Everything at a glance",
         states.State,  # type: ignore[dict-item]
-        [("broker", _MASTER), ("controller", _CONTROLLER), ("nameserver", _NAMESERVER)],
+        [("broker", MASTER), ("controller", CONTROLLER), ("nameserver", NAMESERVER)],
     ),
     ("GET", "/v1/epochs"): (
         "The epochs of the log",
@@ -248,3 +248,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+PATHS: Final = frozenset(_ANSWERS)
+"""Every (method, path)."""

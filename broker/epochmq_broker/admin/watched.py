@@ -19,20 +19,27 @@ class Watched(Generic[T]):
     """While the files cannot be used (one of them is gone, or a certificate and a key do not fit, in the
     middle of being replaced) the last value stays; the log says so once."""
 
-    def __init__(self, paths: Sequence[str], load: Callable[[], T], period_ms: int) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        load: Callable[[], T],
+        period_ms: int,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """Loads at once. ConfigError when that cannot be."""
         self._paths = [Path(path) for path in paths]
         self._load = load
         self._period_ns = period_ms * 1_000_000
+        self._now_ns = now_ns
         self._seen = self._look()
-        self._looked_ns = time.monotonic_ns()
+        self._looked_ns = now_ns()
         self._complaint = ""
         self._value = load()
 
     @property
     def current(self) -> T:
         """The value as of the last look."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._now_ns()
         if now_ns - self._looked_ns >= self._period_ns:
             self._looked_ns = now_ns
             self._refresh()

@@ -114,14 +114,17 @@ class LocalServer:
                 self.path.unlink()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._attend(reader, writer))
+        is_busy = len(self._connections) >= CONNECTIONS_MAX
+        task = asyncio.get_running_loop().create_task(self._attend(reader, writer, is_busy=is_busy))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _attend(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_busy: bool
+    ) -> None:
         """One connection; nothing that comes over it harms the process."""
         try:
-            if len(self._connections) > CONNECTIONS_MAX:
+            if is_busy:
                 answer = answer_of_fault(AdminError(FaultKind.BUSY, f"{CONNECTIONS_MAX} ask already"))
             else:
                 async with asyncio.timeout(READ_S):

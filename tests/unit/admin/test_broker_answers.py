@@ -1,0 +1,134 @@
+"""What a broker answers at its local socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from epochmq_broker.broker import Broker
+from epochmq_broker.config import from_properties
+from epochmq_protocol.admin import states
+from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.transport.local_socket import call_local
+from tests.support.net import free_port, loopback
+from tests.unit.broker.kit import SMALL
+
+T = Any
+
+
+class Served:
+    """A broker that serves, and its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        host = loopback(73)
+        port = free_port(host)
+        self.socket = str(directory / "admin.sock")
+        self.config = directory / "broker.conf"
+        self.config.write_text("# mine\nfileReservedTime=72\n")
+        self.broker = Broker(
+            from_properties(
+                SMALL
+                | {
+                    "bindAddress": host,
+                    "brokerIP1": host,
+                    "listenPort": str(port),
+                    "haListenPort": str(port + 1),
+                    "storePathRootDir": str(directory / "store"),
+                    "adminSocketPath": self.socket,
+                    "brokerConfigPath": str(self.config),
+                }
+            )
+        )
+
+    async def ask(self, operation: str, kind: type[T], arguments: Arguments | None = None) -> T:
+        found = await call_local(self.socket, operation, arguments, timeout_ms=5000)
+        return msgspec.json.decode(found, type=kind)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    made = Served(tmp_path)
+    await made.broker.start()
+    yield made
+    await made.broker.stop()
+    assert not await asyncio.to_thread(Path(made.socket).exists)
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    logger = logging.getLogger("epochmq_broker.ha")
+    before = logger.level
+    yield
+    logger.setLevel(before)
+
+
+async def test_a_broker_without_controllers_is_master_and_ready(served: Served) -> None:
+    state = await served.ask(Op.STATE, states.State, Limits())
+    assert isinstance(state, states.BrokerState)
+    assert (state.role, state.controlled, state.ready, state.not_ready) == ("master", False, True, [])
+    assert (state.lease, state.lag_bytes, state.takes_messages) == (None, 0, True)
+    live = await served.ask(Op.LIVE, states.Live)
+    assert live.component == "broker"
+
+
+async def test_a_fence_holds_and_is_why_it_is_not_ready(served: Served) -> None:
+    done = await served.ask(Op.FENCE, states.Steered)
+    assert (done.fenced, done.takes_messages) == (True, False)
+    state = await served.ask(Op.STATE, states.BrokerState, Limits())
+    assert state.not_ready == ["it was fenced, and takes no messages until it is unfenced"]
+    done = await served.ask(Op.UNFENCE, states.Steered)
+    assert (done.fenced, done.takes_messages) == (False, True)
+
+
+async def test_without_controllers_there_is_nothing_to_hand_over(served: Served) -> None:
+    done = await served.ask(Op.HANDOVER, states.Switched)
+    assert (done.moved, done.reason) == (False, "there are no controllers that could elect another")
+    for operation, arguments in ((Op.PROMOTE, Promote()), (Op.DRAIN, None)):
+        with pytest.raises(AdminError, match="there are no controllers") as caught:
+            await served.ask(operation, states.Switched, arguments)
+        assert caught.value.kind is FaultKind.REFUSED
+
+
+async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None:
+    changed = await served.ask(
+        Op.CHANGE_CONFIG, states.Config, ChangeConfig(changes={"fileReservedTime": "48"})
+    )
+    assert changed.config["fileReservedTime"] == "48"
+    assert served.broker.live.current.file_reserved_time == 48
+    assert served.config.read_text() == "# mine\nfileReservedTime=48\n"
+    assert (await served.ask(Op.CONFIG, states.Config)).config == changed.config
+    for key, value, said in (
+        ("fileReservedTime", "soon", "fileReservedTime=soon: expected a whole number"),
+        ("adminSocketPath", "/x", "it is fixed while the broker runs"),
+        ("configBlackList", "x", "black list"),
+    ):
+        wanted = ChangeConfig(changes={"fileReservedTime": "1", key: value})
+        with pytest.raises(AdminError, match=said):
+            await served.ask(Op.CHANGE_CONFIG, states.Config, wanted)
+    assert served.broker.live.current.file_reserved_time == 48
+
+
+@pytest.mark.usefixtures("levels")
+async def test_a_log_level_is_set_and_the_former_one_said(served: Served) -> None:
+    wanted = LogLevel(level="ERROR", logger="epochmq_broker.ha")
+    before = (await served.ask(Op.LOG_LEVEL, states.LevelSet, wanted)).before
+    assert before != "ERROR"
+    assert (await served.ask(Op.LOG_LEVEL, states.LevelSet, wanted)).before == "ERROR"
+
+
+async def test_the_rest_answers_too(served: Served) -> None:
+    assert (await served.ask(Op.LAG, states.Lag)).replicas == []
+    assert (await served.ask(Op.LEASE, states.LeaseState)).may_write
+    assert (await served.ask(Op.SYNC_STATE_SET, states.SyncStateSet)).members == []
+    assert (await served.ask(Op.EPOCHS, states.Epochs)).epochs == []
+    with pytest.raises(AdminError, match="the log has no epoch yet"):
+        await served.ask(Op.EPOCH_FILE, states.EpochFile)
+    metrics = await served.ask(Op.METRICS, states.Metrics, Limits())
+    assert metrics.figures["broker_messages_put_total"] == 0

@@ -1,0 +1,230 @@
+"""The local socket: only for the same user, taken over from the dead, and unharmed by whatever comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epochmq_protocol.admin.messages import AdminError, FaultKind, Request, encode
+from epochmq_protocol.admin.operations import Arguments, Promote
+from epochmq_protocol.errors import (
+    CallTimeout,
+    ConfigError,
+    ConnectFailed,
+    ConnectionClosed,
+    RemoteProtocolError,
+    RequestError,
+)
+from epochmq_protocol.transport import local_socket
+from epochmq_protocol.transport.local_socket import LocalServer, Operation, call_local
+
+
+class Process:
+    """Answers to a few operations."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.released = asyncio.Event()
+        self.cancelled = 0
+        self.server = LocalServer(
+            self.path,
+            {
+                "add": Operation(Promote, self._add),
+                "wait": Operation(Arguments, self._wait),
+                "refuse": Operation(Arguments, self._refuse),
+                "break": Operation(Arguments, self._break),
+            },
+        )
+
+    async def _add(self, arguments: Promote, timeout_ms: float) -> dict[str, float]:
+        return {"brokerId": arguments.broker_id or 0, "timeoutMs": timeout_ms}
+
+    async def _wait(self, _: Arguments, timeout_ms: float) -> str:
+        try:
+            await self.released.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return "waited"
+
+    async def _refuse(self, _: Arguments, timeout_ms: float) -> None:
+        raise RequestError(1, "not this")
+
+    async def _break(self, _: Arguments, timeout_ms: float) -> None:
+        raise ZeroDivisionError("a fault")
+
+    async def ask(self, operation: str, arguments: Arguments | None = None, timeout_ms: int = 5000) -> object:
+        found = await call_local(self.path, operation, arguments, timeout_ms=timeout_ms)
+        return msgspec.json.decode(found)
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Process]:
+    made = Process(tmp_path / "run" / "admin.sock")
+    await made.server.start()
+    yield made
+    await made.server.stop()
+
+
+async def test_an_operation_gets_its_arguments_and_the_time_it_has(process: Process) -> None:
+    assert await process.ask("add", Promote(broker_id=7), 900) == {"brokerId": 7, "timeoutMs": 900}
+    assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 5000}
+
+
+async def test_only_the_same_user_may_connect(process: Process) -> None:
+    mode = (await asyncio.to_thread(Path(process.path).stat)).st_mode
+    assert stat.filemode(mode) == "srw-------"
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "said"),
+    [
+        ("odd", FaultKind.UNKNOWN, "operation=odd: expected one of add, break, refuse, wait"),
+        ("refuse", FaultKind.REFUSED, "not this"),
+        ("break", FaultKind.FAILED, "ZeroDivisionError: a fault"),
+    ],
+)
+async def test_a_fault_says_what_to_do(process: Process, operation: str, kind: FaultKind, said: str) -> None:
+    with pytest.raises(AdminError, match=said) as caught:
+        await process.ask(operation)
+    assert caught.value.kind is kind
+
+
+async def test_an_operation_that_takes_too_long_is_ended_and_said_to_be(process: Process) -> None:
+    with pytest.raises(AdminError, match="wait took more than 30 ms") as caught:
+        await process.ask("wait", timeout_ms=30)
+    assert caught.value.kind is FaultKind.TIMEOUT
+    assert process.cancelled == 1
+
+
+async def test_a_process_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_socket, "GRACE_MS", 20)
+    ended = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ended.wait()
+        writer.close()
+
+    async with await asyncio.start_unix_server(hang, tmp_path / "s"):
+        with pytest.raises(CallTimeout, match="state was not answered within 30 ms"):
+            await call_local(str(tmp_path / "s"), "state", timeout_ms=30)
+        ended.set()
+
+
+async def test_nobody_and_nonsense_behind_a_path_are_told_apart(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with pytest.raises(ConnectFailed, match="nobody answers at"):
+        await call_local(path, "state")
+    answers = [b"", b"\0\0\0\x02{}", b"HTTP/1.1 200 OK\r\n"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        writer.write(answers.pop(0))
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, path):
+        with pytest.raises(ConnectionClosed):
+            await call_local(path, "state")
+        for _ in range(2):
+            with pytest.raises(RemoteProtocolError):
+                await call_local(path, "state")
+
+
+NONSENSE = [
+    b"",
+    b"\0\0",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff" + b"x" * 1000,
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\0\0\0\x10half",
+    b"\0\0\0\x04nope",
+    b"\0\0\0\x02[]",
+    encode(Request("add", msgspec.Raw(b'{"brokerId":"x"}'))),
+    encode(Request("add", msgspec.Raw(b"null"))),
+]
+
+
+@pytest.mark.parametrize("data", NONSENSE)
+async def test_whatever_is_sent_the_next_one_is_answered(process: Process, data: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(process.path)
+    writer.write(data)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer == b"" or b'"kind":"invalid"' in answer
+    writer.close()
+    assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 5000}
+
+
+async def test_who_sends_nothing_is_not_waited_for_long(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_socket, "READ_S", 0.05)
+    reader, writer = await asyncio.open_unix_connection(process.path)
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+
+
+async def test_more_than_enough_at_once_are_told_so(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_socket, "CONNECTIONS_MAX", 2)
+    asked = [asyncio.create_task(process.ask("wait")) for _ in range(3)]
+    done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert len(waiting) == 2
+    with pytest.raises(AdminError, match="2 ask already"):
+        done.pop().result()
+    process.released.set()
+    assert [await one for one in waiting] == ["waited", "waited"]
+
+
+async def test_the_socket_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = await asyncio.start_unix_server(lambda r, w: None, path)
+    first.close()
+    await first.wait_closed()
+    assert path.exists()
+    second = Process(path)
+    await second.server.start()
+    assert await second.ask("add") == {"brokerId": 0, "timeoutMs": 5000}
+    await second.server.stop()
+    assert not path.exists()
+
+
+async def test_the_socket_of_a_living_process_is_not_taken(process: Process) -> None:
+    with pytest.raises(ConfigError, match="another process answers there"):
+        await Process(Path(process.path)).server.start()
+    assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 5000}
+
+
+async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(ConfigError, match="no socket"):
+        await Process(path).server.start()
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("path", ["admin.sock", "/" + "x" * 104, ""])
+def test_a_path_that_no_socket_can_have_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"adminSocketPath=.*: expected an absolute path of at most 103"):
+        LocalServer(path, {})
+
+
+async def test_a_stop_ends_what_is_under_way(process: Process) -> None:
+    asked = asyncio.create_task(process.ask("wait"))
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(asked), 0.05)
+    await process.server.stop()
+    with pytest.raises(ConnectionClosed):
+        await asked
+    assert process.cancelled == 1
+    with pytest.raises(ConnectFailed):
+        await process.ask("add")

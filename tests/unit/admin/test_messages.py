@@ -1,0 +1,101 @@
+"""What goes over the local socket: bounded, and refused with the field, its value and what was expected."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_protocol.admin import messages
+from epochmq_protocol.admin.messages import AdminError, FaultKind, Request
+from epochmq_protocol.admin.operations import ChangeConfig, Limits, Promote
+from epochmq_protocol.errors import RemoteProtocolError
+
+
+def body_of(message: bytes) -> bytes:
+    size = messages.body_size(message[: messages.PREFIX_BYTES], messages.ANSWER_MAX_BYTES)
+    assert len(message) == messages.PREFIX_BYTES + size
+    return message[messages.PREFIX_BYTES :]
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    arguments = msgspec.Raw(msgspec.json.encode(Promote(broker_id=2)))
+    request = messages.decode_request(body_of(messages.encode(Request("promote", arguments, 700))))
+    assert (request.operation, request.timeout_ms) == ("promote", 700)
+    assert messages.decode_arguments(request, Promote) == Promote(broker_id=2)
+
+
+def test_an_answer_is_its_result_or_its_fault() -> None:
+    assert messages.decode_answer(body_of(messages.answer_of({"a": 1}))) == b'{"a":1}'
+    fault = messages.answer_of_fault(AdminError(FaultKind.REFUSED, "not now"))
+    with pytest.raises(AdminError, match="not now") as caught:
+        messages.decode_answer(body_of(fault))
+    assert caught.value.kind is FaultKind.REFUSED
+
+
+def test_a_fault_survives_being_pickled() -> None:
+    error = pickle.loads(pickle.dumps(AdminError(FaultKind.BUSY, "later")))
+    assert (error.kind, str(error)) == (FaultKind.BUSY, "later")
+
+
+@pytest.mark.parametrize("prefix", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", b""])
+def test_a_length_out_of_bounds_is_refused_before_anything_is_read(prefix: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="expected 1 to 65536"):
+        messages.body_size(prefix, messages.REQUEST_MAX_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "the request"),
+        (b"[]", "the request: Expected `object`"),
+        (b'{"operation":1}', r"Expected `str`, got `int` - at `\$.operation`"),
+        (b'{"operation":"state","more":1}', "unknown field `more`"),
+        (b'{"operation":"state","timeoutMs":0}', "timeoutMs=0: expected 1 to 120000"),
+        (b'{"operation":"state","timeoutMs":120001}', "timeoutMs=120001: expected 1 to 120000"),
+        (b'{"operation":"\xff"}', "the request"),
+        (b"[" * 10_000, "the request"),
+    ],
+)
+def test_what_is_no_request_says_why(body: bytes, said: str) -> None:
+    with pytest.raises(AdminError, match=said) as caught:
+        messages.decode_request(body)
+    assert caught.value.kind is FaultKind.INVALID
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        (Limits, b'{"maxLagBytes":-1}', "maxLagBytes"),
+        (Limits, b'{"lag":1}', "unknown field `lag`"),
+        (Promote, b'{"brokerId":0}', "brokerId"),
+        (ChangeConfig, b'{"changes":{}}', "changes"),
+        (ChangeConfig, b'{"changes":{"a":1}}', "changes"),
+    ],
+)
+def test_arguments_that_an_operation_does_not_take_are_named(
+    kind: type[msgspec.Struct], arguments: bytes, said: str
+) -> None:
+    with pytest.raises(AdminError, match=said):
+        messages.decode_arguments(Request("x", msgspec.Raw(arguments)), kind)
+
+
+def test_an_answer_that_is_none_is_the_peers_fault() -> None:
+    for body in (b"{}", b"null", b"<html>", b'{"fault":{"kind":"odd","message":""}}'):
+        with pytest.raises(RemoteProtocolError):
+            messages.decode_answer(body)
+
+
+def test_an_answer_that_is_too_large_is_not_sent() -> None:
+    with pytest.raises(AdminError, match="at most"):
+        messages.answer_of("x" * messages.ANSWER_MAX_BYTES)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
+    with contextlib.suppress(AdminError):
+        assert isinstance(messages.decode_request(body), Request)
