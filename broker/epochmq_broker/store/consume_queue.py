@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,12 @@ RECOVERED_FILES: Final = 3  # how many of the last files recovery reads
 _ROOM_MIN_BYTES: Final = 4 * PAGE_BYTES
 _ROOM_MAX_BYTES: Final = 1 << 20
 _POSITION_AND_SIZE = struct.Struct(">qi")
+
+
+@lru_cache(maxsize=64)
+def _places(count: int) -> struct.Struct:
+    """Physical offset and size of so many units, without their tag codes."""
+    return struct.Struct(">" + "qi8x" * count)
 
 
 class ConsumeQueue:
@@ -182,6 +189,16 @@ class ConsumeQueue:
         at = start - file.start
         end = min(at + count * UNIT_BYTES, file.size, self.max_offset * UNIT_BYTES - file.start)
         return UNIT.iter_unpack(file.map[at:end])
+
+    def places(self, offset: int, count: int) -> tuple[int, ...]:
+        """Of the same units physical offset and size, one after the other: offset, size, offset, size, …"""
+        start = offset * UNIT_BYTES
+        file = self.files.find(start)
+        if file is None or offset >= self.max_offset:
+            return ()
+        at = start - file.start
+        found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
+        return _places(found).unpack_from(file.map, at)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """One unit, None outside [min_offset, max_offset)."""

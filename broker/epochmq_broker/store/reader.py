@@ -16,6 +16,8 @@ from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
 
 PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
 PULL_MIN_BYTES: Final = 100
+SHORT_GET_MAX: Final = 1024
+"""Messages; RocketMQ's clients get 32 at once."""
 # Smaller tag codes are places in Java's consume queue extension, which is not read here: such messages are
 # for the client to filter.
 EXTENSION_BELOW: Final = -(1 << 31)
@@ -80,28 +82,33 @@ class Reader:
         file of the log. None when it is another. Nothing is copied; a third of the time `_collect` takes."""
         config = self._config
         count = min(max_count, config.max_transfer_count_on_message_in_memory, maximum - offset)
-        units = list(queue.units(offset, count))
-        if not units:
+        if count > SHORT_GET_MAX:
             return None
-        first, first_size, _ = units[0]
-        last, last_size, _ = units[-1]
+        places = queue.places(offset, count)
+        if not places:
+            return None
+        positions, sizes = places[::2], places[1::2]
+        first, last = positions[0], positions[-1]
         file = self._log.files.find(first)
         if file is None or self._log.max_offset - first > self._memory:
             return None
         start = file.start
+        end = last + sizes[-1]
         # Units lie in rising order, so the last one tells where all end; a blank one can only come first.
-        if last + last_size > start + file.size or first_size == PRE_BLANK_SIZE:
+        if end > start + file.size or sizes[0] == PRE_BLANK_SIZE:
             return None
-        total = sum([size for _, size, _ in units])
-        if total > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
+        size = sum(sizes)
+        if size > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
             return None
         records = memoryview(file.map)
-        if total == last + last_size - first:
-            pieces = [records[first - start : first - start + total]]
+        if size == end - first:
+            pieces = [records[first - start : end - start]]
         else:
-            pieces = [records[at - start : at - start + size] for at, size, _ in units]
-        found = len(units)
-        return GetResult(GetStatus.FOUND, offset + found, minimum, maximum, pieces, total, found, last)
+            pieces = [
+                records[at - start : at - start + length] for at, length in zip(positions, sizes, strict=True)
+            ]
+        found = len(sizes)
+        return GetResult(GetStatus.FOUND, offset + found, minimum, maximum, pieces, size, found, last)
 
     def _collect(
         self,
