@@ -321,6 +321,12 @@ def broker(config: ConfigFile = None, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def operator(config: ConfigFile = None, overrides: Overrides = None) -> None:
+    """What looks after groups on a Kubernetes cluster."""
+    raise AssertionError("main() starts it before this module is imported")
+
+
+@app.command()
 def admin(config: ConfigFile = None, overrides: Overrides = None) -> None:
     """What stands beside a broker or controller in its pod."""
     raise AssertionError("main() starts it before this module is imported")

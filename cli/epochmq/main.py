@@ -1,12 +1,12 @@
-"""The command `epochmq`. What the pods run (`broker`, `controller`, `nameserver`, `admin`) is started from
-here directly, before anything of the interactive verbs is imported: a broker's memory holds no terminal
-toolkit."""
+"""The command `epochmq`. What the pods run (`broker`, `controller`, `nameserver`, `admin`, `operator`) is
+started from here directly, before anything of the interactive verbs is imported: a broker's memory holds no
+terminal toolkit."""
 
 from __future__ import annotations
 
 import sys
 
-PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "supervise")
+PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "operator", "supervise")
 
 
 def main() -> None:

@@ -45,6 +45,15 @@ Usage: epochmq admin [--config FILE] [--set KEY=VALUE]…
   -c, --config FILE   an admin.conf with the keys of docs/admin.md
   --set KEY=VALUE     a key that wins over the file; may be given several times
 """,
+    "operator": """\
+Usage: epochmq operator [--config FILE] [--set KEY=VALUE]… [--release]
+
+  Runs the operator in the foreground until SIGTERM or SIGINT.
+
+  -c, --config FILE   YAML or KEY=VALUE lines with the keys of docs/operator.md
+  --set KEY=VALUE     a key that wins over the file; may be given several times
+  --release           takes the deletion guard off every group and ends: for when the operator goes for good
+""",
     "supervise": """\
 Usage: epochmq supervise --state DIR
 
@@ -57,6 +66,7 @@ Usage: epochmq supervise --state DIR
 class _Options:
     config: str | None = None
     state: str | None = None
+    release: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,6 +80,9 @@ def run_process(verb: str, arguments: list[str]) -> int:
         from epochmq.verbs.admin_call import run as run_call
 
         return guarded(lambda: run_call(arguments))
+    release = verb == "operator" and "--release" in arguments
+    if release:
+        arguments = [one for one in arguments if one != "--release"]
     if "--help" in arguments or "-h" in arguments:
         print(USAGE[verb], end="")
         return Exit.OK
@@ -79,6 +92,7 @@ def run_process(verb: str, arguments: list[str]) -> int:
         complain(f"{verb}: {error}")
         print(USAGE[verb], end="", file=sys.stderr)
         return Exit.USAGE
+    options.release = release
     return guarded(lambda: _run(verb, options))
 
 
@@ -113,6 +127,11 @@ def _run(verb: str, options: _Options) -> int:
         from epochmq_broker.main import run
 
         return run(options.config, options.overrides)
+    if verb == "operator":
+        from epochmq_operator.kube.main import release as release_groups
+        from epochmq_operator.kube.main import run as run_operator
+
+        return (release_groups if options.release else run_operator)(options.config, options.overrides)
     if verb == "admin":
         from epochmq_broker.admin.main import run as run_admin
 

@@ -2,8 +2,8 @@
 
 `guard` is done when the group has the finalizer exactly if `spec.deletionGuard` is on.
 `controllers`: the ControllerGroup is there. Waits while another object has the name.
-`objects`: all but the StatefulSet are as rendered. Waits while others have the names, or while objects are
-    left of a former group of this name.
+`objects`: all but the StatefulSet are as rendered, and none is left over. Waits while others have the names,
+    or while objects of a former group of this name are left.
 `replicas`: the StatefulSet is as rendered for the present count. Waits while a volume claim is being deleted,
     or claims are there of ordinals that the group will not have.
 `grow-N`: the StatefulSet has N replicas. Waits until the N−1 are ready and in sync, there is a master, and the
@@ -18,14 +18,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from epochmq_operator.plans.effects import Delete, Effect
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, metadata, owner_of
-from epochmq_operator.plans.standing import Findings, Floor, Standing, find
+from epochmq_operator.plans.standing import Findings, Floor, Standing, find, surplus
 from epochmq_operator.plans.steps import Step
 from epochmq_operator.plans.world import (
     Mastership,
@@ -111,6 +111,11 @@ class Brokers:
         return sum(1 for pod in self.pods if pod is not None and pod.ready)
 
     @property
+    def outdated(self) -> list[str]:
+        """The pods that are of an older template than is wanted now."""
+        return [pod.name for pod in self.pods if pod is not None and pod.outdated]
+
+    @property
     def in_sync(self) -> bool | None:
         """Whether every replica is in the SyncStateSet; None when nobody can say."""
         if not self.mastership.known:
@@ -129,14 +134,14 @@ def placed(group: BrokerGroup) -> BrokerGroup:
 
 def counted(group: BrokerGroup, count: int) -> BrokerGroup:
     """The group with so many replicas."""
-    return group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
+    least = group.spec.min_in_sync_replicas
+    update = {"replicas": count, "min_in_sync_replicas": None if least is None else min(least, count)}
+    return group.model_copy(update={"spec": group.spec.model_copy(update=update)})
 
 
 def own_controllers(group: BrokerGroup) -> dict[str, Any]:
     """The ControllerGroup of a broker group that names none, to be applied."""
-    default = ControllerGroup.model_validate(
-        {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": {"name": group.name}}
-    )
+    default = group.controllers_of_its_own()
     return {
         "apiVersion": API_VERSION,
         "kind": "ControllerGroup",
@@ -232,26 +237,33 @@ def _controllers_step(floor: Floor, world: World, seen: Brokers) -> Step:
     done = found.standing is Standing.RIGHT and seen.controllers is not None
     findings = Findings((found,))
     missing = findings.missing or ("" if found.standing is not Standing.RIGHT else seen.quorum_missing)
-    effects: tuple[Effect, ...] = findings.applies
+    effects: tuple[Effect, ...] = findings.effects
     return Step("controllers", done, reason, message, missing, bool(findings.taken), False, effects)
 
 
 def _object_steps(floor: Floor, world: World, seen: Brokers) -> Iterator[Step]:
     sets = [one for one in seen.manifests if one.get("kind") == "StatefulSet"]
     rest = [one for one in seen.manifests if one.get("kind") != "StatefulSet"]
-    findings = Findings.of(world, floor.differences, rest, seen.owner)
-    if findings.wrong and seen.created and seen.count < seen.group.spec.replicas:
+    findings = _findings(floor, world, seen, rest, seen.manifests)
+    if not findings.done and seen.created and seen.count < seen.group.spec.replicas:
         # Whoever was killed while it added a replica left some of them as they will be.
         manifests = floor.render(counted(seen.group, seen.count + 1), seen.controllers)
-        findings = findings.or_else(Findings.of(world, floor.differences, manifests, seen.owner))
+        findings = findings.or_else(_findings(floor, world, seen, manifests, manifests))
     yield objects_step(findings)
     yield sets_step(world, Findings.of(world, floor.differences, sets, seen.owner), seen.created)
 
 
+def _findings(
+    floor: Floor, world: World, seen: Brokers, wanted: Sequence[Manifest], all_wanted: Sequence[Manifest]
+) -> Findings:
+    found = Findings.of(world, floor.differences, wanted, seen.owner)
+    return replace(found, surplus=surplus(world, floor, seen.group, all_wanted, seen.owner))
+
+
 def objects_step(findings: Findings) -> Step:
     """Everything but the StatefulSets is as rendered."""
-    done = not findings.wrong
-    message = "applies what the pods need" if done or not findings.changed else "applies what changed"
+    done = findings.done
+    message = "applies what the pods need"
     if not done and not any(one.standing is Standing.MISSING for one in findings.all):
         message = findings.why
     return Step(
@@ -262,7 +274,7 @@ def objects_step(findings: Findings) -> Step:
         findings.missing,
         bool(findings.taken),
         findings.changed,
-        findings.applies,
+        findings.effects,
     )
 
 
@@ -285,7 +297,7 @@ def sets_step(world: World, findings: Findings, created: bool) -> Step:
             )
     message = "starts the replicas" if fresh and not created else findings.why
     changed = findings.changed
-    return Step("replicas", done, "StartingReplicas", message, missing, blocked, changed, findings.applies)
+    return Step("replicas", done, "StartingReplicas", message, missing, blocked, changed, findings.effects)
 
 
 def _grow(floor: Floor, world: World, seen: Brokers, size: int) -> Step:
@@ -299,7 +311,7 @@ def _grow(floor: Floor, world: World, seen: Brokers, size: int) -> Step:
         "AddingReplica",
         f"adds {seen.set_name}-{size - 1}",
         _unsafe_to_grow(seen),
-        effects=findings.applies,
+        effects=findings.effects,
     )
 
 

@@ -15,7 +15,7 @@ was agreed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epochmq_operator.plans.broker_steps import (
     count_of,
@@ -26,7 +26,7 @@ from epochmq_operator.plans.broker_steps import (
     troubles,
 )
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
-from epochmq_operator.plans.standing import Findings, Floor
+from epochmq_operator.plans.standing import Findings, Floor, surplus
 from epochmq_operator.plans.steps import Step
 from epochmq_operator.plans.world import PodSeen, Quorum, World, claims_of_set, pods_of_set, quorum_of
 from epochmq_operator.resources import ControllerGroup
@@ -55,6 +55,12 @@ class Controllers:
     def ready(self) -> int:
         """How many controllers are ready."""
         return sum(1 for pod in self.pods if pod is not None and pod.ready)
+
+    @property
+    def outdated(self) -> list[str]:
+        """The pods that are of an older template than is wanted now."""
+        pods = (*self.pods, *(pod for _, more in self.others for pod in more))
+        return [pod.name for pod in pods if pod is not None and pod.outdated]
 
     @property
     def troubles(self) -> list[str]:
@@ -94,7 +100,9 @@ def controller_steps(floor: Floor, world: World, seen: Controllers) -> Iterator[
     """The steps, in order."""
     sets = [one for one in seen.manifests if one.get("kind") == "StatefulSet"]
     rest = [one for one in seen.manifests if one.get("kind") != "StatefulSet"]
-    yield objects_step(Findings.of(world, floor.differences, rest, seen.owner))
+    findings = Findings.of(world, floor.differences, rest, seen.owner)
+    unwanted = surplus(world, floor, seen.group, seen.manifests, seen.owner)
+    yield objects_step(replace(findings, surplus=unwanted))
     yield _fitting(
         world, seen, sets_step(world, Findings.of(world, floor.differences, sets, seen.owner), seen.created)
     )

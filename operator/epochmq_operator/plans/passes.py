@@ -70,7 +70,7 @@ def _brokers(
     seen = brokers_of(floor, world, group, created=created)
     progress = _advanced(world, before, broker_steps(floor, world, seen), now, created=created)
     figures = said.broker_status(seen, _selector(seen.manifests, seen.set_name))
-    conditions = said.broker_conditions(seen, progress, paused=is_paused(world.resource))
+    conditions = said.broker_conditions(seen, progress, world.refusal, paused=is_paused(world.resource))
     return _outcome(world, progress, figures, conditions, now)
 
 
@@ -80,7 +80,7 @@ def _controllers(
     seen = controllers_of(floor, world, group, created=created)
     progress = _advanced(world, before, controller_steps(floor, world, seen), now, created=created)
     figures = said.controller_status(seen, _selector(seen.manifests, seen.set_name), world.users)
-    conditions = said.controller_conditions(seen, progress, paused=is_paused(world.resource))
+    conditions = said.controller_conditions(seen, progress, world.refusal, paused=is_paused(world.resource))
     return _outcome(world, progress, figures, conditions, now)
 
 
@@ -216,7 +216,7 @@ def _deleting(world: World, before: PlanState | None, now: float) -> Pass:
     undone = next(one for one in deletion_steps(world, guarded=guarded) if not one.done)
     progress = _next(world, before, undone, DELETE, now)
     old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
-    conditions = [said.progressing(progress)]
+    conditions = [said.progressing(progress, [])]
     others = [one for one in old.get("conditions") or () if one.get("type") != str(Type.PROGRESSING)]
     made = {
         **old,

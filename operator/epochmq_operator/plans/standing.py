@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from epochmq_operator.plans.effects import Apply
+from epochmq_operator.plans.effects import Apply, Delete
 from epochmq_operator.plans.objects import (
     APPLIED,
     Manifest,
@@ -16,6 +16,7 @@ from epochmq_operator.plans.objects import (
     Ref,
     annotation,
     is_deleting,
+    metadata,
     owned,
     owner_of,
     ref_of,
@@ -29,15 +30,20 @@ Differences = Callable[[Manifest, Manifest], Sequence[str]]
 """(wanted, observed): a line for every wanted field that is otherwise; what the API server filled in is no
 difference."""
 
+Belongings = Callable[[Group], Iterable[tuple[str, str]]]
+"""(kind, name) of all objects that a group can ever have: what of them is there and not wanted, goes."""
+
 LISTED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What lies under the plans: how a group's objects look, and how two of them are compared."""
+    """What lies under the plans: how a group's objects look, how two of them are compared, and which it can
+    ever have."""
 
     render: Render
     differences: Differences
+    belongings: Belongings = lambda group: ()
 
 
 class Standing(StrEnum):
@@ -96,9 +102,10 @@ def find(world: World, differences: Differences, wanted: Manifest, owner: Owner)
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Several objects."""
+    """Several objects; `surplus` are those that nobody wants any more."""
 
     all: tuple[Finding, ...]
+    surplus: tuple[Delete, ...] = ()
 
     @classmethod
     def of(cls, world: World, differences: Differences, wanted: Iterable[Manifest], owner: Owner) -> Findings:
@@ -108,8 +115,10 @@ class Findings:
     def or_else(self, other: Findings) -> Findings:
         """These, but what is wrong here and right there counts as right."""
         right = {one.ref for one in other.all if one.standing is Standing.RIGHT}
-        return Findings(
-            tuple(replace(one, standing=Standing.RIGHT) if one.ref in right else one for one in self.all)
+        return replace(
+            self,
+            all=tuple(replace(one, standing=Standing.RIGHT) if one.ref in right else one for one in self.all),
+            surplus=tuple(one for one in self.surplus if one in other.surplus),
         )
 
     @property
@@ -138,13 +147,35 @@ class Findings:
     @property
     def why(self) -> str:
         """What is wrong, in words."""
-        return _listed(self.wrong)
+        return _listed(self.wrong) or "removes " + ", ".join(str(one.ref) for one in self.surplus)
 
     @property
-    def applies(self) -> tuple[Apply, ...]:
+    def done(self) -> bool:
+        """Whether nothing is to be done about any of them."""
+        return not self.wrong and not self.surplus
+
+    @property
+    def effects(self) -> tuple[Apply | Delete, ...]:
         """What puts them right."""
         wanting = (Standing.MISSING, Standing.CHANGED, Standing.DRIFTED)
-        return tuple(Apply(one.manifest) for one in self.all if one.standing in wanting)
+        return (*(Apply(one.manifest) for one in self.all if one.standing in wanting), *self.surplus)
+
+
+def surplus(
+    world: World, floor: Floor, group: Group, wanted: Iterable[Manifest], owner: Owner
+) -> tuple[Delete, ...]:
+    """Objects of this group (and not of a former one of its name) that it could have and is not to have."""
+    kept = {ref_of(one) for one in wanted}
+    found = []
+    for kind, name in sorted(floor.belongings(group)):
+        ref = Ref(kind, world.namespace, name)
+        seen = None if ref in kept else world.objects.get(ref)
+        if seen is None or is_deleting(seen) or annotation(seen, APPLIED) is None:
+            continue
+        master = owner_of(seen)
+        if master is not None and master.uid == owner.uid:
+            found.append(Delete(ref, str(metadata(seen).get("uid", ""))))
+    return tuple(found)
 
 
 def _listed(findings: Iterable[Finding]) -> str:

@@ -53,10 +53,13 @@ def phase_of(progress: Progress, *, ready: bool, paused: bool) -> Phase:
     return Phase.READY if ready else Phase.DEGRADED
 
 
-def progressing(progress: Progress) -> Condition:
+def progressing(progress: Progress, outdated: list[str]) -> Condition:
     """Whether a plan goes on, at which step, or what it waits for."""
     step, state = progress.step, progress.state
     if step is None or state is None:
+        if outdated:
+            told = f"restart them one by one for what changed to hold: {_listed(outdated)}"
+            return Condition(Type.PROGRESSING, False, "RestartPending", told)
         return Condition(Type.PROGRESSING, False, "AsWanted")
     if step.blocked:
         return Condition(Type.PROGRESSING, False, f"{step.reason}Blocked", step.missing)
@@ -74,8 +77,11 @@ def paused_condition(*, paused: bool) -> Condition:
     return Condition(Type.PAUSED, True, "Asked", message)
 
 
-def degraded(progress: Progress, wrong: list[str], *, created: bool) -> Condition:
-    """Whether something is worse than it was; a group that is being created was never better."""
+def degraded(progress: Progress, wrong: list[str], refusal: str, *, created: bool) -> Condition:
+    """Whether something is worse than it was; a group that is being created was never better. `refusal` is
+    what the API server said to what the operator last tried."""
+    if refusal:
+        return Condition(Type.DEGRADED, True, "Refused", refusal)
     if (
         progress.step is not None
         and progress.step.blocked
@@ -104,7 +110,7 @@ def quorum_condition(leader: str | None, answered: int, ready: int, count: int) 
     return Condition(kind, True, "Leads", f"{leader} leads")
 
 
-def broker_conditions(seen: Brokers, progress: Progress, *, paused: bool) -> list[Condition]:
+def broker_conditions(seen: Brokers, progress: Progress, refusal: str, *, paused: bool) -> list[Condition]:
     """A broker group's."""
     wrong = troubles(seen.pods, seen.set_name)
     kept = seen.mastership
@@ -134,8 +140,8 @@ def broker_conditions(seen: Brokers, progress: Progress, *, paused: bool) -> lis
             seen.quorum.leader, seen.quorum.answered, controllers_ready, max(len(seen.controller_pods), 1)
         ),
         in_sync,
-        progressing(progress),
-        degraded(progress, wrong, created=seen.created),
+        progressing(progress, seen.outdated),
+        degraded(progress, wrong, refusal, created=seen.created),
         paused_condition(paused=paused),
     ]
 
@@ -154,7 +160,9 @@ def broker_status(seen: Brokers, selector: str) -> dict[str, Any]:
     }
 
 
-def controller_conditions(seen: Controllers, progress: Progress, *, paused: bool) -> list[Condition]:
+def controller_conditions(
+    seen: Controllers, progress: Progress, refusal: str, *, paused: bool
+) -> list[Condition]:
     """A controller group's."""
     wrong = seen.troubles
     quorum = quorum_condition(seen.quorum.leader, seen.quorum.answered, seen.ready, len(seen.pods))
@@ -169,8 +177,8 @@ def controller_conditions(seen: Controllers, progress: Progress, *, paused: bool
     return [
         first,
         quorum,
-        progressing(progress),
-        degraded(progress, wrong, created=seen.created),
+        progressing(progress, seen.outdated),
+        degraded(progress, wrong, refusal, created=seen.created),
         paused_condition(paused=paused),
     ]
 

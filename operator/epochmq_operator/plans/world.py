@@ -30,12 +30,14 @@ STUCK = frozenset(
 @dataclass(frozen=True, slots=True)
 class World:
     """`objects` are those of the resource's namespace that the operator watches, pods and claims included;
-    `words` the replicas' own, by pod; `users` the broker groups that name a controller group."""
+    `words` the replicas' own, by pod; `users` the broker groups that name a controller group; `refusal` what
+    the API server said when the resource's last step failed."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)
     words: Mapping[str, Word] = field(default_factory=dict)
     users: tuple[str, ...] = ()
+    refusal: str = ""
 
     @property
     def namespace(self) -> str:

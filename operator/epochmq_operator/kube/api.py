@@ -1,0 +1,234 @@
+"""Requests to the API server, each with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from epochmq_operator.kube.connection import Connection
+from epochmq_operator.manifests import KINDS_MADE
+from epochmq_operator.plans.objects import Manifest, Ref, ref_of
+from epochmq_protocol.errors import EpochMQError
+
+FIELD_MANAGER = "epochmq-operator"
+REQUEST_TIMEOUT_S = 4.0
+"""Of a request that is no watch. A write that is under way when the lease is lost ends before another
+operator has it (`leadership`)."""
+LIST_TIMEOUT_S = 60.0
+WATCH_S = 300
+"""After so long a watch is begun anew."""
+LINE_LENGTH_MAX = 8 * 1024 * 1024
+"""Of one event of a watch; etcd takes objects of 1.5 MiB."""
+GROUP = "epochmq.io/v1alpha1"
+
+PATHS: Mapping[str, tuple[str, str]] = {
+    "BrokerGroup": (GROUP, "brokergroups"),
+    "ControllerGroup": (GROUP, "controllergroups"),
+    "Pod": ("v1", "pods"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Secret": ("v1", "secrets"),
+    "Event": ("v1", "events"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    **{one.kind: (one.api_version, one.plural) for one in KINDS_MADE},
+}
+"""Of each kind that the operator has to do with: its API version and its name in paths."""
+
+
+class ApiError(EpochMQError):
+    """The API server did not do it, or did not answer. `status` is HTTP's, 0 without an answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def refused(self) -> bool:
+        """It will not do it the next time either."""
+        return self.status in (400, 403, 405, 413, 415, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    type: str
+    object: dict[str, Any]
+
+
+def collection(kind: str, namespace: str | None) -> str:
+    """The path of a kind's objects, in a namespace or, with None, in all."""
+    version, plural = PATHS[kind]
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace is not None else f"{root}/{plural}"
+
+
+def path_of(ref: Ref) -> str:
+    """The path of an object."""
+    return f"{collection(ref.kind, ref.namespace)}/{ref.name}"
+
+
+class Api:
+    """A cluster's API server. `may_write` is asked before every write; it raises when somebody else has taken
+    over."""
+
+    def __init__(self, connection: Connection, may_write: Callable[[], None] = lambda: None) -> None:
+        self.connection = connection
+        self.session = connection.session()
+        self.may_write = may_write
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self.session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """An object or a list. ApiError, with 404 when it is not there."""
+        return await self._json("GET", path, params=params)
+
+    async def list(self, kind: str, namespace: str | None, selector: str) -> tuple[list[dict[str, Any]], str]:
+        """Objects, and the resourceVersion that they were read at."""
+        version, _ = PATHS[kind]
+        params = {"labelSelector": selector} if selector else {}
+        answer = await self._json("GET", collection(kind, namespace), params=params, timeout_s=LIST_TIMEOUT_S)
+        items = [{"apiVersion": version, "kind": kind, **item} for item in answer.get("items") or ()]
+        return items, str(answer["metadata"]["resourceVersion"])
+
+    async def watch(
+        self, kind: str, namespace: str | None, selector: str, since: str
+    ) -> AsyncIterator[Watched]:
+        """What happens to objects, from a resourceVersion on, until the server ends it. ApiError with 410
+        when the version is too old."""
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": since,
+            "timeoutSeconds": str(WATCH_S),
+            **({"labelSelector": selector} if selector else {}),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_S / 2)
+        url = self.connection.server + collection(kind, namespace)
+        async with _told(url), self.session.get(url, params=params, timeout=timeout) as answer:
+            await _checked(answer)
+            async for line in _lines(answer.content):
+                event = json.loads(line)
+                found = event["object"]
+                if event["type"] == "ERROR":
+                    raise ApiError(int(found.get("code") or 0), str(found.get("message")))
+                yield Watched(event["type"], found)
+
+    async def apply(self, manifest: Manifest) -> dict[str, Any]:
+        """Server-side apply: the object as it is then."""
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._write(
+            "PATCH", path_of(ref_of(manifest)), manifest, "application/apply-patch+yaml", params
+        )
+
+    async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole status, if the object is still the one that was looked at."""
+        operations = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        return await self._write("PATCH", f"{path_of(ref)}/status", operations, "application/json-patch+json")
+
+    async def put_finalizers(self, ref: Ref, version: str, finalizers: tuple[str, ...]) -> dict[str, Any]:
+        """All finalizers, if the object is still the one that was looked at."""
+        operations = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/metadata/finalizers", "value": list(finalizers)},
+        ]
+        return await self._write("PATCH", path_of(ref), operations, "application/json-patch+json")
+
+    async def delete(self, ref: Ref, uid: str) -> None:
+        """Deletes this very object; what belongs to it goes after it. Nothing when it is gone already."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._write("DELETE", path_of(ref), body)
+        except ApiError as fault:
+            if fault.status not in (404, 409):
+                raise
+
+    async def create(self, manifest: Manifest) -> dict[str, Any]:
+        """A new object. ApiError with 409 when there is one."""
+        ref = ref_of(manifest)
+        return await self._write("POST", collection(ref.kind, ref.namespace), manifest)
+
+    async def replace(self, manifest: Manifest) -> dict[str, Any]:
+        """The whole object, if it is still of the resourceVersion that the manifest has."""
+        return await self._write("PUT", path_of(ref_of(manifest)), manifest)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        self.may_write()
+        return await self._json(method, path, body, content_type, params)
+
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> dict[str, Any]:
+        data, headers = None, {"Accept": "application/json"}
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), content_type
+        url = self.connection.server + path
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        async with (
+            _told(url),
+            self.session.request(
+                method, url, data=data, headers=headers, params=params, timeout=timeout
+            ) as answer,
+        ):
+            await _checked(answer)
+            found = await answer.json(content_type=None)
+        if not isinstance(found, dict):
+            raise ApiError(0, f"{path} answered with no object")
+        return found
+
+
+@contextlib.asynccontextmanager
+async def _told(url: str) -> AsyncIterator[None]:
+    """What goes wrong on the way, as ApiError."""
+    try:
+        yield
+    except TimeoutError:
+        raise ApiError(0, f"{url} did not answer in time") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ApiError(0, f"{url}: {error or type(error).__name__}") from None
+
+
+async def _checked(answer: aiohttp.ClientResponse) -> None:
+    if answer.status < 400:
+        return
+    text = await answer.text()
+    message = text[:500]
+    with contextlib.suppress(ValueError, AttributeError):
+        message = str(json.loads(text).get("message") or message)
+    raise ApiError(answer.status, message)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream, however long within bounds."""
+    buffer = bytearray()
+    async for chunk in content.iter_any():
+        buffer += chunk
+        if len(buffer) > LINE_LENGTH_MAX:
+            raise ApiError(0, f"an event of more than {LINE_LENGTH_MAX} bytes")
+        *lines, rest = bytes(buffer).split(b"\n")
+        buffer = bytearray(rest)
+        for line in lines:
+            if line.strip():
+                yield line

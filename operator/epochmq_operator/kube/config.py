@@ -1,0 +1,126 @@
+"""What `epochmq operator --config FILE` reads: YAML, or lines of KEY=VALUE with lists comma-separated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from epochmq_operator.manifests import Settings
+from epochmq_protocol.errors import ConfigError
+
+PROPERTY = re.compile(r"\s*[a-zA-Z]+\s*=")
+
+
+class OperatorConfig(BaseModel):
+    """The operator's own settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    namespaces: Annotated[
+        list[str], Field(description="The namespaces whose groups it looks after; none: all of the cluster.")
+    ] = []
+    image: Annotated[
+        str | None, Field(description="The image of groups that name none, brokers and controllers alike.")
+    ] = None
+    broker_image: Annotated[str | None, Field(description="The same for brokers alone.")] = None
+    controller_image: Annotated[str | None, Field(description="The same for controllers alone.")] = None
+    image_pull_secrets: Annotated[list[str], Field(description="Secrets that images are pulled with.")] = []
+    network_policies: Annotated[bool, Field(description="Whether groups get NetworkPolicies.")] = True
+    monitoring_namespaces: Annotated[
+        list[str], Field(description="Namespaces whose pods may read the sidecars' metrics.")
+    ] = []
+    operator_namespace: Annotated[
+        str | None, Field(description="Where the operator runs; its pod's own if left out.")
+    ] = None
+    operator_labels: Annotated[
+        dict[str, str], Field(description="Labels of the operator's pods, for NetworkPolicies.")
+    ] = {"app.kubernetes.io/name": "epochmq-operator"}
+    lease_name: Annotated[
+        str, Field(description="The Lease that one of several operators holds, in the operator's namespace.")
+    ] = "epochmq-operator"
+    identity: Annotated[
+        str | None, Field(description="What it calls itself in the Lease; its host's name if left out.")
+    ] = None
+    metrics_address: Annotated[str, Field(description="Where metrics and probes are served.")] = "0.0.0.0"
+    metrics_port: Annotated[int, Field(ge=0, le=65535, description="The port of it; 0: any.")] = 8080
+    workers: Annotated[int, Field(ge=1, le=100, description="How many groups it works on at a time.")] = 8
+    sidecars: Annotated[
+        Literal["direct", "proxy"],
+        Field(description="How it reaches the admin sidecars: at the pods' addresses, or by the API server."),
+    ] = "direct"
+    kubeconfig: Annotated[
+        str | None, Field(description="A kubeconfig, for an operator outside the cluster.")
+    ] = None
+    context: Annotated[str | None, Field(description="The kubeconfig's context.")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="How much it logs.")
+    ] = "info"
+
+    def settings(self, own_namespace: str) -> Settings:
+        """What of it decides how groups look. ConfigError without images."""
+        broker, controller = (one or self.image for one in (self.broker_image, self.controller_image))
+        if broker is None or controller is None:
+            raise ConfigError("image", None, "an image for the pods of groups that name none")
+        return Settings(
+            broker_image=broker,
+            controller_image=controller,
+            operator_namespace=self.operator_namespace or own_namespace,
+            operator_labels=tuple(sorted(self.operator_labels.items())),
+            monitoring_namespaces=tuple(self.monitoring_namespaces),
+            network_policies=self.network_policies,
+            image_pull_secrets=tuple(self.image_pull_secrets),
+        )
+
+
+def load(path: str | None, overrides: dict[str, str] | None = None) -> OperatorConfig:
+    """The settings in a file, with single keys over them. ConfigError for what cannot be used."""
+    found: dict[str, Any] = {}
+    if path is not None:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("--config", path, f"a file that can be read: {error.strerror}") from None
+        found = _parsed(path, text)
+    for key, value in (overrides or {}).items():
+        found[key] = _value(key, value)
+    try:
+        return OperatorConfig.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(key, first["input"], first["msg"].lower()) from None
+
+
+def _parsed(path: str, text: str) -> dict[str, Any]:
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if lines and all(PROPERTY.match(line) for line in lines):
+        pairs = (line.partition("=") for line in lines)
+        return {key.strip(): _value(key.strip(), value.strip()) for key, _, value in pairs}
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError("--config", path, f"YAML, or lines of KEY=VALUE: {error}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError("--config", path, "a mapping of keys to values")
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    """A value that was given as text, in the shape that the key has."""
+    for name, info in OperatorConfig.model_fields.items():
+        if (info.alias or name) != key:
+            continue
+        default = info.get_default(call_default_factory=True)
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if isinstance(default, list):
+            return parts
+        if isinstance(default, dict):
+            return {key: value for key, _, value in (part.partition("=") for part in parts)}
+    return text

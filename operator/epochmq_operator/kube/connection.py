@@ -1,0 +1,95 @@
+"""How to reach a cluster: from a kubeconfig, or from inside one of its pods."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kubernetes.config
+from kubernetes.client import Configuration
+from kubernetes.config import incluster_config
+
+from epochmq_protocol.errors import EpochMQError
+
+_kubernetes: Any = kubernetes.config  # its functions carry no types
+_incluster: Any = incluster_config
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class NoClusterError(EpochMQError):
+    """There is no way to a cluster here; the message says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An API server, and who we are to it. `namespace` is the one that the pod, or the kubeconfig's context,
+    is in."""
+
+    server: str
+    namespace: str
+    configuration: Any = field(repr=False)
+
+    def ssl_context(self) -> ssl.SSLContext | bool:
+        """For HTTPS, with our certificate if we have one."""
+        if not self.server.startswith("https:"):
+            return True
+        found = self.configuration
+        context = ssl.create_default_context(cafile=found.ssl_ca_cert)
+        if not found.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if found.cert_file:
+            context.load_cert_chain(found.cert_file, found.key_file)
+        return context
+
+    def authorization(self) -> str | None:
+        """The header's value just now: tokens of pods, and of programs that a kubeconfig names, run out."""
+        found: str | None = self.configuration.get_api_key_with_prefix("BearerToken", "authorization")
+        return found
+
+    def session(self) -> aiohttp.ClientSession:
+        """A session that bears our name in every request. To be closed by the caller."""
+
+        async def authorized(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            authorization = self.authorization()
+            if authorization:
+                scheme, _, token = authorization.partition(" ")
+                request.headers["Authorization"] = f"{scheme.capitalize()} {token}"
+            return await handler(request)
+
+        connector = aiohttp.TCPConnector(ssl=self.ssl_context(), limit=0)
+        return aiohttp.ClientSession(connector=connector, middlewares=(authorized,))
+
+
+def in_cluster() -> Connection:
+    """From inside a pod. NoClusterError elsewhere."""
+    configuration = Configuration()
+    try:
+        loader = _incluster.InClusterConfigLoader(
+            token_filename=_incluster.SERVICE_TOKEN_FILENAME,
+            cert_filename=_incluster.SERVICE_CERT_FILENAME,
+        )
+        loader.load_and_set(configuration)
+        namespace = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
+    except (_kubernetes.ConfigException, OSError) as error:
+        raise NoClusterError(f"not inside a cluster: {error}") from None
+    return Connection(configuration.host, namespace or "default", configuration)
+
+
+def from_kubeconfig(path: str | None = None, context: str | None = None) -> Connection:
+    """From a kubeconfig file; without a path, from those that kubectl would use. NoClusterError when it does
+    not say what is needed."""
+    configuration = Configuration()
+    try:
+        _kubernetes.load_kube_config(path, context, configuration, persist_config=False)
+        contexts, current = _kubernetes.list_kube_config_contexts(path)
+    except (_kubernetes.ConfigException, OSError) as error:
+        raise NoClusterError(f"no kubeconfig to reach a cluster with: {error}") from None
+    chosen = next((one for one in contexts if one["name"] == context), current) if context else current
+    namespace = (chosen.get("context") or {}).get("namespace") or "default"
+    return Connection(configuration.host, namespace, configuration)

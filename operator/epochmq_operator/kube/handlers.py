@@ -1,0 +1,46 @@
+"""What kopf hears, and how little is done about it: every event of a resource goes into the cache, whose
+listener wakes the caretaker. Event handlers alone make kopf write nothing to a resource: no annotations, no
+finalizers, no progress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from epochmq_operator.kube.cache import Cache
+from epochmq_operator.kube.connection import Connection
+from epochmq_operator.resources import API_VERSION, KINDS
+
+
+def registry_for(cache: Cache, connection: Connection) -> kopf.OperatorRegistry:
+    """The handlers."""
+    registry = kopf.OperatorRegistry()
+    group, _, version = API_VERSION.partition("/")
+
+    async def heard(type: str | None, body: kopf.Body, **_: Any) -> None:
+        found = dict(body)
+        if type == "DELETED":
+            cache.drop(found)
+        else:
+            cache.put(found)
+
+    for kind in KINDS:
+        kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(heard)
+
+    async def login(**_: Any) -> kopf.AiohttpSession:
+        return kopf.AiohttpSession(server=connection.server, aiohttp_session=connection.session())
+
+    kopf.on.login(registry=registry)(login)
+    return registry
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf keeps to watching: it posts nothing, elects nobody, and does not look for other resources."""
+    made = kopf.OperatorSettings()
+    made.posting.enabled = False
+    made.peering.standalone = True
+    made.scanning.disabled = True
+    made.watching.server_timeout = 300
+    made.persistence.progress_storage = kopf.StatusProgressStorage()
+    return made

@@ -1,0 +1,167 @@
+"""`epochmq operator`: waits for the lease, then looks after every group until it ends or loses the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import uuid
+
+import kopf
+import structlog
+
+from epochmq_operator import manifests
+from epochmq_operator.kube import handlers
+from epochmq_operator.kube.api import Api
+from epochmq_operator.kube.cache import Cache, Informer
+from epochmq_operator.kube.config import OperatorConfig, load
+from epochmq_operator.kube.connection import Connection, NoClusterError, from_kubeconfig, in_cluster
+from epochmq_operator.kube.leading import LeadershipLostError, Leading
+from epochmq_operator.kube.metrics import Metrics, served
+from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
+from epochmq_operator.kube.secrets import Secrets
+from epochmq_operator.kube.sidecars import sidecars
+from epochmq_operator.plans.deletion import finalizers
+from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
+from epochmq_operator.plans.standing import Floor
+
+SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
+WATCHED = (*(one.kind for one in manifests.KINDS_MADE), "Pod", "PersistentVolumeClaim")
+LISTED_WITHIN_S = 120.0
+
+log = structlog.get_logger()
+
+
+def connect(config: OperatorConfig) -> Connection:
+    """To the cluster that the configuration names, that we are in, or that kubectl would use."""
+    if config.kubeconfig is not None or config.context is not None:
+        return from_kubeconfig(config.kubeconfig, config.context)
+    try:
+        return in_cluster()
+    except NoClusterError:
+        return from_kubeconfig()
+
+
+def run(path: str | None, overrides: dict[str, str]) -> int:
+    """Runs the operator until SIGTERM or SIGINT; 1 when it lost the lease."""
+    config = load(path, overrides)
+    _log(config.log_level)
+    connection = connect(config)
+    return asyncio.run(_until_told(config, connection))
+
+
+def release(path: str | None, overrides: dict[str, str]) -> int:
+    """Takes the deletion guard off every group that the configuration is about: without an operator nobody
+    else would, and a guarded group could never go."""
+    config = load(path, overrides)
+    _log(config.log_level)
+    asyncio.run(_release(config, connect(config)))
+    return 0
+
+
+async def _release(config: OperatorConfig, connection: Connection) -> None:
+    api = Api(connection)
+    try:
+        for kind in RESOURCES:
+            for where in (*config.namespaces,) or (None,):
+                for found in (await api.list(kind, where, ""))[0]:
+                    if FINALIZER in finalizers(found):
+                        rest = tuple(one for one in finalizers(found) if one != FINALIZER)
+                        version = str(found["metadata"]["resourceVersion"])
+                        await api.put_finalizers(ref_of(found), version, rest)
+                        log.info("released", resource=str(ref_of(found)))
+    finally:
+        await api.close()
+
+
+def _log(level: str) -> None:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+
+
+async def _until_told(config: OperatorConfig, connection: Connection) -> int:
+    work = asyncio.ensure_future(operate(config, connection))
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, work.cancel)
+    code = 0
+    try:
+        await work
+    except* LeadershipLostError:
+        log.error("ends without the lease, so that nobody writes besides the new leader")
+        code = 1
+    except* (asyncio.CancelledError, _EndedError):
+        log.info("ends, as it was told")
+    return code
+
+
+class _EndedError(Exception):
+    """kopf was told to end, and ended."""
+
+
+async def operate(config: OperatorConfig, connection: Connection) -> None:
+    """The whole operator, until cancelled. Raises when the lease is lost."""
+    namespace = config.operator_namespace or connection.namespace
+    settings = config.settings(namespace)
+    floor = Floor(
+        render=lambda group, quorum: manifests.manifests(group, quorum, settings),
+        differences=manifests.differences,
+        belongings=manifests.belongings,
+    )
+    me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    async with contextlib.AsyncExitStack() as stack:
+        lease_api = Api(connection)
+        stack.push_async_callback(lease_api.close)
+        leading = Leading(lease_api, Ref("Lease", namespace, config.lease_name), me)
+        api = Api(connection, leading.require)
+        stack.push_async_callback(api.close)
+        metrics, cache = Metrics(), Cache()
+        metrics.watch_groups(lambda: [found for kind in RESOURCES for found in cache.all(kind)])
+        asked = await stack.enter_async_context(sidecars(api, by_proxy=config.sidecars == "proxy"))
+        reconciler = Reconciler(api, cache, asked, Secrets(api), floor, metrics, config.workers)
+        informers = [
+            Informer(api, cache, kind, where, SELECTOR)
+            for kind in WATCHED
+            for where in (*config.namespaces,) or (None,)
+        ]
+        listed = lambda: all(one.listed.is_set() for one in informers)  # noqa: E731 -- a predicate
+        address, port = config.metrics_address, config.metrics_port
+        await stack.enter_async_context(served(metrics, address, port, lambda: True, listed))
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                tasks.create_task(informer.run())
+            tasks.create_task(_watch(config, cache, connection))
+            await leading.acquire()
+            async with leading.let_go(), asyncio.TaskGroup() as work:
+                metrics.leads.set(1)
+                work.create_task(leading.hold())
+                await _listed(informers)
+                cache.heard = reconciler.heard
+                work.create_task(reconciler.run())
+
+
+async def _listed(informers: list[Informer]) -> None:
+    """Nothing is done on half a view."""
+    async with asyncio.timeout(LISTED_WITHIN_S):
+        for informer in informers:
+            await informer.listed.wait()
+
+
+async def _watch(config: OperatorConfig, cache: Cache, connection: Connection) -> None:
+    # kopf takes the signals for itself: what ends it ends us.
+    await kopf.operator(
+        registry=handlers.registry_for(cache, connection),
+        settings=handlers.settings(),
+        standalone=True,
+        clusterwide=not config.namespaces,
+        namespaces=config.namespaces,
+    )
+    raise _EndedError

@@ -1,0 +1,101 @@
+"""What the operator counts, and where it is read: `/metrics`, `/live` and `/ready`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from epochmq_operator.plans.objects import Manifest, Ref
+
+PASS_SECONDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+
+
+class Metrics:
+    """The operator's figures, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.passes = Counter(
+            "epochmq_operator_passes", "Looks at a resource", ["kind", "outcome"], registry=self.registry
+        )
+        self.effects = Counter(
+            "epochmq_operator_effects", "What was asked of the API server", ["effect"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "epochmq_operator_pass_seconds",
+            "How long a look and what follows from it takes",
+            buckets=PASS_SECONDS,
+            registry=self.registry,
+        )
+        self.leads = Gauge("epochmq_operator_leads", "1 on the operator that works", registry=self.registry)
+        self.sidecar_failures = Gauge(
+            "epochmq_operator_sidecar_failures", "Questions without an answer", registry=self.registry
+        )
+
+    def watch_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        """Tells of each group's phase and replicas whenever the metrics are read."""
+        self.registry.register(_Groups(groups))
+
+
+class _Groups(Collector):
+    def __init__(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["kind", "namespace", "name"]
+        phase = GaugeMetricFamily(
+            "epochmq_group_phase", "1 for the phase that a group is in", labels=[*labels, "phase"]
+        )
+        ready = GaugeMetricFamily("epochmq_group_ready_replicas", "Replicas that are ready", labels=labels)
+        epoch = GaugeMetricFamily("epochmq_group_master_epoch", "The epoch of the master", labels=labels)
+        for ref, found in self._groups():
+            status = found.get("status")
+            if not isinstance(status, dict):
+                continue
+            names = [ref.kind, ref.namespace, ref.name]
+            phase.add_metric([*names, str(status.get("phase", ""))], 1)
+            ready.add_metric(names, _number(status.get("readyReplicas")))
+            if ref.kind == "BrokerGroup":
+                epoch.add_metric(names, _number(status.get("masterEpoch")))
+        return [phase, ready, epoch]
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int) else 0.0
+
+
+@contextlib.asynccontextmanager
+async def served(
+    metrics: Metrics, address: str, port: int, alive: Callable[[], bool], ready: Callable[[], bool]
+) -> AsyncIterator[int]:
+    """Serves them while the block lasts; the port."""
+
+    async def tell(request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    def answer(holds: Callable[[], bool]) -> Callable[[web.Request], object]:
+        async def probe(request: web.Request) -> web.Response:
+            return web.Response(text="yes" if holds() else "no", status=200 if holds() else 503)
+
+        return probe
+
+    app = web.Application()
+    app.router.add_get("/metrics", tell)
+    app.router.add_get("/live", answer(alive))  # type: ignore[arg-type]
+    app.router.add_get("/ready", answer(ready))  # type: ignore[arg-type]
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, address, port)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
