@@ -202,6 +202,11 @@ class Pod:
     controlled_by: str | None = None
     sidecar: Sidecar | None = None
 
+    @property
+    def files(self) -> tuple[ConfigFile, ...]:
+        """All files that are there before its processes start."""
+        return (*self.config_files, *([self.sidecar.config_file] if self.sidecar else []))
+
     def port(self, name: str) -> str:
         """`host:port` of the port with this name."""
         return next(f"{self.address}:{port.number}" for port in self.ports if port.name == name)
@@ -304,7 +309,7 @@ def _addresses(pods: tuple[PodIdentity, ...], places: Mapping[str, Place], port:
 
 
 def _nameserver(identity: PodIdentity, place: Place) -> Pod:
-    config = _nameserver_config(place)
+    config = _nameserver_config(place) | _socket(place)
     probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
     return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
 
@@ -398,8 +403,7 @@ def _socket(place: Place) -> dict[str, ConfigValue]:
 
 
 def _sidecar(identity: PodIdentity, place: Place) -> Sidecar | None:
-    """Of brokers and controllers; a nameserver alone has nothing to say."""
-    if place.admin is None or identity.component is Component.NAMESERVER:
+    if place.admin is None:
         return None
     config: dict[str, ConfigValue] = {
         "bindAddress": place.admin.bind_address,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from epochmq_operator.crd.schema import Schema, root_rules, spec_schema
@@ -60,7 +61,8 @@ def _schema(kind: str) -> Schema:
     spec = spec_schema(model)
     needed = ["spec"] if model.model_fields["spec"].is_required() else []
     if not needed:
-        spec["default"] = {}
+        defaults = {name: part["default"] for name, part in spec["properties"].items() if "default" in part}
+        spec["default"] = copy.deepcopy(defaults)
     return {
         "description": (model.__doc__ or "").strip(),
         "type": "object",

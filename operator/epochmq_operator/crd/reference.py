@@ -78,7 +78,7 @@ def _fields(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
 
 def _default(field: dict[str, Any]) -> str:
     default = field.get("default")
-    if default is None:
+    if default is None or "default" in str(field.get("properties", "")):
         return ""
     if isinstance(default, dict):
         return f"`{json.dumps(default)}`" if default else ""

@@ -124,14 +124,10 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> S
 
 
 def _default(schema: Schema) -> Any:
-    """Only what is not empty; a part whose own fields have defaults needs only be there."""
+    """What is not empty. A part's default holds those of its fields: the API server tries the part's rules on
+    it before it would fill them in."""
     default = schema["default"]
     if not isinstance(default, dict):
         return default if default != [] else None
-    inner = schema.get("properties", {})
-    said = {
-        name: value
-        for name, value in default.items()
-        if value not in (None, {}, []) and inner.get(name, {}).get("default") != value
-    }
-    return said if said or inner else None
+    said = {name: value for name, value in default.items() if value not in (None, {}, [])}
+    return said if said or "properties" in schema else None

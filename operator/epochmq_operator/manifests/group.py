@@ -94,12 +94,7 @@ def _service_account(group: Group, component: Component) -> Manifest:
 
 
 def _config_map(group: Group, component: Component, pods: tuple[Pod, ...]) -> Manifest:
-    files = [
-        file
-        for pod in pods
-        for file in (*pod.config_files, *([pod.sidecar.config_file] if pod.sidecar else []))
-    ]
-    data = {file.path.rpartition("/")[2]: file.text for file in files}
+    data = {file.path.rpartition("/")[2]: file.text for pod in pods for file in pod.files}
     return {**_object("v1", "ConfigMap", group, component), "data": data}
 
 

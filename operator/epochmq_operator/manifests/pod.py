@@ -57,8 +57,7 @@ def _secrets(group: Group) -> list[tuple[str, dict[str, str]]]:
 
 def config_hash(pod: Pod) -> str:
     """A digest of a pod's configuration."""
-    files = [*pod.config_files, *([pod.sidecar.config_file] if pod.sidecar else [])]
-    return hashlib.sha256("\0".join(file.text for file in files).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(file.text for file in pod.files).encode()).hexdigest()[:16]
 
 
 def pod_template(group: Group, first: Pod, settings: Settings) -> Manifest:
@@ -136,7 +135,7 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
             {"name": "run", "mountPath": RUN_DIRECTORY},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
-        **_probes(group, pod),
+        **_probes(group),
     }
     if pod.component is Component.BROKER:
         handover = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "handover"]
@@ -144,18 +143,12 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
     return container
 
 
-def _probes(group: Group, pod: Pod) -> Manifest:
-    """The sidecar is asked for what the main process says of itself; a nameserver alone is reached at its
-    port."""
-    live: Manifest
-    ready: Manifest
-    if pod.sidecar is None:
-        live = ready = {"tcpSocket": {"port": pod.ports[0].number}}
-    else:
-        scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
-        live, ready = (
-            {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
-        )
+def _probes(group: Group) -> Manifest:
+    """The sidecar is asked for what the main process says of itself."""
+    scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
+    live, ready = (
+        {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
+    )
     return {
         "startupProbe": _probe(live, START_PERIOD_S, START_PROBES_MAX),
         "livenessProbe": _probe(live, LIVE_PERIOD_S, LIVE_PROBES_MAX),

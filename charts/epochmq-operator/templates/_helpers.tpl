@@ -1,0 +1,93 @@
+{{- define "epochmq.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "epochmq.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "epochmq.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "epochmq.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "epochmq.selector" -}}
+app.kubernetes.io/name: epochmq-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "epochmq.labels" -}}
+{{ include "epochmq.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: epochmq
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "epochmq.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "epochmq.fullname" .) -}}
+{{- end -}}
+
+{{- define "epochmq.tag" -}}
+{{- .Values.image.tag | default .Chart.AppVersion -}}
+{{- end -}}
+
+{{- define "epochmq.image" -}}
+{{- printf "%s:%s" .Values.image.repository (include "epochmq.tag" .) -}}
+{{- end -}}
+
+{{/* The namespaces that the operator serves, as JSON; none for all. */}}
+{{- define "epochmq.namespaces" -}}
+{{- if eq .Values.scope "namespaced" -}}
+{{- .Values.watchNamespaces | default (list .Release.Namespace) | toJson -}}
+{{- else -}}
+{{- if .Values.watchNamespaces -}}
+{{- fail "watchNamespaces is for scope: namespaced; set that, or leave watchNamespaces empty" -}}
+{{- end -}}
+[]
+{{- end -}}
+{{- end -}}
+
+{{/* What the operator may do where it serves groups. */}}
+{{- define "epochmq.rules" -}}
+- apiGroups: [epochmq.io]
+  resources: [brokergroups]
+  verbs: [get, list, watch, patch]
+- apiGroups: [epochmq.io]
+  resources: [controllergroups]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [epochmq.io]
+  resources: [brokergroups/status, controllergroups/status]
+  verbs: [patch]
+- apiGroups: [epochmq.io]
+  resources: [brokergroups/finalizers, controllergroups/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- with .Values.adminSecrets }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson . }}
+  verbs: [get]
+{{- end }}
+{{- end -}}

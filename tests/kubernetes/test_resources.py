@@ -1,0 +1,230 @@
+"""What the API server makes of the resources: defaults, refusals with what to do about them, columns, scale.
+The rules' other half, in Python, is held to the same table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiException
+
+from epochmq_operator.crd import definition
+from epochmq_operator.crd.schema import OWNED
+from epochmq_operator.resources import API_GROUP, KINDS, VERSION, BrokerGroup, refused_changes
+from epochmq_operator.resources.owned import OPERATOR_OWNED_KEYS
+from tests.kubernetes.testbed.cluster import Cluster
+
+PLURALS = {kind: definition(kind)["spec"]["names"]["plural"] for kind in KINDS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def definitions(cluster: Cluster) -> None:
+    """The resources are known."""
+    cluster.apply([definition(kind) for kind in KINDS])
+    for kind in KINDS:
+        name = definition(kind)["metadata"]["name"]
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+@pytest.fixture
+def api(cluster: Cluster, namespace: str) -> Api:
+    """The namespace's resources."""
+    return Api(cluster, namespace)
+
+
+class Api:
+    """One namespace's resources, through the Kubernetes library."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._custom = cluster.custom
+        self._namespace = namespace
+
+    def _place(self, kind: str) -> tuple[str, str, str, str]:
+        return API_GROUP, VERSION, self._namespace, PLURALS[kind]
+
+    def create(self, kind: str, spec: Mapping[str, Any], name: str = "a", *, dry: bool = True) -> Any:
+        """Creates one, or only has the API server judge it."""
+        body = {
+            "apiVersion": f"{API_GROUP}/{VERSION}",
+            "kind": kind,
+            "metadata": {"name": name},
+            **({"spec": spec} if spec else {}),
+        }
+        more = {"dry_run": "All"} if dry else {}
+        return self._custom.create_namespaced_custom_object(*self._place(kind), body, **more)
+
+    def replace(self, kind: str, found: Mapping[str, Any], spec: Mapping[str, Any]) -> Any:
+        """Has the API server judge a change."""
+        body = {**found, "spec": dict(spec)}
+        name = found["metadata"]["name"]
+        return self._custom.replace_namespaced_custom_object(*self._place(kind), name, body, dry_run="All")
+
+
+def refusal(error: ApiException) -> str:
+    """What the API server says."""
+    assert error.status == 422, error
+    return str(json.loads(error.body)["message"])
+
+
+THREE: dict[str, Any] = {"replicas": 3}
+
+
+def test_three_lines_are_enough_and_defaults_are_the_models(api: Api) -> None:
+    for kind, spec in (("BrokerGroup", THREE), ("ControllerGroup", {})):
+        found = api.create(kind, spec)
+        head = {"apiVersion": f"{API_GROUP}/{VERSION}", "kind": kind, "metadata": {"name": "a"}}
+        shaped = head | {"spec": found["spec"]}
+        assert KINDS[kind].model_validate(shaped) == KINDS[kind].model_validate(
+            head | ({"spec": spec} if spec else {})
+        )
+        assert found["spec"]["storage"] == {"size": "10Gi", "retention": "Retain"}
+
+
+REFUSED = [
+    ("BrokerGroup", {"replicas": 2, "minInSyncReplicas": 3}, "a", "minInSyncReplicas is above replicas"),
+    ("ControllerGroup", {"replicas": 2}, "a", "take one fewer or one more"),
+    ("ControllerGroup", {"replicas": 4}, "a", "take one fewer or one more"),
+    ("BrokerGroup", THREE, "a" * 41, "choose a name of at most 40 characters"),
+    ("ControllerGroup", {}, "a" * 41, "choose a name of at most 40 characters"),
+    ("BrokerGroup", THREE, "1a", "begins with a letter"),
+    ("BrokerGroup", THREE, "a.b", "begins with a letter"),
+    ("BrokerGroup", {"replicas": 0}, "a", "spec.replicas"),
+    ("BrokerGroup", {"replicas": 10}, "a", "spec.replicas"),
+    ("ControllerGroup", {"replicas": 7}, "a", "spec.replicas"),
+    ("BrokerGroup", {}, "a", "spec: Required value"),
+    ("BrokerGroup", {**THREE, "storage": {"size": "10"}}, "a", "spec.storage.size"),
+    ("BrokerGroup", {**THREE, "zoneSpread": "Often"}, "a", "spec.zoneSpread"),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "name", "message"), REFUSED)
+def test_the_api_server_refuses_and_says_what_to_do(
+    api: Api, kind: str, spec: dict[str, Any], name: str, message: str
+) -> None:
+    with pytest.raises(ApiException) as caught:
+        api.create(kind, spec, name)
+    assert message in refusal(caught.value)
+
+
+def test_every_reserved_key_is_refused_by_name(api: Api) -> None:
+    for kind, keys in OWNED.items():
+        spec = THREE if kind == "BrokerGroup" else {}
+        for key in keys:
+            value: object = True if key.startswith(("enable", "fetch", "isIn")) else 1
+            with pytest.raises(ApiException) as caught:
+                api.create(kind, {**spec, "config": {key: value}})
+            said = refusal(caught.value)
+            assert "remove" in said, key
+            assert key in said
+    assert set(OPERATOR_OWNED_KEYS) <= set(OWNED["BrokerGroup"])
+
+
+def test_other_keys_pass_with_values_of_any_kind(api: Api) -> None:
+    config = {"flushDiskType": "SYNC_FLUSH", "maxMessageSize": 65536, "slaveReadEnable": True, "ratio": 0.5}
+    assert api.create("BrokerGroup", {**THREE, "config": config})["spec"]["config"] == config
+
+
+@pytest.mark.parametrize("name", ["a" * 40, "a-b--c", "a-broker-0"])
+def test_names_with_dashes_and_of_the_longest_length_pass(api: Api, name: str) -> None:
+    assert api.create("BrokerGroup", THREE, name)["metadata"]["name"] == name
+
+
+CHANGES = [
+    ("BrokerGroup", {"storage": {"size": "2Gi"}}, {"storage": {"size": "1Gi"}}, "size cannot shrink"),
+    ("BrokerGroup", {"storage": {"size": "1Gi"}}, {"storage": {"size": "1G"}}, "size cannot shrink"),
+    ("BrokerGroup", {}, {"storage": {"size": "1Gi"}}, "size cannot shrink"),
+    ("BrokerGroup", {}, {"storage": {"storageClassName": "b"}}, "storageClassName cannot change"),
+    (
+        "BrokerGroup",
+        {"storage": {"storageClassName": "a"}},
+        {"storage": {"storageClassName": "b"}},
+        "storageClassName cannot change",
+    ),
+    ("BrokerGroup", {"storage": {"storageClassName": "a"}}, {}, "storageClassName cannot change"),
+    ("BrokerGroup", {}, {"brokerName": "b"}, "brokerName cannot change"),
+    ("BrokerGroup", {"brokerName": "a"}, {"brokerName": "b"}, "brokerName cannot change"),
+    ("BrokerGroup", {}, {"cluster": "b"}, "cluster cannot change"),
+    ("BrokerGroup", {"controllerGroup": "a"}, {"controllerGroup": "b"}, "controllerGroup cannot change"),
+    ("ControllerGroup", {}, {"nameserver": {"embedded": False}}, "embedded cannot change"),
+    ("ControllerGroup", {}, {"replicas": 4}, "take one fewer or one more"),
+    ("BrokerGroup", {"storage": {"size": "1Gi"}}, {"storage": {"size": "1024Mi"}}, ""),
+    ("BrokerGroup", {}, {"storage": {"size": "11Gi"}, "paused": True, "image": "a"}, ""),
+    ("ControllerGroup", {"replicas": 3}, {"replicas": 5}, ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "old", "new", "message"), CHANGES)
+def test_changes_that_cannot_be_made_are_refused(
+    api: Api, kind: str, old: dict[str, Any], new: dict[str, Any], message: str
+) -> None:
+    base = THREE if kind == "BrokerGroup" else {}
+    found = api.create(kind, {**base, **old}, dry=False)
+    if not message:
+        api.replace(kind, found, {**base, **new})
+        return
+    with pytest.raises(ApiException) as caught:
+        api.replace(kind, found, {**base, **new})
+    assert message in refusal(caught.value)
+
+
+def test_the_model_in_code_refuses_the_same_changes() -> None:
+    head = {"apiVersion": f"{API_GROUP}/{VERSION}", "metadata": {"name": "a"}}
+    for kind, old, new, message in CHANGES:
+        if "take one" in message:
+            continue  # of the new resource alone
+        base = THREE if kind == "BrokerGroup" else {}
+        before, after = (
+            KINDS[kind].model_validate(head | {"kind": kind, "spec": {**base, **spec}}) for spec in (old, new)
+        )
+        lines = refused_changes(before, after)
+        assert bool(lines) == bool(message)
+        assert not message or message in lines[0]
+
+
+def test_columns_scale_and_conditions_work(cluster: Cluster, api: Api, namespace: str) -> None:
+    api.create("BrokerGroup", {**THREE, "minInSyncReplicas": 2}, dry=False)
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "AllReplicasReady",
+        "message": "",
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    status = {
+        "ready": "3/3",
+        "replicas": 3,
+        "readyReplicas": 3,
+        "selector": "epochmq.io/group=a",
+        "master": "a-broker-1",
+        "masterEpoch": 4,
+        "syncStateSet": [1, 2, 3],
+        "phase": "Ready",
+        "conditions": [condition],
+        "plan": {"name": "create", "anything": {"of": ["any", 1]}},
+    }
+    cluster.custom.patch_namespaced_custom_object_status(
+        API_GROUP, VERSION, namespace, PLURALS["BrokerGroup"], "a", {"status": status}
+    )
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", "bg/a", "--timeout=10s")
+    head, row = cluster.kubectl("-n", namespace, "get", "bg", "a").splitlines()
+    assert head.split() == ["NAME", "READY", "MASTER", "EPOCH", "SYNCSTATESET", "PHASE", "AGE"]
+    assert row.split()[:6] == ["a", "3/3", "a-broker-1", "4", "[1,2,3]", "Ready"]
+    cluster.kubectl("-n", namespace, "scale", "bg/a", "--replicas=5")
+    scale = cluster.custom.get_namespaced_custom_object_scale(
+        API_GROUP, VERSION, namespace, PLURALS["BrokerGroup"], "a"
+    )
+    assert scale["spec"]["replicas"] == 5
+    assert scale["status"] == {"replicas": 3, "selector": "epochmq.io/group=a"}
+    found = cluster.custom.get_namespaced_custom_object(
+        API_GROUP, VERSION, namespace, PLURALS["BrokerGroup"], "a"
+    )
+    assert found["status"]["plan"] == status["plan"]
+
+
+def test_what_the_schema_lets_pass_the_model_still_judges() -> None:
+    head = {"apiVersion": f"{API_GROUP}/{VERSION}", "kind": "BrokerGroup", "metadata": {"name": "a"}}
+    with pytest.raises(ValueError, match="config"):
+        BrokerGroup.model_validate(head | {"spec": {**THREE, "config": {"flushDiskType": [1]}}})

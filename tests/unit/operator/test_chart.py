@@ -1,0 +1,308 @@
+"""The chart, as helm renders it: what it may do, what it installs, what it tells the operator. `helm` is
+looked for on the PATH and where the cluster's tests build it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from epochmq_broker.admin.metrics import HELP
+from epochmq_operator.crd import definition
+from epochmq_operator.kube import config
+from epochmq_operator.manifests import Settings
+from epochmq_operator.resources import KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "charts" / "epochmq-operator"
+DOCUMENT = (ROOT / "docs" / "kubernetes.md").read_text()
+NAMESPACE = "epochmq-system"
+PROMETHEUS = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true")
+
+
+def helm() -> str:
+    built = Path(os.environ.get("EPOCHMQ_CACHE", ROOT / ".cache")) / "kubernetes" / "programs"
+    found = shutil.which("helm") or next((str(path) for path in sorted(built.glob("*/helm"))), None)
+    if found is None:
+        pytest.skip("no helm: it is not on the PATH, and the cluster's tests have not built it yet")
+    return found
+
+
+@functools.cache
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([helm(), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(*values: str, release: str = "epochmq") -> list[dict[str, Any]]:
+    sets = [part for value in values for part in ("--set", value)]
+    found = run("template", release, str(CHART), "-n", NAMESPACE, "--kube-version", "1.34.4", *sets)
+    assert found.returncode == 0, found.stderr
+    return [document for document in yaml.safe_load_all(found.stdout) if document]
+
+
+def kinds(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def refused(*values: str) -> str:
+    sets = [part for value in values for part in ("--set", value)]
+    found = run("template", "epochmq", str(CHART), "--kube-version", "1.34.4", *sets)
+    assert found.returncode != 0
+    return found.stderr
+
+
+def test_helm_finds_nothing_wrong() -> None:
+    found = run("lint", "--strict", str(CHART))
+    assert found.returncode == 0, found.stdout
+
+
+# what it may do
+
+Right = tuple[str, str, str]
+"""API group, resource, verb."""
+
+
+def rights(role: dict[str, Any]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def documented() -> list[set[Right]]:
+    """The rights in each table of the document that has some."""
+    tables: list[set[Right]] = []
+    for line in DOCUMENT.splitlines():
+        if line.startswith("| API group |"):
+            tables.append(set())
+        row = re.match(r"\| (core|`[a-z0-9.]+`) \| (`[^|]+`[^|]*) \| ([a-z ]+) \|", line)
+        if row is not None:
+            group = "" if row[1] == "core" else row[1].strip("`")
+            tables[-1] |= {
+                (group, one, verb) for one in re.findall(r"`([^`]+)`", row[2]) for verb in row[3].split()
+            }
+    return tables
+
+
+def test_both_scopes_have_the_rights_that_the_document_lists_and_no_others() -> None:
+    groups, leader = documented()
+    whole = rendered()
+    (wide,) = kinds(whole, "ClusterRole")
+    (own,) = kinds(whole, "Role")
+    assert rights(wide) == groups
+    assert rights(own) == leader
+    narrow = rendered("scope=namespaced", "watchNamespaces={shop,other}")
+    roles = {one["metadata"]["namespace"]: rights(one) for one in kinds(narrow, "Role")}
+    assert roles == {"shop": groups, "other": groups, NAMESPACE: leader}
+
+
+def test_nothing_is_run_in_pods_no_secret_is_listed_and_no_right_is_without_bound() -> None:
+    for objects in (rendered(), rendered("scope=namespaced"), rendered("adminSecrets={orders-tls}")):
+        for role in (*kinds(objects, "Role"), *kinds(objects, "ClusterRole")):
+            for group, resource, verb in rights(role):
+                assert "*" not in (group, resource, verb)
+                assert resource not in (
+                    "pods/exec",
+                    "pods/attach",
+                    "pods/portforward",
+                    "pods/ephemeralcontainers",
+                )
+                assert resource != "secrets" or verb == "get"
+            for rule in role["rules"]:
+                assert "secrets" not in rule["resources"] or rule["resourceNames"] == ["orders-tls"]
+    assert "secrets" not in {
+        resource for role in kinds(rendered(), "ClusterRole") for _, resource, _ in rights(role)
+    }
+
+
+def test_a_namespaced_operator_needs_nothing_at_cluster_level() -> None:
+    objects = rendered("scope=namespaced", "crds.install=false", *PROMETHEUS)
+    assert {one["kind"] for one in objects if "namespace" not in one["metadata"]} == set()
+    (own,) = {one["metadata"]["namespace"] for one in kinds(objects, "RoleBinding")}
+    assert own == NAMESPACE
+    (monitor,) = (one for one in kinds(objects, "PodMonitor") if one["metadata"]["name"].endswith("-groups"))
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": [NAMESPACE]}
+
+
+def test_every_role_is_bound_to_the_operator() -> None:
+    for values in ((), ("scope=namespaced", "watchNamespaces={shop}")):
+        objects = rendered(*values)
+        (account,) = kinds(objects, "ServiceAccount")
+        bound = {
+            (one["metadata"].get("namespace"), one["roleRef"]["kind"], one["roleRef"]["name"])
+            for one in (*kinds(objects, "RoleBinding"), *kinds(objects, "ClusterRoleBinding"))
+            if one["subjects"]
+            == [{"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": NAMESPACE}]
+        }
+        assert bound == {
+            (one["metadata"].get("namespace"), one["kind"], one["metadata"]["name"])
+            for one in (*kinds(objects, "Role"), *kinds(objects, "ClusterRole"))
+        }
+
+
+# what it installs
+
+
+def test_the_definitions_come_with_the_release_and_stay_when_it_goes() -> None:
+    found = {one["metadata"]["name"]: one for one in kinds(rendered(), "CustomResourceDefinition")}
+    for kind in KINDS:
+        wanted = definition(kind)
+        there = found.pop(wanted["metadata"]["name"])
+        assert there["spec"] == wanted["spec"]
+        assert there["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert found == {}
+    assert kinds(rendered("crds.install=false"), "CustomResourceDefinition") == []
+    assert "annotations" not in kinds(rendered("crds.keep=false"), "CustomResourceDefinition")[0]["metadata"]
+
+
+def test_its_pods_pass_the_restricted_pod_security_standard_and_two_operators_keep_apart() -> None:
+    objects = rendered()
+    (deployment,), (test,) = kinds(objects, "Deployment"), kinds(objects, "Pod")
+    assert deployment["spec"]["replicas"] == 2
+    for spec in (deployment["spec"]["template"]["spec"], test["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+    assert "podAntiAffinity" in deployment["spec"]["template"]["spec"]["affinity"]
+    assert kinds(objects, "PodDisruptionBudget")[0]["spec"]["maxUnavailable"] == 1
+    assert kinds(rendered("replicas=1"), "PodDisruptionBudget") == []
+
+
+def test_the_test_pod_has_the_operators_rights_and_no_others() -> None:
+    (test,) = kinds(rendered(), "Pod")
+    assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert test["spec"]["serviceAccountName"] == kinds(rendered(), "ServiceAccount")[0]["metadata"]["name"]
+    (container,) = test["spec"]["containers"]
+    compile(container["args"][0], "test.py", "exec")
+    assert container["args"][0].strip() == (CHART / "files" / "test.py").read_text().strip()
+
+
+def test_names_fit_whatever_the_release_is_called() -> None:
+    for one in rendered(release="r" * 53):
+        assert len(one["metadata"]["name"]) <= (253 if "Role" in one["kind"] else 63)
+
+
+# what it tells the operator
+
+
+def told(path: Path, *values: str) -> config.OperatorConfig:
+    (found,) = kinds(rendered(*values), "ConfigMap")
+    path.write_text(found["data"]["operator.conf"])
+    return config.load(str(path))
+
+
+def test_the_operator_takes_its_configuration(tmp_path: Path) -> None:
+    plain = told(tmp_path / "a")
+    assert plain.namespaces == []
+    assert plain.settings(NAMESPACE) == Settings(
+        "epochmq/broker:0.1.0", "epochmq/controller:0.1.0", NAMESPACE
+    )
+    other = told(
+        tmp_path / "b",
+        "scope=namespaced",
+        "watchNamespaces={shop,other}",
+        "groupImages.broker=mine:1",
+        "image.tag=v2",
+        "imagePullSecrets={pull}",
+        "networkPolicies=false",
+        "monitoring.namespaces={watch}",
+        "logLevel=debug",
+    )
+    assert other.namespaces == ["shop", "other"]
+    assert other.log_level == "debug"
+    assert other.settings(NAMESPACE) == Settings(
+        "mine:1",
+        "epochmq/controller:v2",
+        NAMESPACE,
+        monitoring_namespaces=("watch",),
+        network_policies=False,
+        image_pull_secrets=("pull",),
+    )
+
+
+def test_the_lease_probes_and_labels_are_those_that_the_operator_uses(tmp_path: Path) -> None:
+    objects = rendered(release="other")
+    (deployment,) = kinds(objects, "Deployment")
+    template = deployment["spec"]["template"]
+    (found,) = kinds(objects, "ConfigMap")
+    (tmp_path / "c").write_text(found["data"]["operator.conf"])
+    told = config.load(str(tmp_path / "c"))
+    (role,) = kinds(objects, "Role")
+    assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [[told.lease_name]]
+    (container,) = template["spec"]["containers"]
+    assert [port["containerPort"] for port in container["ports"]] == [told.metrics_port]
+    assert told.operator_labels.items() <= template["metadata"]["labels"].items()
+    assert container["args"] == ["operator", "--config", "/etc/epochmq/operator.conf"]
+
+
+def test_a_changed_configuration_restarts_the_operators() -> None:
+    def checksum(*values: str) -> str:
+        (deployment,) = kinds(rendered(*values), "Deployment")
+        return str(deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum() != checksum("logLevel=debug")
+
+
+# values
+
+
+def test_values_that_mean_nothing_are_refused_by_name() -> None:
+    assert "replicas" in refused("replicas=0")
+    assert "scope" in refused("scope=some")
+    assert "replicaCount" in refused("replicaCount=3")
+    assert "image" in refused("image.name=a")
+    assert "watchNamespaces is for scope: namespaced" in refused("watchNamespaces={a}")
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    def keys(schema: Any, values: Any, path: str = "") -> None:
+        for name, part in schema.get("properties", {}).items():
+            if name in ("global", "nameOverride", "fullnameOverride"):
+                continue
+            assert name in values, f"{path}{name}"
+            if "properties" in part:
+                keys(part, values[name], f"{path}{name}.")
+        assert set(values) <= set(schema["properties"]), path
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    keys(schema, yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+# monitoring
+
+
+def test_alerts_are_made_of_metrics_that_there_are_and_say_what_to_do() -> None:
+    (rule,) = kinds(rendered(*PROMETHEUS), "PrometheusRule")
+    known = {f"epochmq_{name}" for name in HELP} | {"epochmq_operator_leads"}
+    alerts = [one for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert len(alerts) > 5
+    for one in alerts:
+        used = set(re.findall(r"epochmq_[a-z_]+", one["expr"]))
+        assert used
+        assert used <= known
+        assert one["annotations"]["action"].endswith(".")
+        assert "{{ $labels." in one["annotations"]["summary"] or one["alert"] == "EpochMQOperatorAbsent"
+
+
+def test_prometheus_reads_the_operator_and_every_group() -> None:
+    own, groups = kinds(rendered(*PROMETHEUS), "PodMonitor")
+    assert own["spec"]["podMetricsEndpoints"][0]["port"] == "http"
+    assert groups["spec"]["namespaceSelector"] == {"any": True}
+    assert groups["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/managed-by": "epochmq-operator"}
+    assert groups["spec"]["podMetricsEndpoints"][0]["port"] == "admin"
