@@ -4,6 +4,7 @@ sync. A master of RocketMQ's says the first only (GET_BROKER_HA_STATUS)."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class MasterWatch:
         self._master = master
         self._address: str | None = None
         self._clock = LagClock()
+        self._another = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,11 +61,13 @@ class MasterWatch:
         address = self._master() if self._ha.role is Role.REPLICA else None
         if address != self._address:
             self._address, self.shown, self._clock = address, None, LagClock()
+            self._another.set()
         return address
 
     async def _run(self) -> None:
         while True:
             address = self._turn()
+            self._another.clear()
             if address is not None:
                 try:
                     await self._look(address)
@@ -71,7 +75,9 @@ class MasterWatch:
                     log.debug("%s does not say where its log ends: %s", address, error)
                 except Exception:
                     log.exception("asking the master where its log ends failed")
-            await asyncio.sleep(PERIOD_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    await self._another.wait()
 
     async def _look(self, address: str) -> None:
         # The end may have been reached before the answer is here: it counts from when it was asked for.

@@ -1,0 +1,456 @@
+"""Sidecars beside the brokers and controllers of a real group."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.cluster import our_process, properties
+from tests.support.group_traffic import SUCCESS, acknowledged, check_equal, read_queue, send, send_header
+from tests.support.net import free_port, loopback
+from tests.support.process import wait_until
+from tests.support.remoting import frame, read_frame, split_address
+from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.sidecar import Sidecar
+
+OCTET = 74
+SEND_MESSAGE_V2 = 310
+SETTINGS = {
+    "allAckInSyncStateSet": True,
+    "minInSyncReplicas": 2,
+    "registerNameServerPeriod": 10_000,
+    "haMaxTimeSlaveNotCatchup": 3000,
+    "checkSyncStateSetPeriod": 500,
+    "haSendHeartbeatInterval": 1000,
+    "haHousekeepingInterval": 3000,
+}
+
+
+@dataclass
+class Pods:
+    """A group with a sidecar beside every broker and one controller."""
+
+    group: ReplicaGroup
+    sidecars: dict[str, Sidecar] = field(default_factory=dict)
+
+    def of(self, member: Member) -> Sidecar:
+        """The sidecar of a member."""
+        return self.sidecars[member.name]
+
+    @property
+    def brokers(self) -> list[Member]:
+        """The brokers."""
+        return self.group.brokers
+
+    def master(self) -> Member:
+        """Whose sidecar says that it is the master and ready."""
+        found: list[Member] = []
+
+        def reached() -> bool:
+            found[:] = [
+                one
+                for one in self.brokers
+                if (state := self.of(one).state()).get("role") == "master" and state["ready"]
+            ]
+            return len(found) == 1
+
+        wait_until(reached, timeout_s=60, what="one sidecar says that its broker is a ready master")
+        return found[0]
+
+    def others(self, master: Member) -> list[Member]:
+        """The replicas."""
+        return [one for one in self.brokers if one is not master]
+
+    def wait_ready(self) -> None:
+        """Until every broker is ready."""
+        members = self.brokers
+        wait_until(
+            lambda: all(self.of(one).ready()[0] == 200 for one in members),
+            timeout_s=90,
+            what="every broker is ready",
+        )
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
+    directory = tmp_path_factory.mktemp("a")
+    group = ReplicaGroup(directory, [our_controller] * 3, [our_broker] * 3, broker=SETTINGS, octet=OCTET)
+    pods = Pods(group)
+    for member in [*group.brokers, group.controllers[0]]:
+        pods.sidecars[member.name] = Sidecar.beside(member, octet=OCTET)
+    try:
+        for sidecar in pods.sidecars.values():
+            sidecar.start()
+        group.start()
+        yield pods
+    finally:
+        group.kill()
+        for sidecar in pods.sidecars.values():
+            sidecar.kill()
+
+
+@pytest.fixture
+def pods(started: Pods) -> Iterator[Pods]:
+    """The group as every test finds it: whole and ready."""
+    started.wait_ready()
+    yield started
+    print(started.group.logs(4000))  # shown when the test failed
+    for member in started.brokers:
+        member.process.signal(signal.SIGCONT)
+        if not member.process.alive:
+            member.start()
+
+
+class Producer(threading.Thread):
+    """Sends one message after another to one broker, and counts the answers."""
+
+    def __init__(self, target: Member, queue_id: int) -> None:
+        super().__init__(daemon=True)
+        self.codes: Counter[object] = Counter()
+        self._target = target
+        self._queue_id = queue_id
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        wait_until(lambda: self.codes[SUCCESS] > 20, what="messages are acknowledged")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join(30)
+
+    def run(self) -> None:
+        try:
+            with socket.create_connection(split_address(self._target.address), timeout=10) as connection:
+                for number in itertools.count(1):
+                    if self._over.is_set():
+                        return
+                    header = send_header(
+                        self._queue_id, f"{self._queue_id:08X}{id(self) % (1 << 32):08X}{number:016X}"
+                    )
+                    connection.sendall(frame(SEND_MESSAGE_V2, header, b"body", opaque=number))
+                    self.codes[read_frame(connection)[0]["code"]] += 1
+        except OSError as error:
+            self.codes[repr(error)] += 1
+
+
+def test_every_state_is_what_the_group_says(pods: Pods) -> None:
+    found = pods.group.replicas()
+    assert found is not None
+    master = pods.master()
+    for member in pods.brokers:
+        state = pods.of(member).state()
+        assert (state["component"], state["cluster"], state["brokerName"]) == (
+            "broker",
+            ReplicaGroup.CLUSTER,
+            ReplicaGroup.NAME,
+        )
+        assert state["address"] == member.address
+        assert state["masterEpoch"] == found["masterEpoch"]
+        assert state["syncStateSet"] == [1, 2, 3]
+        assert state["syncStateSetEpoch"] == found["syncStateSetEpoch"]
+        assert (state["ready"], state["notReady"], state["fenced"]) == (True, [], False)
+        assert state["masterAddress"] == master.address
+        if member is master:
+            assert (state["role"], state["brokerId"]) == ("master", found["masterBrokerId"])
+            assert state["lease"]["durationMs"] == 300
+            assert 0 < state["lease"]["remainingMs"] <= 300
+            assert state["takesMessages"]
+        else:
+            assert (state["role"], state["lease"], state["lagBytes"]) == ("replica", None, 0)
+    ids = {pods.of(member).state()["brokerId"] for member in pods.brokers}
+    assert ids == {1, 2, 3}
+
+
+def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
+    sidecar = pods.of(pods.group.controllers[0])
+    state = sidecar.state()
+    leader = pods.group.leader()
+    assert leader is not None
+    assert (state["component"], state["id"], state["ready"]) == ("controller", "n0", True)
+    assert state["leaderAddress"] == leader.address
+    assert state["role"] == ("leader" if leader is pods.group.controllers[0] else "follower")
+    assert [peer["id"] for peer in state["peers"]] == ["n0", "n1", "n2"]
+    (group,) = state["groups"]
+    assert (group["brokerName"], group["syncStateSet"]) == (ReplicaGroup.NAME, [1, 2, 3])
+    assert {(one["address"], one["alive"]) for one in group["replicas"]} == {
+        (member.address, True) for member in pods.brokers
+    }
+    assert sidecar.get("/live").json()["component"] == "controller"
+    assert sidecar.get("/v1/config").json()["config"]["controllerDLegerSelfId"] == "n0"
+    assert sidecar.get("/v1/epochs").status_code == 404
+    assert sidecar.ask("POST", "/v1/handover").status_code == 404
+
+
+def test_what_is_told_of_the_log(pods: Pods) -> None:
+    master = pods.master()
+    assert send(master).code == SUCCESS
+    sidecar = pods.of(master)
+    epochs = sidecar.get("/v1/epochs").json()
+    assert epochs["epochs"][-1]["endOffset"] is None
+    file = master.config.parent / "store" / "epochFileCheckpoint"
+    assert sidecar.get("/v1/epoch-file").content == file.read_bytes()
+    wait_until(
+        lambda: (
+            [(one["lagBytes"], one["inSync"]) for one in sidecar.get("/v1/lag").json()["replicas"]]
+            == [(0, True)] * 2
+        ),
+        what="both replicas have it",
+    )
+    assert sidecar.get("/v1/sync-state-set").json()["members"] == [1, 2, 3]
+    assert sidecar.get("/v1/lease").json()["mayWrite"]
+    assert sidecar.get("/v1/config").json()["config"]["brokerName"] == ReplicaGroup.NAME
+
+
+def test_metrics_are_prometheus_text(pods: Pods) -> None:
+    master = pods.master()
+    for member in [*pods.brokers, pods.group.controllers[0]]:
+        text = pods.of(member).get("/metrics").text
+        found = {family.name: family for family in text_string_to_metric_families(text)}
+        assert found["epochmq_up"].samples[0].value == 1
+        assert found["epochmq_ready"].samples[0].value == 1
+        if member in pods.brokers:
+            roles = {one.labels["role"]: one.value for one in found["epochmq_broker_role"].samples}
+            assert roles["master"] == (member is master)
+            assert found["epochmq_broker_sync_state_set_size"].samples[0].value == 3
+        else:
+            assert found["epochmq_group_replicas_alive"].samples[0].value == 3
+
+
+def test_a_handover_under_load_fails_no_send(pods: Pods) -> None:
+    """The producer stays with the address it knows; not one of its sends is refused or lost."""
+    before = pods.master()
+    stored = len(read_queue(before, 3))
+    with Producer(before, 3) as producer:
+        epoch = pods.of(before).state()["masterEpoch"]
+        done = pods.of(before).ask("POST", "/v1/handover", {"timeoutMs": 20_000})
+        assert done.status_code == 200, done.text
+        assert done.json()["moved"]
+        assert done.json()["masterEpoch"] > epoch
+        count = producer.codes[SUCCESS]
+        wait_until(lambda: producer.codes[SUCCESS] > count + 50, what="messages are taken after it")
+    assert set(producer.codes) == {SUCCESS}
+    after = pods.master()
+    assert after is not before
+    assert done.json()["masterAddress"] == after.address
+    assert len(read_queue(after, 3)) == stored + producer.codes[SUCCESS]
+    pods.wait_ready()
+    check_equal(pods.group)
+
+
+def test_a_hook_hands_over_and_ends_with_0_from_whoever_is_no_master(pods: Pods) -> None:
+    master = pods.master()
+    replica = pods.others(master)[0]
+    done = pods.of(replica).call("handover")
+    assert (done.returncode, json.loads(done.stdout)["moved"]) == (0, False), done.stderr
+    assert pods.master() is master
+    done = pods.of(master).call("--timeout", "20", "handover")
+    assert (done.returncode, json.loads(done.stdout)["moved"]) == (0, True), done.stderr
+    assert pods.master() is not master
+    done = pods.of(master).call("ready")
+    assert done.returncode in (0, 1)
+    wait_until(lambda: pods.of(master).call("ready").returncode == 0, what="it is a ready replica")
+
+
+def test_a_replica_is_promoted_by_its_own_sidecar_or_by_its_masters(pods: Pods) -> None:
+    master = pods.master()
+    one, two = pods.others(master)
+    done = pods.of(one).ask("POST", "/v1/promote")
+    assert (done.status_code, done.json()["masterAddress"]) == (200, one.address), done.text
+    assert pods.master() is one
+    pods.wait_ready()
+    wanted = pods.of(two).state()["brokerId"]
+    done = pods.of(one).ask("POST", "/v1/promote", {"brokerId": wanted})
+    assert (done.status_code, done.json()["masterBrokerId"]) == (200, wanted), done.text
+    assert pods.master() is two
+    done = pods.of(two).ask("POST", "/v1/promote")
+    assert (done.json()["moved"], done.json()["reason"]) == (False, "it is the master already")
+    assert pods.of(two).ask("POST", "/v1/promote", {"brokerId": 9}).status_code == 409
+
+
+def test_a_fenced_master_takes_nothing_and_says_so(pods: Pods) -> None:
+    sidecar = pods.of(master := pods.master())
+    assert sidecar.ask("POST", "/v1/fence", token=None).status_code == 401
+    assert sidecar.ask("POST", "/v1/fence", token="not-the-token-of-here").status_code == 401
+    assert send(master).code == SUCCESS
+    assert sidecar.ask("POST", "/v1/fence").json()["fenced"]
+    assert send(master).code != SUCCESS
+    assert sidecar.ready() == (503, ["it was fenced, and takes no messages until it is unfenced"])
+    assert not sidecar.ask("POST", "/v1/unfence").json()["fenced"]
+    wait_until(lambda: acknowledged(master), what="messages are taken again")
+
+
+def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
+    """Drained, it is not ready, and says why; also a master can be drained: it hands over first."""
+    master = pods.master()
+    sidecar = pods.of(master)
+    own_id = sidecar.state()["brokerId"]
+    done = sidecar.ask("POST", "/v1/drain", {"timeoutMs": 60_000})
+    assert done.status_code == 200, done.text
+    assert done.json()["switched"]["moved"]
+    successor = pods.master()
+    assert successor is not master
+    assert own_id not in pods.of(successor).state()["syncStateSet"]
+    status, reasons = sidecar.ready()
+    assert status == 503
+    assert reasons[0] == "it was drained, and takes no part until it is undrained"
+    assert sidecar.ask("POST", "/v1/undrain").status_code == 200
+    pods.wait_ready()
+    assert own_id in pods.of(successor).state()["syncStateSet"]
+
+
+def test_readiness_follows_a_killed_master(pods: Pods) -> None:
+    """Its sidecar lives on and says that nobody answers; one of the others becomes a ready master; back
+    again, it is ready when it is in sync."""
+    master = pods.master()
+    sidecar = pods.of(master)
+    master.process.kill()
+    assert sidecar.get("/live").status_code == 503
+    status, reasons = sidecar.ready()
+    assert status == 503
+    assert "nobody answers at" in reasons[0]
+    text = sidecar.get("/metrics").text
+    assert "epochmq_up 0\n" in text
+    successor = pods.master()
+    assert successor is not master
+    assert len(pods.of(successor).state()["syncStateSet"]) == 2
+    master.start()
+    wait_until(lambda: sidecar.get("/live").status_code == 200, timeout_s=60, what="it answers again")
+    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=60, what="it is ready")
+    state = sidecar.state()
+    assert (state["role"], state["brokerId"] in state["syncStateSet"]) == ("replica", True)
+
+
+def test_a_replica_outside_the_set_says_what_it_lacks(pods: Pods) -> None:
+    """One that hangs is thrown out of the SyncStateSet; its sidecar says that it does not answer. What it
+    lacks it says when it goes on, unless it is in sync by then."""
+    master = pods.master()
+    replica = pods.others(master)[0]
+    sidecar = pods.of(replica)
+    own_id = sidecar.state()["brokerId"]
+    replica.process.signal(signal.SIGSTOP)
+    assert sidecar.get("/live").status_code == 504
+    assert sidecar.ready()[0] == 503
+    wait_until(lambda: own_id not in pods.of(master).state()["syncStateSet"], timeout_s=60, what="it is out")
+    assert pods.of(master).ready() == (200, [])
+    for _ in range(20):
+        assert send(master, b"x" * 1000).code == SUCCESS
+    replica.process.signal(signal.SIGCONT)
+    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=60, what="it is ready again")
+    assert own_id in pods.of(master).state()["syncStateSet"]
+
+
+def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
+    master = pods.master()
+    others = pods.others(master)
+    for other in others:
+        other.process.kill()
+    said = "1 replicas are in sync, minInSyncReplicas=2 are needed"
+    wait_until(lambda: pods.of(master).ready() == (503, [said]), timeout_s=60, what=said)
+    assert pods.of(master).get("/live").status_code == 200
+    for other in others:
+        other.start()
+    pods.wait_ready()
+
+
+def test_settings_and_log_level_change_while_it_runs(pods: Pods) -> None:
+    sidecar = pods.of(member := pods.brokers[0])
+    done = sidecar.ask("PATCH", "/v1/config", {"fileReservedTime": 48, "slaveReadEnable": True})
+    assert done.status_code == 200, done.text
+    assert done.json()["config"]["fileReservedTime"] == "48"
+    assert "fileReservedTime=48\n" in member.config.read_text()
+    refused = sidecar.ask("PATCH", "/v1/config", {"fileReservedTime": 24, "listenPort": 1})
+    assert (refused.status_code, "listenPort=1" in refused.text) == (409, True)
+    assert sidecar.get("/v1/config").json()["config"]["fileReservedTime"] == "48"
+    assert sidecar.ask("PUT", "/v1/log-level", {"level": "DEBUG"}).json()["before"] == "INFO"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(sidecar.socket))  # and leaves without a word, which is worth a line
+    wait_until(lambda: '"level": "debug"' in member.process.output(), what="it logs more")
+    assert sidecar.ask("PUT", "/v1/log-level", {"level": "INFO"}).json()["before"] == "DEBUG"
+
+
+def test_whatever_comes_over_the_socket_the_broker_goes_on(pods: Pods) -> None:
+    master = pods.master()
+    path = str(pods.of(master).socket)
+    pid = master.process.pid
+    for data in (b"", b"\0", b"\xff" * 5000, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x05[[[[[", os.urandom(3000)):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(path)
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.recv(65536)
+            assert answer == b"" or b"fault" in answer
+    assert pods.of(master).ready() == (200, [])
+    assert (send(master).code, master.process.pid, master.process.alive) == (SUCCESS, pid, True)
+
+
+def test_an_idle_sidecar_is_small_and_ends_in_order(pods: Pods) -> None:
+    sidecar = pods.of(pods.brokers[0])
+    status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found is not None
+    assert int(found.group(1)) < 80_000
+    assert sidecar.process.stop() == 0
+    sidecar.start()
+    assert sidecar.ready()[0] in (200, 503)
+
+
+def test_a_nameserver_with_a_controller_inside_tells_of_both(tmp_path: Path) -> None:
+    sidecar = Sidecar(tmp_path / "admin", octet=OCTET)
+    host = loopback(OCTET)
+    port, peer = free_port(host), f"{host}:{free_port(host)}"
+    config = tmp_path / "namesrv.conf"
+    settings = {
+        "bindAddress": host,
+        "listenPort": port,
+        "kvConfigPath": str(tmp_path / "kv.json"),
+        "adminSocketPath": str(sidecar.socket),
+    }
+    config.write_text(properties(settings))
+    nameserver = our_process("nameserver", config)
+    try:
+        sidecar.start()
+        nameserver.start()
+        wait_until(lambda: sidecar.ready()[0] == 200, what="the nameserver is ready")
+        state = sidecar.state()
+        assert (state["component"], state["address"]) == ("nameserver", f"{host}:{port}")
+        assert nameserver.stop() == 0
+        assert not sidecar.socket.exists()
+        inside = {
+            "enableControllerInNamesrv": True,
+            "controllerDLegerGroup": "c",
+            "controllerDLegerPeers": f"n0-{peer}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(tmp_path / "store"),
+            "mappedFileSize": 1 << 20,
+        }
+        config.write_text(properties({**settings, **inside}))
+        nameserver.start()
+        wait_until(lambda: sidecar.ready()[0] == 200, what="the controller leads")
+        state = sidecar.state()
+        assert (state["component"], state["role"], state["leads"]) == ("controller", "leader", True)
+        assert state["nameserver"]["address"] == f"{host}:{port}"
+        changed = sidecar.ask(
+            "PATCH", "/v1/config", {"orderMessageEnable": True, "electMasterMaxRetryCount": 5}
+        )
+        assert changed.status_code == 200, changed.text
+        found = sidecar.get("/v1/config").json()["config"]
+        assert (found["orderMessageEnable"], found["electMasterMaxRetryCount"]) == ("true", "5")
+    finally:
+        nameserver.kill()
+        sidecar.kill()

@@ -1,0 +1,150 @@
+"""A sidecar with mutual TLS whose token and certificates are replaced while it runs. Nobody is behind its
+socket: what it says of that, it says to whom it may."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.net import free_port, loopback
+from tests.support.process import wait_until
+from tests.support.sidecar import TOKEN, Sidecar
+
+OCTET = 75
+SILENT = 503
+"""What the sidecar says of a process that does not answer: the request was let through."""
+
+
+class Guarded:
+    """A sidecar with files of its own, and clients of it."""
+
+    def __init__(self, directory: Path, *, client_auth: str) -> None:
+        self.directory = directory
+        self.authority = Authority("first")
+        self.host = loopback(OCTET)
+        self.cert, self.key = self.authority.issue(directory / "server", "sidecar", address=self.host)
+        self.ca = directory / "ca.crt"
+        self.ca.write_bytes(self.authority.pem)
+        self.port = free_port(self.host)
+        self.sidecar = Sidecar(
+            directory / "admin",
+            octet=OCTET,
+            bindAddress=self.host,
+            listenPort=self.port,
+            adminTlsCertFile=str(self.cert),
+            adminTlsKeyFile=str(self.key),
+            adminTlsCaFile=str(self.ca),
+            adminTlsClientAuth=client_auth,
+        )
+        self.sidecar.host, self.sidecar.port = self.host, self.port
+
+    def client(self, authority: Authority, certificate: tuple[Path, Path] | None = None) -> httpx.Client:
+        """One that believes this authority."""
+        context = ssl.create_default_context(cadata=authority.pem.decode())
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        return httpx.Client(base_url=f"https://{self.host}:{self.port}", verify=context, timeout=30)
+
+    def status(self, authority: Authority, certificate: tuple[Path, Path] | None, token: str = "") -> int:
+        """That of a request that changes something, over a new connection; 0 when there is no connection."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with self.client(authority, certificate) as client:
+            try:
+                return client.post("/v1/fence", headers=headers).status_code
+            except httpx.TransportError:
+                return 0
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[str], Guarded]]:
+    made: list[Guarded] = []
+
+    def start(client_auth: str) -> Guarded:
+        guarded = Guarded(tmp_path, client_auth=client_auth)
+        made.append(guarded)
+        guarded.sidecar.start()
+        return guarded
+
+    yield start
+    for guarded in made:
+        print(guarded.sidecar.process.output())
+        guarded.sidecar.kill()
+
+
+def replace(path: Path, content: bytes) -> None:
+    """As Kubernetes does it: at once."""
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.rename(path)
+
+
+def test_a_certificate_or_a_token_is_needed_to_change_anything(make: Callable[[str], Guarded]) -> None:
+    guarded = make("optional")
+    first = guarded.authority
+    known = first.issue(guarded.directory / "known", "operator")
+    stranger = Authority("stranger").issue(guarded.directory / "stranger", "operator")
+    assert guarded.status(first, known) == SILENT
+    assert guarded.status(first, None, TOKEN) == SILENT
+    assert guarded.status(first, None) == 401
+    assert guarded.status(first, None, "not-the-token-of-here") == 401
+    assert guarded.status(first, stranger) == 0
+    assert guarded.status(first, stranger, TOKEN) == 0
+    with guarded.client(first) as client:  # a probe
+        assert client.get("/live").status_code == SILENT
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{guarded.host}:{guarded.port}/live", timeout=10)
+
+
+def test_without_a_certificate_there_is_no_connection_when_one_is_required(
+    make: Callable[[str], Guarded],
+) -> None:
+    guarded = make("require")
+    known = guarded.authority.issue(guarded.directory / "known", "operator")
+    assert guarded.status(guarded.authority, known) == SILENT
+    assert guarded.status(guarded.authority, None, TOKEN) == 0
+
+
+def test_everything_is_replaced_while_it_runs(make: Callable[[str], Guarded]) -> None:
+    guarded = make("require")
+    first, second = guarded.authority, Authority("second")
+    old = first.issue(guarded.directory / "old", "operator")
+    new = second.issue(guarded.directory / "new", "operator")
+    pid = guarded.sidecar.process.pid
+    with guarded.client(first, old) as staying:
+        assert staying.get("/live").status_code == SILENT
+
+        replace(guarded.ca, first.pem + second.pem)  # both, while clients change over
+        wait_until(lambda: guarded.status(first, new) == SILENT, what="the new client is let in")
+        assert guarded.status(first, old) == SILENT
+
+        cert, key = second.issue(guarded.directory / "next", "sidecar", address=guarded.host)
+        replace(guarded.cert, cert.read_bytes())
+        replace(guarded.key, key.read_bytes())
+        wait_until(lambda: guarded.status(second, new) == SILENT, what="the new certificate is shown")
+        assert guarded.status(first, new) == 0
+
+        replace(guarded.ca, second.pem)
+        wait_until(lambda: guarded.status(second, old) == 0, what="the old client is out")
+        assert guarded.status(second, new) == SILENT
+        assert staying.get("/live").status_code == SILENT, "a connection that was open stays"
+
+    assert (guarded.sidecar.process.pid, guarded.sidecar.process.alive) == (pid, True)
+
+
+def test_a_token_is_replaced_while_it_runs(make: Callable[[str], Guarded]) -> None:
+    guarded = make("optional")
+    first, later = guarded.authority, "the-token-of-tomorrow"
+    assert guarded.status(first, None, later) == 401
+    replace(guarded.sidecar.token_file, f"{TOKEN}\n{later}\n".encode())
+    wait_until(lambda: guarded.status(first, None, later) == SILENT, what="the new token will do")
+    assert guarded.status(first, None, TOKEN) == SILENT
+    replace(guarded.sidecar.token_file, later.encode())
+    wait_until(lambda: guarded.status(first, None, TOKEN) == 401, what="the old token will not do")
+    assert guarded.status(first, None, later) == SILENT
+    guarded.sidecar.token_file.unlink()
+    assert guarded.status(first, None, later) == SILENT
