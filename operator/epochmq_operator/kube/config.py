@@ -48,7 +48,7 @@ class OperatorConfig(BaseModel):
     ] = None
     metrics_address: Annotated[str, Field(description="Where metrics and probes are served.")] = "0.0.0.0"
     metrics_port: Annotated[int, Field(ge=0, le=65535, description="The port of it; 0: any.")] = 8080
-    workers: Annotated[int, Field(ge=1, le=100, description="How many groups it works on at a time.")] = 8
+    workers: Annotated[int, Field(ge=1, le=100, description="How many groups it works on at a time.")] = 16
     sidecars: Annotated[
         Literal["direct", "proxy"],
         Field(description="How it reaches the admin sidecars: at the pods' addresses, or by the API server."),

@@ -64,8 +64,10 @@ def held(spec: Mapping[str, Any], me: str, now: float) -> dict[str, Any]:
 
 
 def released(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The Lease's content when its holder leaves: the next one need not wait."""
-    return {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}
+    """The Lease's content when its holder leaves: the next one need not wait. The API server takes no empty
+    name."""
+    kept = {key: value for key, value in spec.items() if key != "holderIdentity"}
+    return {**kept, "leaseDurationSeconds": 1}
 
 
 def may_write(renewed_s: float | None, now_s: float) -> bool:

@@ -18,7 +18,7 @@ from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.restart import Restarts
 from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.local.tasks import first, owned
-from epochmq_operator.render import BrokerProbe, Component, Pod
+from epochmq_operator.render import BrokerProbe, Component, Pod, Sidecar
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
@@ -29,10 +29,19 @@ PROBE_STARTING_S = 0.1
 PROBE_READY_S = 1.0
 
 
+SIDECAR_GRACE_S = 5.0
+SIDECAR_PAUSE_S = 1.0
+"""How long a sidecar that ended stays away."""
+
+
 def command_of(pod: Pod) -> Sequence[str]:
-    """How a pod's process is started: this Python, this installation (`-P`: whatever lies in the working
-    directory), the pod's arguments."""
-    return [sys.executable, "-P", "-m", "epochmq", *pod.args]
+    """How a pod's process is started."""
+    return _command(pod.args)
+
+
+def _command(args: Sequence[str]) -> Sequence[str]:
+    """This Python, this installation (`-P`: whatever lies in the working directory), and these arguments."""
+    return [sys.executable, "-P", "-m", "epochmq", *args]
 
 
 class PodKeeper:
@@ -116,7 +125,8 @@ class PodKeeper:
             return busy
         try:
             self._prepare()
-            process = await self._spawn()
+            self.record.log_offset = _size(self._state.log_path(self.pod.name))
+            process = await self._spawn(self._command_of(self.pod), self._state.log_path(self.pod.name))
         except OSError as error:
             return f"cannot be started: {error}"
         try:
@@ -133,6 +143,7 @@ class PodKeeper:
             owned(process.wait()) as ended,
             owned(self._stop.wait()) as stop,
             owned(self._watch()) as watch,
+            owned(self._beside()),
         ):
             await first(ended, stop, watch)
             if watch.done():
@@ -145,19 +156,17 @@ class PodKeeper:
     def _prepare(self) -> None:
         for volume in self.pod.volumes:
             Path(volume.path).mkdir(parents=True, exist_ok=True)
-        for file in self.pod.config_files:
+        for file in self.pod.files:
             path = Path(file.path)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text, encoding="utf-8")
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        path = self._state.log_path(self.pod.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as log:
-            self.record.log_offset = log.tell()
+    async def _spawn(self, command: Sequence[str], log_path: Path) -> asyncio.subprocess.Process:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal is for the supervisor, which stops pods in order.
             return await asyncio.create_subprocess_exec(
-                *self._command_of(self.pod),
+                *command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
@@ -165,6 +174,31 @@ class PodKeeper:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
+
+    async def _beside(self) -> None:
+        """Keeps the pod's sidecar running, if it has one, until cancelled; then ends it. A sidecar that fails
+        is no fault of the pod's: its log says why."""
+        while self.pod.sidecar is not None:
+            with contextlib.suppress(OSError):
+                await self._sidecar_life(self.pod.sidecar)
+            await asyncio.sleep(SIDECAR_PAUSE_S)
+
+    async def _sidecar_life(self, sidecar: Sidecar) -> None:
+        command = _command(sidecar.args)
+        process = await self._spawn(command, self._state.admin_log_path(self.pod.name))
+        async with owned(process.wait()) as ended:
+            try:
+                self.record.sidecar = identify(process.pid)
+                self._changed(self)
+                await first(ended)
+            finally:
+                self.record.sidecar = None
+                if not ended.done():
+                    with contextlib.suppress(ProcessLookupError):
+                        process.terminate()
+                    await first(ended, timeout_s=SIDECAR_GRACE_S)
+                if not ended.done():
+                    process.kill()
 
     async def _watch(self) -> None:
         """Asks the pod how it is, and notes it, until cancelled."""

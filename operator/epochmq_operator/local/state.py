@@ -4,12 +4,16 @@
     apply.lock        held while resources are taken in, so that two `up` do not mix
     supervisor.json   which process the supervisor is
     resources.json    what is to run: the documents, checked, as `up` took them in
+    options.json      how it is to run: whether pods have admin sidecars
+    admin-token       what a request that changes something must bring to a sidecar
+    run/POD.sock      where a pod's sidecar meets its main process
     network.json      the loopback network, and the address of every pod there ever was
     pods.json         what the supervisor last knew of each pod
     supervisor.log
     config/POD/       the configuration files, written anew at every start
     volumes/POD/      the pods' data: the only part worth keeping
-    logs/POD.log      what the pod's process wrote; the part before the last rotation in POD.log.1
+    logs/POD.log      what the pod's process wrote, and POD.admin.log what its sidecar did; the
+                      part before the last rotation in the same name with .1
 
 Files are replaced as a whole, so that a reader never meets half of one. The locks are the operating system's:
 they end with their holder, however it ends."""
@@ -21,6 +25,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,6 +39,7 @@ from pydantic import ValidationError
 from epochmq_operator.local.network import allocate
 from epochmq_operator.local.process import Process, is_alive
 from epochmq_operator.render import (
+    AdminPlace,
     Component,
     Place,
     Pod,
@@ -43,7 +49,8 @@ from epochmq_operator.render import (
     render,
 )
 from epochmq_operator.resources import KINDS, BrokerGroup, Resources
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import ConfigError, EpochMQError
+from epochmq_protocol.transport.local_socket import check_path
 
 T = TypeVar("T")
 
@@ -87,6 +94,7 @@ class PodRecord(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Fals
     since_ms: int = 0
     log_offset: int = 0
     nameservers: list[str] = []
+    sidecar: Process | None = None
 
 
 class PodsFile(msgspec.Struct, kw_only=True):
@@ -96,6 +104,13 @@ class PodsFile(msgspec.Struct, kw_only=True):
     by: Process
     applied: str
     pods: list[PodRecord]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """options.json."""
+
+    admin: bool = False
+    """Whether every pod has its admin sidecar beside it."""
 
 
 class NetworkFile(msgspec.Struct, kw_only=True):
@@ -139,6 +154,10 @@ class StateDirectory:
         """Where a pod's output goes."""
         return self.path / "logs" / f"{pod}.log"
 
+    def admin_log_path(self, pod: str) -> Path:
+        """Where the output of a pod's sidecar goes."""
+        return self.path / "logs" / f"{pod}.admin.log"
+
     @property
     def supervisor_log(self) -> Path:
         """Where a detached supervisor's output goes."""
@@ -170,7 +189,18 @@ class StateDirectory:
             bind_address=address,
             config_directory=str(self.absolute / "config" / pod),
             volumes={volume: str(self.volume_path(pod, volume)) for volume in volumes},
+            admin=self._admin_place(pod, address) if self.options().admin else None,
         )
+
+    def _admin_place(self, pod: str, address: str) -> AdminPlace:
+        socket = str(self.absolute / "run" / f"{pod}.sock")
+        try:
+            check_path(socket)
+        except ConfigError as error:
+            raise StateError(
+                f"{self.path} cannot hold the sockets of admin sidecars: {error}; choose a shorter --state"
+            ) from None
+        return AdminPlace(socket, address, {"adminTokenFile": str(self.absolute / "admin-token")})
 
     # locks
 
@@ -245,6 +275,17 @@ class StateDirectory:
         """By `up` and `down`, while `applying`."""
         self._write("resources.json", documents_of(resources))
 
+    def options(self) -> Options:
+        """How it is to run."""
+        return self._read("options.json", Options) or Options()
+
+    def write_options(self, options: Options) -> None:
+        """By `up`, while `applying`, when nothing runs. The admin token is made anew."""
+        if options.admin:
+            (self.path / "run").mkdir(mode=0o700, exist_ok=True)
+            self._replace("admin-token", f"{secrets.token_urlsafe(32)}\n".encode())
+        self._write("options.json", options)
+
     def network(self) -> NetworkFile | None:
         """The network and addresses; None before the first run."""
         return self._read("network.json", NetworkFile)
@@ -274,7 +315,10 @@ class StateDirectory:
             raise StateError(f"{self.path / name} is damaged ({error}); remove it and start again") from None
 
     def _write(self, name: str, value: object) -> None:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+        self._replace(name, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+    def _replace(self, name: str, text: bytes) -> None:
+        """Readable by nobody else."""
         handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
         try:
             with os.fdopen(handle, "wb") as file:

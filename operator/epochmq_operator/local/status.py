@@ -32,11 +32,13 @@ class GroupPhase(StrEnum):
 
 
 class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """What every pod has. `pid` is null while no process runs; `reason` says why it is not ready."""
+    """What every pod has. `pid` is null while no process runs; `reason` says why it is not ready;
+    `admin_address` is that of its sidecar, null without one."""
 
     pod: str
     address: str
     pid: int | None
+    admin_address: str | None
     data_dir: str
     ready: bool
     phase: PodPhase
@@ -48,8 +50,7 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     """A broker. `broker_id` is the one that the controllers gave it for good, which SyncStateSets are made
     of; null while it is not known, 0 without controllers. `role` is null while it is not known. `epoch` is
     that of the end of its log, null without epochs; `max_offset` is where its log ends, `confirm_offset` up
-    to where all in the SyncStateSet have it. `fenced` and `drained` are what people have asked of it.
-    `admin_address` is null: this version has no sidecar."""
+    to where all in the SyncStateSet have it. `fenced` and `drained` are what people have asked of it."""
 
     broker_id: int | None
     role: str | None
@@ -60,7 +61,6 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     fenced: bool
     drained: bool
     ha_address: str
-    admin_address: str | None = None
 
 
 class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
@@ -314,6 +314,10 @@ def replica_of(group: BrokerGroup, o: Observed, kept: ReplicaGroup | None) -> Re
     )
 
 
+def _admin_address(pod: Pod) -> str | None:
+    return None if pod.sidecar is None else f"{pod.address}:{pod.sidecar.port.number}"
+
+
 def _pod(o: Observed, volume: str) -> PodStatus:
     process = o.record.process if o.record and o.alive else None
     noted = o.record.reason if o.record else ""
@@ -321,6 +325,7 @@ def _pod(o: Observed, volume: str) -> PodStatus:
         pod=o.pod.name,
         address=o.pod.port("remoting"),
         pid=process.pid if process else None,
+        admin_address=_admin_address(o.pod),
         data_dir=next(v.path for v in o.pod.volumes if v.name == volume),
         ready=o.readiness.ready,
         phase=o.phase,

@@ -198,10 +198,11 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOG_CHECK_S)
             for name in self._keepers:
-                try:
-                    rotate(self._state.log_path(name))
-                except OSError as error:
-                    log.warning("the log of %s cannot be rotated: %s", name, error)
+                for path in (self._state.log_path(name), self._state.admin_log_path(name)):
+                    try:
+                        rotate(path)
+                    except OSError as error:
+                        log.warning("%s cannot be rotated: %s", path, error)
 
 
 def make_quorum_volumes(pods: Iterable[Pod]) -> None:
@@ -229,16 +230,28 @@ async def end_leftovers(state: StateDirectory) -> list[str]:
     """Ends pods that a supervisor which died left running, dependants first; their names. By the holder of
     the lock. Only processes that pods.json names, and that are still the same, are signalled."""
     known = state.pods()
-    left = [record for record in (known.pods if known else []) if is_alive(record.process)]
+    left = [
+        record
+        for record in (known.pods if known else [])
+        if is_alive(record.process) or is_alive(record.sidecar)
+    ]
     for component in reversed(START_ORDER):
-        tier = [record.process for record in left if record.component is component and record.process]
+        tier = [
+            process
+            for record in left
+            if record.component is component
+            for process in (record.process, record.sidecar)
+            if process is not None
+        ]
         for process in tier:
             send_signal(process, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S[component]
         while any(is_alive(process) for process in tier):
             late_s = time.monotonic() - deadline
             if late_s > KILL_WAIT_S:
-                names = ", ".join(record.pod for record in left if is_alive(record.process))
+                names = ", ".join(
+                    record.pod for record in left if is_alive(record.process) or is_alive(record.sidecar)
+                )
                 raise StateError(f"{names}, of an earlier run, does not end, not even when killed")
             if late_s > 0:
                 for process in tier:

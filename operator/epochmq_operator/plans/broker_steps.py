@@ -6,8 +6,8 @@
     or while objects of a former group of this name are left.
 `replicas`: the StatefulSet is as rendered for the present count. Waits while a volume claim is being deleted,
     or claims are there of ordinals that the group will not have.
-`grow-N`: the StatefulSet has N replicas. Waits until the N−1 are ready and in sync, there is a master, and the
-    controllers have a leader.
+`grow-N`: the StatefulSet has N replicas. Waits until the N−1 are ready and in sync, there is a master, and
+    the controllers have a leader.
 `join-N`: replica N is ready and in the SyncStateSet.
 `ready`: all replicas are ready, and there is a master.
 `shrink`: the StatefulSet has no more replicas than the spec. Waits for ever: not supported yet.
