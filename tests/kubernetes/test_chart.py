@@ -1,0 +1,123 @@
+"""The chart on a real cluster: its definitions come, change and stay; its operator has the rights that it
+needs and no others; `helm test` passes."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from epochmq_operator.crd import to_yaml
+from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.testbed.images import image_name
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "epochmq-operator"
+DEFINITION = "brokergroups.epochmq.io"
+TAKE = "--take-ownership"
+"""Other tests' releases have the same definitions."""
+
+
+@pytest.fixture
+def release(cluster: Cluster, namespace: str) -> Iterator[str]:
+    """The name of a release in the test's namespace, which goes with the test."""
+    name = f"epochmq-{uuid.uuid4().hex[:6]}"
+    yield name
+    cluster.helm("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--wait")
+
+
+def values(namespace: str) -> list[str]:
+    """For a release that serves its own namespace alone, from the images that the cluster has."""
+    repository, _, tag = image_name("operator").rpartition(":")
+    chosen = {
+        "scope": "namespaced",
+        "image.repository": repository,
+        "image.tag": tag,
+        "groupImages.broker": image_name("broker"),
+        "groupImages.controller": image_name("controller"),
+    }
+    sets = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+    return ["--namespace", namespace, *sets]
+
+
+def columns(cluster: Cluster) -> list[str]:
+    """Those of the definition of BrokerGroup, as the API server has it."""
+    path = "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}"
+    return cluster.kubectl("get", "crd", DEFINITION, f"--output={path}").split()
+
+
+def test_definitions_are_upgraded_with_the_release_and_stay_when_it_goes(
+    cluster: Cluster, namespace: str, release: str, tmp_path: Path
+) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(CHART, older)
+    file = older / "files" / "crds" / f"{DEFINITION}.yaml"
+    definition = yaml.safe_load(file.read_text())
+    del definition["spec"]["versions"][0]["additionalPrinterColumns"][2]
+    file.write_text(to_yaml([definition]))
+    chosen = [*values(namespace), "--set", "replicas=1"]
+    cluster.helm("install", release, str(older), TAKE, *chosen)
+    assert "Epoch" not in columns(cluster)
+    cluster.helm("upgrade", release, str(CHART), *chosen)
+    assert columns(cluster)[2] == "Epoch"
+    group = {
+        "apiVersion": "epochmq.io/v1alpha1",
+        "kind": "ControllerGroup",
+        "metadata": {"name": "kept"},
+        "spec": {"paused": True},
+    }
+    cluster.apply(group, namespace=namespace)
+    cluster.helm("uninstall", release, "--namespace", namespace)
+    assert columns(cluster)[2] == "Epoch"
+    assert "kept" in cluster.kubectl("-n", namespace, "get", "controllergroups", "--output=name")
+    cluster.helm("install", release, str(CHART), *chosen)  # takes up what it left
+    cluster.delete(group, namespace=namespace)
+
+
+MAY = [
+    ("list", "brokergroups.epochmq.io"),
+    ("create", "controllergroups.epochmq.io"),
+    ("patch", "brokergroups.epochmq.io/status"),
+    ("create", "statefulsets.apps"),
+    ("delete", "pods"),
+    ("create", "events"),
+]
+MAY_NOT = [
+    ("create", "pods/exec"),
+    ("list", "secrets"),
+    ("get", "secrets"),
+    ("create", "pods"),
+    ("delete", "persistentvolumeclaims"),
+    ("create", "roles.rbac.authorization.k8s.io"),
+    ("create", "brokergroups.epochmq.io"),
+    ("list", "nodes"),
+]
+
+
+def test_the_operator_may_do_what_it_needs_in_its_namespaces_and_nothing_elsewhere(
+    cluster: Cluster, namespace: str, release: str
+) -> None:
+    cluster.helm("install", release, str(CHART), TAKE, *values(namespace))
+    account = f"--as=system:serviceaccount:{namespace}:{release}-epochmq-operator"
+
+    def may(verb: str, resource: str, where: str) -> bool:
+        listed = cluster.kubectl("auth", "can-i", "--list", "--no-headers", account, "-n", where)
+        for line in listed.splitlines():
+            words = line.replace("[", " [").split(" [")
+            if words[0].strip() == resource and verb in words[-1].rstrip("]").split():
+                return True
+        return False
+
+    assert [pair for pair in MAY if not may(*pair, namespace)] == []
+    assert [pair for pair in MAY_NOT if may(*pair, namespace)] == []
+    assert [pair for pair in MAY if may(*pair, "default")] == []
+
+
+def test_helm_test_passes(cluster: Cluster, namespace: str, release: str) -> None:
+    wait = ("--wait", "--timeout=180s")
+    cluster.helm("install", release, str(CHART), TAKE, *values(namespace), *wait)
+    said = cluster.helm("test", release, "--namespace", namespace, "--timeout=120s")
+    assert "Phase:          Succeeded" in said

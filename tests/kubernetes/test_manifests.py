@@ -1,0 +1,119 @@
+"""What a real API server makes of a group's objects: it takes them, finds nothing to complain of, and what it
+gives back is no difference. No operator runs here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from epochmq_operator.crd import to_yaml
+from epochmq_operator.manifests import Manifest, Settings, differences, manifests
+from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, Group
+from tests.kubernetes.testbed.cluster import Cluster
+
+SETTINGS = Settings(
+    "epochmq/broker:1", "epochmq/controller:1", "epochmq-system", monitoring_namespaces=("watch",)
+)
+APPLY = ("apply", "--server-side", "--field-manager=epochmq-operator", "--force-conflicts", "--filename=-")
+EVERYTHING = {
+    "storage": {"size": "1024Mi", "storageClassName": "fast", "retention": "Delete"},
+    "resources": {"requests": {"cpu": 2, "memory": "1024Mi"}, "limits": {"cpu": "2500m", "memory": "2048Mi"}},
+    "hostSpread": "Required",
+    "zoneSpread": "Required",
+    "nodeSelector": {"disk": "nvme"},
+    "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}],
+    "podLabels": {"team": "orders"},
+    "podAnnotations": {"note": ""},
+    "admin": {"tokenSecret": "token", "tlsSecret": "tls"},
+}
+GROUPS = [
+    ("BrokerGroup", {"replicas": 3}),
+    ("BrokerGroup", {"replicas": 1, "externalServices": True, **EVERYTHING}),
+    ("ControllerGroup", {}),
+    ("ControllerGroup", {"replicas": 1, "nameserver": {"embedded": False}, **EVERYTHING}),
+]
+
+
+def made(kind: str, spec: dict[str, Any], namespace: str) -> tuple[Manifest, ...]:
+    head = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "a-b", "namespace": namespace}}
+    group: Group
+    if kind == "ControllerGroup":
+        group = ControllerGroup.model_validate(head | {"spec": spec})
+        return manifests(group, None, SETTINGS)
+    group = BrokerGroup.model_validate(head | {"spec": spec})
+    return manifests(group, group.controllers_of_its_own(), SETTINGS)
+
+
+def stored(cluster: Cluster, manifest: Manifest) -> Manifest:
+    meta = manifest["metadata"]
+    found = cluster.kubectl("-n", meta["namespace"], "get", manifest["kind"], meta["name"], "--output=json")
+    return json.loads(found)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("kind", "spec"), GROUPS)
+def test_what_the_api_server_gives_back_is_no_difference(
+    cluster: Cluster, namespace: str, kind: str, spec: dict[str, Any]
+) -> None:
+    objects = made(kind, spec, namespace)
+    text = to_yaml(objects)
+    said = cluster.kubectl(*APPLY, stdin=text)
+    assert len(said.splitlines()) == len(objects)
+    before = [stored(cluster, one) for one in objects]
+    assert [differences(one, there) for one, there in zip(objects, before, strict=True)] == [()] * len(
+        objects
+    )
+    cluster.kubectl(*APPLY, stdin=text)
+    after = [stored(cluster, one) for one in objects]
+    versions = [
+        [there["metadata"]["resourceVersion"] for there in found if there["kind"] != "StatefulSet"]
+        for found in (before, after)
+    ]
+    assert versions[0] == versions[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch", "where"),
+    [
+        ("StatefulSet", {"spec": {"replicas": 7}}, "spec.replicas"),
+        ("StatefulSet", {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}, "spec.updateStrategy.type"),
+        ("Service", {"spec": {"selector": {"epochmq.io/group": "x"}}}, "spec.selector.epochmq.io/group"),
+        ("ConfigMap", {"data": {"a-b-broker-0.conf": "listenPort=1"}}, "data.a-b-broker-0.conf"),
+        ("NetworkPolicy", {"spec": {"ingress": [{}]}}, "spec.ingress"),
+        ("PodDisruptionBudget", {"spec": {"maxUnavailable": 3}}, "spec.maxUnavailable"),
+        ("ServiceAccount", {"metadata": {"labels": {"epochmq.io/group": None}}}, "metadata.labels"),
+    ],
+)
+def test_what_somebody_changed_is_a_difference_and_applying_puts_it_right(
+    cluster: Cluster, namespace: str, kind: str, patch: dict[str, Any], where: str
+) -> None:
+    manifest = next(one for one in made("BrokerGroup", {"replicas": 3}, namespace) if one["kind"] == kind)
+    cluster.kubectl(*APPLY, stdin=json.dumps(manifest))
+    name = manifest["metadata"]["name"]
+    cluster.kubectl("-n", namespace, "patch", kind, name, "--type=merge", f"--patch={json.dumps(patch)}")
+    (line,) = differences(manifest, stored(cluster, manifest))
+    assert line.startswith(where)
+    cluster.kubectl(*APPLY, stdin=json.dumps(manifest))
+    assert differences(manifest, stored(cluster, manifest)) == ()
+
+
+@pytest.mark.parametrize(("kind", "spec"), GROUPS)
+def test_the_pods_are_taken_where_the_restricted_standard_is_enforced(
+    cluster: Cluster, namespace: str, kind: str, spec: dict[str, Any]
+) -> None:
+    objects = made(kind, spec, namespace)
+    for manifest in objects:
+        if manifest["kind"] == "ServiceAccount":
+            cluster.kubectl(*APPLY, stdin=json.dumps(manifest))
+    for manifest in objects:
+        if manifest["kind"] == "StatefulSet":
+            template = manifest["spec"]["template"]
+            pod_spec = dict(template["spec"])
+            volumes = [one["metadata"]["name"] for one in manifest["spec"]["volumeClaimTemplates"]]
+            claims = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in volumes]
+            pod_spec["volumes"] = [*pod_spec["volumes"], *claims]
+            meta = {**template["metadata"], "name": "a", "namespace": namespace}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod_spec}
+            said = cluster.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+            assert "created" in said
