@@ -91,3 +91,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get]
 {{- end }}
 {{- end -}}
+
+{{/* What it takes to take the deletion guards off. */}}
+{{- define "epochmq.releaseRules" -}}
+- apiGroups: [epochmq.io]
+  resources: [brokergroups, controllergroups]
+  verbs: [list, patch]
+{{- end -}}
+
+{{- define "epochmq.releaseHook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
+{{- define "epochmq.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "epochmq.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}

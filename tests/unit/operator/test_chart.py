@@ -48,8 +48,14 @@ def rendered(*values: str, release: str = "epochmq") -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(found.stdout) if document]
 
 
-def kinds(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [one for one in objects if one["kind"] == kind]
+def hook(one: dict[str, Any]) -> str | None:
+    found = one["metadata"].get("annotations", {}).get("helm.sh/hook")
+    return None if found is None else str(found)
+
+
+def kinds(objects: list[dict[str, Any]], kind: str, when: str | None = None) -> list[dict[str, Any]]:
+    """Of what is there for as long as the release, or of what a hook makes."""
+    return [one for one in objects if one["kind"] == kind and hook(one) == when]
 
 
 def refused(*values: str) -> str:
@@ -96,20 +102,26 @@ def documented() -> list[set[Right]]:
 
 
 def test_both_scopes_have_the_rights_that_the_document_lists_and_no_others() -> None:
-    groups, leader = documented()
+    groups, leader, release = documented()
     whole = rendered()
     (wide,) = kinds(whole, "ClusterRole")
     (own,) = kinds(whole, "Role")
     assert rights(wide) == groups
     assert rights(own) == leader
+    (after,) = kinds(whole, "ClusterRole", "post-delete")
+    assert rights(after) == release
     narrow = rendered("scope=namespaced", "watchNamespaces={shop,other}")
     roles = {one["metadata"]["namespace"]: rights(one) for one in kinds(narrow, "Role")}
     assert roles == {"shop": groups, "other": groups, NAMESPACE: leader}
+    roles = {one["metadata"]["namespace"]: rights(one) for one in kinds(narrow, "Role", "post-delete")}
+    assert roles == {"shop": release, "other": release}
 
 
 def test_nothing_is_run_in_pods_no_secret_is_listed_and_no_right_is_without_bound() -> None:
     for objects in (rendered(), rendered("scope=namespaced"), rendered("adminSecrets={orders-tls}")):
-        for role in (*kinds(objects, "Role"), *kinds(objects, "ClusterRole")):
+        roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
+        assert roles
+        for role in roles:
             for group, resource, verb in rights(role):
                 assert "*" not in (group, resource, verb)
                 assert resource not in (
@@ -168,9 +180,10 @@ def test_the_definitions_come_with_the_release_and_stay_when_it_goes() -> None:
 
 def test_its_pods_pass_the_restricted_pod_security_standard_and_two_operators_keep_apart() -> None:
     objects = rendered()
-    (deployment,), (test,) = kinds(objects, "Deployment"), kinds(objects, "Pod")
+    (deployment,), (test,) = kinds(objects, "Deployment"), kinds(objects, "Pod", "test")
     assert deployment["spec"]["replicas"] == 2
-    for spec in (deployment["spec"]["template"]["spec"], test["spec"]):
+    (job,) = kinds(objects, "Job", "post-delete")
+    for spec in (deployment["spec"]["template"]["spec"], job["spec"]["template"]["spec"], test["spec"]):
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["containers"]:
@@ -185,12 +198,19 @@ def test_its_pods_pass_the_restricted_pod_security_standard_and_two_operators_ke
 
 
 def test_the_test_pod_has_the_operators_rights_and_no_others() -> None:
-    (test,) = kinds(rendered(), "Pod")
+    (test,) = kinds(rendered(), "Pod", "test")
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert test["spec"]["serviceAccountName"] == kinds(rendered(), "ServiceAccount")[0]["metadata"]["name"]
     (container,) = test["spec"]["containers"]
     compile(container["args"][0], "test.py", "exec")
     assert container["args"][0].strip() == (CHART / "files" / "test.py").read_text().strip()
+
+
+def test_the_guards_come_off_once_the_operator_has_gone_unless_that_is_not_wanted() -> None:
+    (job,) = kinds(rendered("scope=namespaced", "watchNamespaces={shop,other}"), "Job", "post-delete")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["operator", "--release", "--set", "namespaces=shop,other"]
+    assert [one for one in rendered("releaseGuards=false") if hook(one) == "post-delete"] == []
 
 
 def test_names_fit_whatever_the_release_is_called() -> None:
