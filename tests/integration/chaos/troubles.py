@@ -34,6 +34,7 @@ class Troubles:
         self._pack: list[Callable[[], Trouble]] = []
         self._kinds: list[Callable[[], Trouble]] = [
             self._kill,
+            self._kill_all,
             self._hang,
             self._stop,
             partial(self._cut, "cut off", hears=False, heard=False),
@@ -79,6 +80,19 @@ class Troubles:
     def _kill(self) -> Trouble:
         victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
         return Trouble(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
+
+    def _kill_all(self) -> Trouble:
+        """Every broker: what was acknowledged is in the files of all that were in sync."""
+
+        def kill() -> None:
+            for member in self._group.brokers:
+                member.process.kill()
+
+        def start() -> None:
+            for member in self._group.brokers:
+                member.start()
+
+        return Trouble("kill every broker", kill, start, process=True)
 
     def _hang(self) -> Trouble:
         victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
