@@ -4,6 +4,7 @@ that Kubernetes is given. Pure throughout.
     manifests(group, quorum, settings)   # all objects of a group, in the order in which they are applied
     pods(group, quorum, settings)        # its pods as plain data, with the addresses they have there
     differences(desired, observed)       # what of one object is otherwise than we want it
+    settled(desired, observed)           # as much of it as the API server lets us change
 """
 
 from epochmq_operator.manifests.differences import differences
@@ -22,6 +23,7 @@ from epochmq_operator.manifests.names import (
     stateful_set,
 )
 from epochmq_operator.manifests.settings import Manifest, Settings
+from epochmq_operator.manifests.settled import settled
 
 __all__ = [
     "KINDS_MADE",
@@ -39,5 +41,6 @@ __all__ = [
     "pods",
     "replica_service",
     "selector",
+    "settled",
     "stateful_set",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochmq_operator.crd import to_yaml
@@ -25,6 +25,7 @@ from epochmq_operator.manifests import (
     manifests,
     pods,
     selector,
+    settled,
 )
 from epochmq_operator.render import BROKER_HA_PORT, Component
 from epochmq_operator.resources import (
@@ -255,6 +256,7 @@ GROUPS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(GROUPS)
 def test_names_fit_into_what_kubernetes_allows(group: Group) -> None:
     objects = made(group)
@@ -267,6 +269,7 @@ def test_names_fit_into_what_kubernetes_allows(group: Group) -> None:
     assert len(set(names(objects))) == len(objects)
 
 
+@settings(deadline=None)
 @given(GROUPS, GROUPS)
 def test_two_groups_share_no_name_and_no_pod(one: Group, other: Group) -> None:
     if (one.kind, one.name) == (other.kind, other.name):
@@ -284,6 +287,7 @@ def selectors(group: Group) -> Iterator[Mapping[str, str]]:
             yield found.get("matchLabels", found)
 
 
+@settings(deadline=None)
 @given(GROUPS)
 def test_everything_made_is_found_again_by_name_and_by_label(group: Group) -> None:
     for one in made(group):
@@ -414,6 +418,23 @@ def test_what_others_add_stays() -> None:
     assert differences(wanted, observed) == ()
 
 
+def test_what_cannot_be_changed_of_a_stateful_set_is_held_back_and_said() -> None:
+    before, after = (
+        of_kind("StatefulSet", made(broker_group(storage={"size": size}, image=size.lower())))[0]
+        for size in ("1Gi", "2Gi")
+    )
+    applied, lines = settled(after, from_the_api_server(before))
+    assert lines == ('spec.volumeClaimTemplates[0].spec.resources.requests.storage: "1Gi", should be "2Gi"',)
+    assert (
+        differences(before["spec"]["volumeClaimTemplates"][0], applied["spec"]["volumeClaimTemplates"][0])
+        == ()
+    )
+    assert applied["spec"]["template"] == after["spec"]["template"]
+    for manifest in made(broker_group()):
+        assert settled(manifest, from_the_api_server(manifest)) == (manifest, ())
+
+
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=9))
 def test_no_observed_value_upsets_the_comparison(value: Any) -> None:
     wanted = made(broker_group(replicas=1))[-1]
