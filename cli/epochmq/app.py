@@ -27,9 +27,22 @@ class Output(StrEnum):
     """How results are printed."""
 
     TEXT = "text"
+    TABLE = "table"
     JSON = "json"
 
 
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-N", metavar="NAME", help="On a cluster: groups of this namespace."),
+]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="On a cluster: this context of the kubeconfig."),
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="On a cluster: this kubeconfig, not kubectl's."),
+]
 State = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="The directory that holds everything of this run.")
 ]
@@ -86,6 +99,9 @@ def up(
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long it may take to be ready.")
     ] = 60,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Put its admin sidecar (HTTP, port 9880) beside every pod.")
+    ] = False,
 ) -> None:
     """Run resources on this machine.
 
@@ -93,7 +109,7 @@ def up(
     changed ones, it says what differs and restarts the pods that differ."""
     from epochmq.verbs import up as verb
 
-    _end(lambda: verb.run(files, state, detach=detach, timeout_s=timeout))
+    _end(lambda: verb.run(files, state, detach=detach, timeout_s=timeout, admin=admin))
 
 
 @app.command()
@@ -107,13 +123,22 @@ def down(state: State = STATE_DEFAULT) -> None:
 
 
 @app.command()
-def status(state: State = STATE_DEFAULT, output: OutputFormat = Output.TEXT) -> None:
+def status(
+    state: State = STATE_DEFAULT,
+    output: OutputFormat = Output.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Show what runs, as it is now.
 
-    Ends with 3 when nothing does."""
+    On this machine; with --namespace, --context or --kubeconfig on a Kubernetes cluster. Ends with 3 when
+    nothing does."""
     from epochmq.verbs import status as verb
+    from epochmq.verbs.target import ClusterTarget
 
-    _end(lambda: verb.run(state, as_json=output is Output.JSON))
+    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.run(state, cluster, as_json=output is Output.JSON))
 
 
 Replica = Annotated[
@@ -129,36 +154,65 @@ Off = Annotated[bool, typer.Option("--off", help="Take it back.")]
 
 
 @app.command()
-def promote(replica: Replica, state: State = STATE_DEFAULT, timeout: SwitchTimeout = 15) -> None:
+def promote(
+    replica: Replica,
+    state: State = STATE_DEFAULT,
+    timeout: SwitchTimeout = 15,
+    output: OutputFormat = Output.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Make a replica the master.
 
     It catches up to the last byte first; sends wait for a moment, and none fails."""
     from epochmq.verbs import steer as verb
+    from epochmq.verbs.target import ClusterTarget
 
-    _end(lambda: verb.promote(state, replica, timeout))
+    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is Output.JSON))
 
 
 @app.command()
-def fence(replica: Replica, off: Off = False, state: State = STATE_DEFAULT) -> None:
+def fence(
+    replica: Replica,
+    off: Off = False,
+    state: State = STATE_DEFAULT,
+    output: OutputFormat = Output.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Stop a replica from taking messages.
 
     Until `--off`, also after a restart. It keeps its role: of a master, the whole group takes none."""
     from epochmq.verbs import steer as verb
+    from epochmq.verbs.target import ClusterTarget
 
-    _end(lambda: verb.fence(state, replica, on=not off))
+    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is Output.JSON))
 
 
 @app.command()
 def drain(
-    replica: Replica, off: Off = False, state: State = STATE_DEFAULT, timeout: SwitchTimeout = 15
+    replica: Replica,
+    off: Off = False,
+    state: State = STATE_DEFAULT,
+    timeout: SwitchTimeout = 15,
+    output: OutputFormat = Output.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Get a replica ready to be removed.
 
     A mastership goes to another; then it leaves the SyncStateSet, for good until `--off`, and only copies the
     log."""
     from epochmq.verbs import steer as verb
+    from epochmq.verbs.target import ClusterTarget
 
-    _end(lambda: verb.drain(state, replica, timeout, on=not off))
+    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is Output.JSON))
 
 
 @app.command()

@@ -13,7 +13,7 @@ from epochmq.verbs.live import View, view_for
 from epochmq.verbs.settings_check import check
 from epochmq.verbs.view import nameservers_in, next_steps, remoting_address
 from epochmq_operator.local import runtime
-from epochmq_operator.local.state import PodRecord, StateDirectory
+from epochmq_operator.local.state import Options, PodRecord, StateDirectory
 from epochmq_operator.local.supervisor import Supervisor
 from epochmq_operator.local.tasks import owned
 from epochmq_operator.resources import ResourceError, Resources, load
@@ -21,7 +21,7 @@ from epochmq_operator.resources import ResourceError, Resources, load
 WATCH_S = 0.1
 
 
-def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float) -> int:
+def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin: bool = False) -> int:
     """Takes the resources in and runs them, or hands them to the supervisor that runs already."""
     wanted = _load(files)
     runtime.one_namespace(wanted)
@@ -36,7 +36,10 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float) -> in
         runtime.same_quorums(directory, plan.merged)
         runtime.same_elections(directory, plan.merged)
         if directory.supervisor() is not None:
+            if admin and not directory.options().admin:
+                raise UsageError("what runs here was started without --admin; run down first")
             return _hand_over(directory, plan, applying, timeout_s)
+        directory.write_options(Options(admin=admin))
         directory.write_resources(plan.merged)
         if not detach:
             return _foreground(directory, wanted, applying, timeout_s)
