@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 from epochmq.exits import Exit, complain
+from epochmq.verbs.target import ClusterTarget
 
 
-def run(state: Path, *, as_json: bool) -> int:
+def run(state: Path, cluster: ClusterTarget | None, *, as_json: bool) -> int:
     """Prints what runs, as a table or as JSON."""
     import msgspec
+
+    if cluster is not None:
+        return _of_cluster(cluster, as_json=as_json)
 
     from epochmq_operator.local import status
     from epochmq_operator.local.state import StateDirectory
@@ -28,18 +32,34 @@ def run(state: Path, *, as_json: bool) -> int:
 
         console = Console() if sys.stdout.isatty() else Console(width=view.WIDTH_ELSEWHERE)
         console.print(view.table([view.row_of(o) for o in seen.pods], console.width))
-        report = status.report(directory, seen)
-        tables = (
-            view.controllers_table(report.controller_groups),
-            view.replica_groups_table(report.controller_groups),
-            view.broker_groups_table(report.broker_groups),
-        )
-        for more in tables:
-            if more.row_count:
-                console.print("", more)
+        view.print_groups(console, status.report(directory, seen))
         if directory.supervisor() is None:
             complain("the supervisor is gone: nothing restarts what ends; run up again, or down")
     if not seen.pods:
         complain(f"nothing runs in {state}; start something with: epochmq up -f FILE")
+        return Exit.NOTHING
+    return Exit.OK
+
+
+def _of_cluster(target: ClusterTarget, *, as_json: bool) -> int:
+    import msgspec
+
+    from epochmq.verbs import cluster
+
+    report = cluster.seen(target)
+    pods = cluster.pods(report)
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+    elif pods or report.broker_groups:
+        from rich.console import Console
+
+        from epochmq.verbs import view
+
+        console = Console() if sys.stdout.isatty() else Console(width=view.WIDTH_ELSEWHERE)
+        rows = [view.row_of_status(pod, kind, cluster.readiness_of(pod)) for pod, kind in pods]
+        console.print(view.table(rows, console.width))
+        view.print_groups(console, report)
+    if not pods and not report.broker_groups and not report.controller_groups:
+        complain(f"nothing runs in {report.state}")
         return Exit.NOTHING
     return Exit.OK

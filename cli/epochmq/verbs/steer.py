@@ -3,38 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 from epochmq.exits import Exit
+from epochmq.verbs.target import ClusterTarget
 from epochmq_operator.local import steering
 from epochmq_operator.local.state import StateDirectory
+from epochmq_operator.local.status import ReplicaStatus
 
 
-def promote(state: Path, name: str, timeout_s: float) -> int:
+def promote(state: Path, cluster: ClusterTarget | None, name: str, timeout_s: float, *, as_json: bool) -> int:
     """Makes a replica the master."""
-    done = asyncio.run(steering.promote(_there(state), name, timeout_s))
-    print(_said(done))
-    return Exit.OK
+    if cluster is not None:
+        from epochmq.verbs.cluster import promote as on_cluster
+
+        done = on_cluster(cluster, name, timeout_s)
+    else:
+        done = asyncio.run(steering.promote(_there(state), name, timeout_s))
+    return _tell(_said(done), _document(done), as_json=as_json)
 
 
-def fence(state: Path, name: str, *, on: bool) -> int:
+def fence(state: Path, cluster: ClusterTarget | None, name: str, *, on: bool, as_json: bool) -> int:
     """Stops a replica from taking messages, or lets it again."""
-    replica = asyncio.run(steering.fence(_there(state), name, on=on))
+    if cluster is not None:
+        from epochmq.verbs.cluster import fence as on_cluster
+
+        replica = on_cluster(cluster, name, on=on)
+    else:
+        replica = asyncio.run(steering.fence(_there(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
-    print(f"{replica.pod}{role} {'takes no messages until it is unfenced' if on else 'takes messages again'}")
-    return Exit.OK
+    said = f"{replica.pod}{role} {'takes no messages until it is unfenced' if on else 'takes messages again'}"
+    return _tell(said, {**_named(replica), "fenced": on}, as_json=as_json)
 
 
-def drain(state: Path, name: str, timeout_s: float, *, on: bool) -> int:
+def drain(
+    state: Path,
+    cluster: ClusterTarget | None,
+    name: str,
+    timeout_s: float,
+    *,
+    on: bool,
+    as_json: bool,
+) -> int:
     """Takes a replica out of the SyncStateSet, or back in."""
-    replica, moved = asyncio.run(steering.drain(_there(state), name, timeout_s, on=on))
-    if moved is not None:
-        print(_said(moved))
-    print(
+    moved = None
+    if cluster is not None:
+        from epochmq.verbs.cluster import drain as on_cluster
+
+        replica = on_cluster(cluster, name, timeout_s, on=on)
+    else:
+        replica, moved = asyncio.run(steering.drain(_there(state), name, timeout_s, on=on))
+    lines = [_said(moved)] if moved is not None else []
+    lines.append(
         f"{replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
         + ("; it may be stopped now" if on else "")
     )
+    document = {**_named(replica), "drained": on, "promoted": _document(moved) if moved else None}
+    return _tell("\n".join(lines), document, as_json=as_json)
+
+
+def _tell(said: str, document: dict[str, object], *, as_json: bool) -> int:
+    print(json.dumps(document) if as_json else said)
     return Exit.OK
+
+
+def _named(replica: ReplicaStatus) -> dict[str, object]:
+    return {"pod": replica.pod, "brokerId": replica.broker_id, "role": replica.role}
+
+
+def _document(done: steering.Promoted) -> dict[str, object]:
+    return {"pod": done.pod, "brokerId": done.broker_id, "masterEpoch": done.epoch, "heldMs": done.held_ms}
 
 
 def _there(state: Path) -> StateDirectory:

@@ -1,4 +1,4 @@
-"""Which nameservers `produce` and `consume` talk to."""
+"""What a verb is about: a run on this machine, nameservers, or a namespace of a cluster."""
 
 from __future__ import annotations
 
@@ -69,6 +69,21 @@ class Target:
             raise UsageError(f"{problem}; in {state} run: {', '.join(groups)}")
         assert wanted is not None
         return running[wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTarget:
+    """A namespace of a Kubernetes cluster, as it was typed; what is None, the kubeconfig says."""
+
+    namespace: str | None
+    context: str | None
+    kubeconfig: str | None
+
+    @classmethod
+    def of(cls, namespace: str | None, context: str | None, kubeconfig: str | None) -> ClusterTarget | None:
+        """None when none of it was typed: this machine is meant."""
+        typed = (namespace, context, kubeconfig)
+        return None if typed == (None, None, None) else cls(*typed)
 
 
 def _addresses(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,9 @@ from epochmq_operator.local.status import (
     BrokerGroupStatus,
     ControllerGroupStatus,
     Observed,
+    PodStatus,
     ReplicaStatus,
+    Status,
 )
 from epochmq_operator.render import BROKER_PORT, CONTROLLER_PORT, MASTER_BROKER_ID, NAMESERVER_PORT, Component
 from epochmq_operator.resources import Resources
@@ -75,6 +78,23 @@ def row_of(observed: Observed) -> Row:
         record.since_ms if record else 0,
         observed.readiness,
     )
+
+
+def row_of_status(pod: PodStatus, component: Component, readiness: Readiness) -> Row:
+    """A row of `epochmq status` on a cluster."""
+    return Row(pod.pod, component, pod.address, pod.pid, pod.phase, pod.reason, pod.restarts, 0, readiness)
+
+
+def print_groups(console: Console, report: Status) -> None:
+    """The tables of quorums and groups, those that have rows."""
+    tables = (
+        controllers_table(report.controller_groups),
+        replica_groups_table(report.controller_groups),
+        broker_groups_table(report.broker_groups),
+    )
+    for made in tables:
+        if made.row_count:
+            console.print("", made)
 
 
 def remoting_address(record: PodRecord) -> str:

@@ -16,7 +16,7 @@ from epochmq_operator.plans.objects import Manifest, Ref, ref_of
 from epochmq_protocol.errors import EpochMQError
 
 FIELD_MANAGER = "epochmq-operator"
-REQUEST_TIMEOUT_S = 4.0
+REQUEST_TIMEOUT_S = 5.0
 """Of a request that is no watch. A write that is under way when the lease is lost ends before another
 operator has it (`leadership`)."""
 LIST_TIMEOUT_S = 60.0

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-DURATION_S = 15
-RENEW_DEADLINE_S = 10.0
+DURATION_S = 22
+RENEW_DEADLINE_S = 16.0
 RENEW_EVERY_S = 4.0
 LOOK_EVERY_S = 2.0
 

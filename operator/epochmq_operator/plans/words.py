@@ -63,7 +63,7 @@ class ControllerWord(
     role: Literal["leader", "follower", "candidate"] = "candidate"
     term: int | None = None
     leader: str | None = None
-    peers: list[Any] = []
+    committed_index: int | None = None
     groups: list[KeptGroup] = []
 
 

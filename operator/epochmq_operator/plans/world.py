@@ -66,12 +66,12 @@ def pods_of_set(world: World, stateful_set: str, count: int) -> tuple[PodSeen | 
     """The pods that a StatefulSet has or should have, by ordinal; None for one that is missing."""
     owner = world.object("StatefulSet", stateful_set) or {}
     revision = (owner.get("status") or {}).get("updateRevision")
-    return tuple(_pod(world.object("Pod", f"{stateful_set}-{n}"), revision) for n in range(count))
+    found = (world.object("Pod", f"{stateful_set}-{n}") for n in range(count))
+    return tuple(None if pod is None else pod_seen(pod, revision) for pod in found)
 
 
-def _pod(pod: Manifest | None, revision: str | None) -> PodSeen | None:
-    if pod is None:
-        return None
+def pod_seen(pod: Manifest, revision: str | None = None) -> PodSeen:
+    """A pod, given the revision of its StatefulSet's present template, if that is known."""
     meta, status = metadata(pod), pod.get("status") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
     leaving = is_deleting(pod)
