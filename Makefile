@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
 
-.PHONY: install install-spark run stop lint test soak bench lock clean
+.PHONY: install install-spark run stop lint test soak bench kube kube-down lock clean
 
 install: $(STAMP)
 
@@ -48,12 +48,24 @@ bench: install
 	$(BIN)/python -m tests.benchmarks.controllers
 	$(BIN)/python -m tests.benchmarks.replica_groups
 
-# Re-resolves the lock file from pyproject.toml; run it after changing a dependency.
+# A real Kubernetes on this machine to play with (root, Linux, Go; NODES=3 for three nodes); it stays until kube-down.
+kube: install
+	$(BIN)/python -m tests.kubernetes.testbed up $(NODES)
+
+kube-down: install
+	$(BIN)/python -m tests.kubernetes.testbed down
+
+# Re-resolves the lock files from pyproject.toml; run it after changing a dependency. The images are built from
+# those for the runtime, the operator, the audit and the build; all agree with requirements.lock.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
+BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
+
 lock: install
-	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra dev \
-	    pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --universal --generate-hashes --no-header --python-version 3.11 --extra spark \
-	    -c requirements.lock pyproject.toml -o requirements-spark.lock
+	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(COMPILE) -c requirements.lock --extra operator pyproject.toml -o requirements-operator.lock
+	$(COMPILE) -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock
+	$(BIN)/python -c '$(BUILD_REQUIRES)' | $(COMPILE) -c requirements.lock - -o requirements-build.lock
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,10 +11,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+CREATED = "2000-01-01T00:00:00Z"
+"""Builders compare it, and take a history without it for another one each time."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def pack_folder(folder: Path, name: str, archive: Path, architecture: str, command: Sequence[str]) -> None:
+def pack_folder(
+    folder: Path, names: Sequence[str], archive: Path, architecture: str, command: Sequence[str]
+) -> None:
     """Writes an image of one layer, the content of `folder` as it lies there."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".tar") as layer:
         subprocess.run(
@@ -29,10 +33,10 @@ def pack_folder(folder: Path, name: str, archive: Path, architecture: str, comma
             ],
             check=True,
         )
-        _pack_layer(Path(layer.name), name, archive, architecture, command)
+        _pack_layer(Path(layer.name), names, archive, architecture, command)
 
 
-def pack_program(program: Path, name: str, archive: Path, architecture: str) -> None:
+def pack_program(program: Path, names: Sequence[str], archive: Path, architecture: str) -> None:
     """Writes an image that holds nothing but this static program, and runs it."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".tar") as layer:
         with tarfile.open(fileobj=layer, mode="w") as tar:
@@ -42,10 +46,12 @@ def pack_program(program: Path, name: str, archive: Path, architecture: str) -> 
             with program.open("rb") as content:
                 tar.addfile(member, content)
         layer.flush()
-        _pack_layer(Path(layer.name), name, archive, architecture, [f"/{program.name}"])
+        _pack_layer(Path(layer.name), names, archive, architecture, [f"/{program.name}"])
 
 
-def _pack_layer(layer: Path, name: str, archive: Path, architecture: str, command: Sequence[str]) -> None:
+def _pack_layer(
+    layer: Path, names: Sequence[str], archive: Path, architecture: str, command: Sequence[str]
+) -> None:
     with layer.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
     config = json.dumps(
@@ -56,12 +62,15 @@ def _pack_layer(layer: Path, name: str, archive: Path, architecture: str, comman
                 "Cmd": list(command),
                 "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             },
-            "history": [{"created_by": "testbed"}],
+            "created": CREATED,
+            "history": [{"created": CREATED, "created_by": "testbed"}],
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         }
     ).encode()
     config_name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": [f"{digest}.tar"]}]).encode()
+    manifest = json.dumps(
+        [{"Config": config_name, "RepoTags": list(names), "Layers": [f"{digest}.tar"]}]
+    ).encode()
     with tarfile.open(archive, "w") as tar:
         for member_name, data in ((config_name, config), ("manifest.json", manifest)):
             member = tarfile.TarInfo(member_name)

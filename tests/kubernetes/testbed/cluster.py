@@ -15,12 +15,19 @@ from typing import Any, TypeAlias
 
 import yaml
 from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
 from tests.kubernetes.testbed import diagnostics
 from tests.kubernetes.testbed.addons import addons
 from tests.kubernetes.testbed.cache import cache_folder, say
 from tests.kubernetes.testbed.control_plane import ControlPlane, write_files
-from tests.kubernetes.testbed.images import base_image, base_name, image_name, pause_image, project_images
+from tests.kubernetes.testbed.images import (
+    BASE_IMAGE,
+    base_image,
+    image_name,
+    pause_image,
+    project_images,
+)
 from tests.kubernetes.testbed.layout import API_PORT, CONTROL_PLANE, Layout
 from tests.kubernetes.testbed.leavings import CLUSTERS, remove_dead, runs
 from tests.kubernetes.testbed.needs import ensure_machine
@@ -242,12 +249,12 @@ class Cluster:
     @property
     def base_image(self) -> str:
         """The name of an image with Python and a shell, on every node: for pods that belong to a test."""
-        return base_name(base_image())
+        return BASE_IMAGE
 
     # Waiting and looking
 
     def wait(
-        self, condition: Callable[[], Any], timeout_s: float = 60, what: str = "the condition holds"
+        self, condition: Callable[[], Any], timeout_s: float = 120, what: str = "the condition holds"
     ) -> Any:
         """The first value of `condition` that is true; TestbedError after `timeout_s`, with `what` in it. A
         condition that cannot reach the API server, or does not find an object yet, counts as not true."""
@@ -259,12 +266,12 @@ class Cluster:
                 if error.status in (404, 409, 429) or error.status >= 500:
                     return None
                 raise
-            except OSError:
+            except (OSError, HTTPError):
                 return None
 
         return wait_for(guarded, timeout_s=timeout_s, what=what, poll_s=POLL_S)
 
-    def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 60) -> Any:
+    def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 120) -> Any:
         """The pod, when it is Ready, or in the phase Running, Succeeded or Failed."""
 
         def found() -> Any:

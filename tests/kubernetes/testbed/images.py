@@ -23,13 +23,15 @@ from tests.kubernetes.testbed.processes import run
 SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "procps", "python3", "python3-venv")
 BASE_NAME = "docker.io/testbed/base"
+BASE_IMAGE = f"{BASE_NAME}:test"
+"""The name that pods of tests ask for; builds go by its content."""
 TARGETS = ("broker", "controller", "operator", "spark")
 SOURCES = (
     *("Dockerfile", ".dockerignore", "images", "pyproject.toml", "README.md", "LICENSE"),
     *("protocol", "dledger", "controller", "broker", "operator", "spark", "cli"),
 )
 """What the `Dockerfile` sees, besides the lock files."""
-FORMAT = "2"
+FORMAT = "4"
 """To be changed with how archives are packed: what is kept goes by it."""
 KEPT_PER_TARGET = 3
 BUILD_TIMEOUT_S = 1200
@@ -43,7 +45,7 @@ def pause_image(programs: Path) -> Path:
     """The archive of the image whose process holds a pod's namespaces."""
     program = programs / "pause"
     path = f"images/pause-{digest_of(programs.name, FORMAT)}.tar"
-    return kept(path, lambda archive: pack_program(program, PAUSE_IMAGE, archive, platform.machine()))
+    return kept(path, lambda archive: pack_program(program, [PAUSE_IMAGE], archive, platform.machine()))
 
 
 def base_image() -> Path:
@@ -56,7 +58,7 @@ def base_image() -> Path:
 
 
 def base_name(archive: Path) -> str:
-    """The base image's name."""
+    """The base image's name for builds."""
     return f"{BASE_NAME}:{archive.stem.removeprefix('base-')}"
 
 
@@ -87,7 +89,7 @@ def _make_base(archive: Path, digest: str, settings: dict[str, str]) -> None:
     pip["global"] = settings
     with (tree / "etc/pip.conf").open("w") as file:
         pip.write(file)
-    pack_folder(tree, f"{BASE_NAME}:{digest}", archive, platform.machine(), ["python3"])
+    pack_folder(tree, [BASE_IMAGE, f"{BASE_NAME}:{digest}"], archive, platform.machine(), ["python3"])
     shutil.rmtree(tree, ignore_errors=True)
 
 

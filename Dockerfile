@@ -1,0 +1,78 @@
+# The images of EpochMQ: build one with `--target broker`, `controller`, `operator` or `spark`. BASE is any Debian with
+# Python 3.11 or newer and its venv module. What is installed is pinned by the lock files, each file by its hash.
+ARG BASE=python:3.11-slim-bookworm
+
+# What builds: pip, and the build backend that pyproject.toml names.
+FROM ${BASE} AS tools
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+COPY requirements-build.lock ./
+RUN python3 -m venv tools && tools/bin/pip install --quiet --require-hashes -r requirements-build.lock
+
+FROM tools AS wheel
+COPY . ./
+RUN tools/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels .
+
+# What brokers, controllers and nameservers need. pip installs into it from outside, and is not in it.
+FROM tools AS runtime-packages
+COPY requirements-runtime.lock ./
+RUN python3 -m venv --without-pip /opt/epochmq \
+    && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-runtime.lock
+
+FROM runtime-packages AS runtime-installed
+COPY --from=wheel /build/wheels wheels
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+
+# Everything runs as this user, whose files are in two places: both are volumes, the rest is read-only.
+FROM ${BASE} AS user
+RUN groupadd --gid 10001 epochmq \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/epochmq --shell /usr/sbin/nologin epochmq \
+    && install -d -o 10001 -g 10001 -m 0750 /var/lib/epochmq /run/epochmq
+ENV PATH=/opt/epochmq/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /var/lib/epochmq
+
+FROM user AS runtime
+COPY --from=runtime-installed /opt/epochmq /opt/epochmq
+USER 10001:10001
+ENTRYPOINT ["epochmq"]
+
+# A nameserver is a controller image's `epochmq nameserver`.
+FROM runtime AS controller
+CMD ["controller"]
+
+FROM runtime AS broker
+CMD ["broker"]
+
+FROM tools AS operator-installed
+COPY requirements-operator.lock ./
+RUN python3 -m venv --without-pip /opt/epochmq \
+    && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-operator.lock
+COPY --from=wheel /build/wheels wheels
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+
+FROM user AS operator
+COPY --from=operator-installed /opt/epochmq /opt/epochmq
+USER 10001:10001
+ENTRYPOINT ["epochmq"]
+CMD ["operator"]
+
+FROM tools AS spark-installed
+COPY requirements-spark.lock ./
+RUN python3 -m venv --without-pip /opt/epochmq \
+    && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-spark.lock
+COPY --from=wheel /build/wheels wheels
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+
+# Spark's driver, by default, and its executors: `executor` as the only argument.
+FROM user AS java
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update --quiet \
+    && apt-get install --yes --quiet --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+
+FROM java AS spark
+COPY --from=spark-installed /opt/epochmq /opt/epochmq
+COPY --chmod=0755 images/spark-entrypoint.sh /usr/local/bin/spark-entrypoint
+USER 10001:10001
+ENTRYPOINT ["spark-entrypoint"]
+CMD ["audit", "--help"]

@@ -1,0 +1,24 @@
+#!/bin/sh
+# `executor`: what Spark on Kubernetes asks of an image, set by the driver in SPARK_* variables. Anything else: the
+# command `epochmq`. Both replace this shell, so that they are process 1 and get its signals.
+set -eu
+if [ "${1:-}" != executor ]; then
+    exec epochmq "$@"
+fi
+home=$(python3 -c 'import pyspark; print(*pyspark.__path__)')
+# The driver numbers the JVM's options: SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …
+set --
+number=0
+while eval "option=\${SPARK_JAVA_OPT_$number-}" && [ -n "$option" ]; do
+    set -- "$@" "$option"
+    number=$((number + 1))
+done
+exec java "$@" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$home/jars/*" \
+    org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+    --driver-url "$SPARK_DRIVER_URL" \
+    --executor-id "$SPARK_EXECUTOR_ID" \
+    --cores "$SPARK_EXECUTOR_CORES" \
+    --app-id "$SPARK_APPLICATION_ID" \
+    --hostname "$SPARK_EXECUTOR_POD_IP" \
+    --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
+    --podName "$SPARK_EXECUTOR_POD_NAME"
