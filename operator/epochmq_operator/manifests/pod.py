@@ -32,6 +32,7 @@ START_PROBES_MAX, START_PERIOD_S = 300, 2
 LIVE_PROBES_MAX, LIVE_PERIOD_S = 6, 10
 """A minute: what holds a pod up (a slow disk) may end, and what it holds in memory is worth more than a quick
 start."""
+SIDECAR_GRACE_S = 5
 READY_PROBES_MAX, READY_PERIOD_S = 2, 3
 PROBE_TIMEOUT_S = 5
 
@@ -166,8 +167,10 @@ def _probe(how: Manifest, period_s: int, failures_max: int) -> Manifest:
 
 
 def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
-    """Its own liveness asks for its port alone: what it says is about the main process."""
+    """Its own probes ask for its port alone: what it says is about the main process. One that hangs holds
+    nothing that is worth waiting for."""
     assert pod.sidecar is not None
+    listens = {"tcpSocket": {"port": ADMIN_PORT}}
     mounts: list[dict[str, Any]] = [
         {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True},
         {"name": "run", "mountPath": RUN_DIRECTORY},
@@ -180,7 +183,11 @@ def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
         "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
         "resources": {"requests": dict(SIDECAR_REQUESTS)},
         "volumeMounts": mounts,
-        "livenessProbe": _probe({"tcpSocket": {"port": ADMIN_PORT}}, LIVE_PERIOD_S, 3),
+        "startupProbe": _probe(listens, START_PERIOD_S, START_PROBES_MAX),
+        "livenessProbe": {
+            **_probe(listens, LIVE_PERIOD_S, LIVE_PROBES_MAX),
+            "terminationGracePeriodSeconds": SIDECAR_GRACE_S,
+        },
     }
 
 
