@@ -191,7 +191,8 @@ class Reconciler:
                 pod for other, pod in objects.items() if other.kind == "Pod" and _belongs(pod, kind, name)
             ]
             group = objects.get(Ref(kind, ref.namespace, name)) or {}
-            secret = _spec(group).get("adminSecret")
+            admin = _spec(group).get("admin")
+            secret = admin.get("tlsSecret") if isinstance(admin, Mapping) else None
             named = secret if isinstance(secret, str) else None
             credentials = await self._secrets.credentials(ref.namespace, named)
             words.update(await self._sidecars.words(ref.namespace, pods, credentials))

@@ -1,4 +1,4 @@
-"""The token and certificates of groups whose sidecars ask for them."""
+"""The certificates of groups whose admin ports speak TLS (`spec.admin.tlsSecret`). Looking needs no token."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import ssl
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ class Credentials:
     """What a sidecar asks for. Its name is not checked against its certificate, which is made for a group and
     not for an address: whoever has a key that `ca.crt` signed is one of the group."""
 
-    token: str = field(repr=False)
     tls: ssl.SSLContext
 
 
@@ -63,4 +62,4 @@ def credentials_of(secret: dict[str, Any]) -> Credentials:
         key.touch(mode=0o600)
         key.write_bytes(data["tls.key"])
         context.load_cert_chain(certificate, key)
-    return Credentials(data["token"].decode().strip(), context)
+    return Credentials(context)

@@ -90,11 +90,10 @@ class Sidecars:
 
     async def _ask(self, namespace: str, pod: str, ip: str, credentials: Credentials | None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
-        headers = {"Authorization": f"Bearer {credentials.token}"} if credentials else {}
         tls: ssl.SSLContext | bool = credentials.tls if credentials else True
         session = self._session
         if self._by_proxy:
-            session, headers, tls = self._api.session, {}, True
+            session, tls = self._api.session, True
             url = self._api.connection.server + proxy_path(
                 namespace, pod, "/v1/state", secure=bool(credentials)
             )
@@ -102,7 +101,7 @@ class Sidecars:
             host = f"[{ip}]" if ":" in ip else ip
             url = f"{'https' if credentials else 'http'}://{host}:{ADMIN_PORT}/v1/state"
         options: dict[str, Any] = {} if self._by_proxy else {"ssl": tls}
-        async with session.get(url, headers=headers, timeout=timeout, **options) as answer:
+        async with session.get(url, timeout=timeout, **options) as answer:
             if answer.status != 200:
                 raise EpochMQError(f"{pod} answered {answer.status}")
             body = bytearray()
