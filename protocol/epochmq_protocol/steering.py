@@ -3,6 +3,7 @@ brokers answer them REQUEST_CODE_NOT_SUPPORTED (3)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from epochmq_protocol.headers_base import Header, Int, Long
@@ -50,15 +51,31 @@ class SteerHeader(Header, kw_only=True):
 
 
 class ShowHeader(Header, kw_only=True):
-    """Answer of SHOW. `members`: the SyncStateSet as `1,2,3`."""
+    """Answer of SHOW. `members`: the SyncStateSet as `1,2,3`; `proposed`, alike: one that the controllers
+    were asked for, with an unknown fate; `learners`: who is connected and becomes no member."""
 
     broker_id: Long = 0
     master_epoch: Int = 0
     max_offset: Long = 0
     members: str = ""
+    proposed: str = ""
+    learners: str = ""
     set_epoch: Int = 0
 
     @property
     def member_ids(self) -> frozenset[int]:
         """The SyncStateSet."""
-        return frozenset(int(one) for one in self.members.split(",") if one.isdecimal())
+        return _ids(self.members)
+
+    def is_out_for_good(self, broker_id: int) -> bool:
+        """Whether this replica is no member and can become none: nobody proposes a learner."""
+        return broker_id in _ids(self.learners) and broker_id not in _ids(self.members) | _ids(self.proposed)
+
+
+def text_of(ids: Iterable[int]) -> str:
+    """Ids as SHOW carries them."""
+    return ",".join(map(str, sorted(ids)))
+
+
+def _ids(text: str) -> frozenset[int]:
+    return frozenset(int(one) for one in text.split(",") if one.isdecimal())

@@ -67,7 +67,7 @@ class Pods:
             ]
             return len(found) == 1
 
-        wait_until(reached, timeout_s=60, what="one sidecar says that its broker is a ready master")
+        wait_until(reached, timeout_s=120, what="one sidecar says that its broker is a ready master")
         return found[0]
 
     def others(self, master: Member) -> list[Member]:
@@ -79,7 +79,7 @@ class Pods:
         members = self.brokers
         wait_until(
             lambda: all(self.of(one).ready()[0] == 200 for one in members),
-            timeout_s=90,
+            timeout_s=180,
             what="every broker is ready",
         )
 
@@ -110,7 +110,10 @@ def pods(started: Pods) -> Iterator[Pods]:
     print(started.group.logs(4000))  # shown when the test failed
     for member in started.brokers:
         member.process.signal(signal.SIGCONT)
-        if not member.process.alive:
+        if member.process.alive:
+            for undo in ("unfence", "undrain"):
+                started.of(member).ask("POST", f"/v1/{undo}")
+        else:
             member.start()
 
 
@@ -153,7 +156,12 @@ def test_every_state_is_what_the_group_says(pods: Pods) -> None:
     assert found is not None
     master = pods.master()
     for member in pods.brokers:
-        state = pods.of(member).state()
+        sidecar = pods.of(member)
+        wait_until(
+            lambda asked=sidecar: asked.state().get("syncStateSet") == [1, 2, 3],  # type: ignore[misc]
+            what="a replica has heard of the last one in sync",
+        )
+        state = sidecar.state()
         assert (state["component"], state["cluster"], state["brokerName"]) == (
             "broker",
             ReplicaGroup.CLUSTER,
@@ -193,7 +201,7 @@ def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
     assert sidecar.get("/live").json()["component"] == "controller"
     assert sidecar.get("/v1/config").json()["config"]["controllerDLegerSelfId"] == "n0"
     assert sidecar.get("/v1/epochs").status_code == 404
-    assert sidecar.ask("POST", "/v1/handover").status_code == 404
+    assert sidecar.ask("POST", "/v1/fence").status_code == 404
 
 
 def test_what_is_told_of_the_log(pods: Pods) -> None:
@@ -266,6 +274,55 @@ def test_a_hook_hands_over_and_ends_with_0_from_whoever_is_no_master(pods: Pods)
     wait_until(lambda: pods.of(master).call("ready").returncode == 0, what="it is a ready replica")
 
 
+def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods) -> None:
+    """Who is stopped after a handover leaves nobody behind who still sends there."""
+    master = pods.master()
+    ended = threading.Event()
+    done: list[int] = []
+
+    def hand_over() -> None:
+        answer = pods.of(master).call("--timeout", "60", "handover", "lingerMs=60000")
+        done.append(answer.returncode)
+        ended.set()
+
+    hook = threading.Thread(target=hand_over, daemon=True)
+    with Producer(master, 2) as producer:
+        hook.start()
+        successor = None
+        while successor in (None, master):
+            successor = pods.master()
+        count = producer.codes[SUCCESS]
+        wait_until(lambda: producer.codes[SUCCESS] > count + 200, what="messages are passed on")
+        assert not ended.is_set()
+    wait_until(ended.is_set, timeout_s=30, what="the hook ends when nobody sends there any more")
+    assert (done, set(producer.codes)) == ([0], {SUCCESS})
+
+
+def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:
+    """It is given back by its next leader, so that the one with a sidecar is asked as its leader, too."""
+    sidecar = pods.of(pods.group.controllers[0])
+    master = pods.master()
+
+    def leads() -> bool:
+        if sidecar.state().get("leads"):
+            return True
+        leader = pods.group.leader()
+        if leader is not None:
+            leader.process.kill()
+            leader.start()
+        wait_until(lambda: pods.group.leader() is not None, timeout_s=120, what="a controller leads")
+        return bool(sidecar.state().get("leads"))
+
+    wait_until(leads, timeout_s=180, what="the controller with a sidecar leads")
+    done = sidecar.ask("POST", "/v1/handover", {"timeoutMs": 20_000})
+    assert (done.status_code, done.json()["moved"]) == (200, True), done.text
+    assert done.json()["leader"] in ("n1", "n2")
+    again = sidecar.ask("POST", "/v1/handover")
+    assert (again.json()["moved"], again.json()["reason"]) == (False, "this controller does not lead")
+    assert sidecar.ready() == (200, [])
+    wait_until(lambda: acknowledged(master), what="the master goes on under the next leader")
+
+
 def test_a_replica_is_promoted_by_its_own_sidecar_or_by_its_masters(pods: Pods) -> None:
     master = pods.master()
     one, two = pods.others(master)
@@ -329,8 +386,8 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     assert successor is not master
     assert len(pods.of(successor).state()["syncStateSet"]) == 2
     master.start()
-    wait_until(lambda: sidecar.get("/live").status_code == 200, timeout_s=60, what="it answers again")
-    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=60, what="it is ready")
+    wait_until(lambda: sidecar.get("/live").status_code == 200, timeout_s=120, what="it answers again")
+    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=120, what="it is ready")
     state = sidecar.state()
     assert (state["role"], state["brokerId"] in state["syncStateSet"]) == ("replica", True)
 
@@ -345,12 +402,12 @@ def test_a_replica_outside_the_set_says_what_it_lacks(pods: Pods) -> None:
     replica.process.signal(signal.SIGSTOP)
     assert sidecar.get("/live").status_code == 504
     assert sidecar.ready()[0] == 503
-    wait_until(lambda: own_id not in pods.of(master).state()["syncStateSet"], timeout_s=60, what="it is out")
+    wait_until(lambda: own_id not in pods.of(master).state()["syncStateSet"], timeout_s=120, what="it is out")
     assert pods.of(master).ready() == (200, [])
     for _ in range(20):
         assert send(master, b"x" * 1000).code == SUCCESS
     replica.process.signal(signal.SIGCONT)
-    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=60, what="it is ready again")
+    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=120, what="it is ready again")
     assert own_id in pods.of(master).state()["syncStateSet"]
 
 
@@ -360,7 +417,7 @@ def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
     for other in others:
         other.process.kill()
     said = "1 replicas are in sync, minInSyncReplicas=2 are needed"
-    wait_until(lambda: pods.of(master).ready() == (503, [said]), timeout_s=60, what=said)
+    wait_until(lambda: pods.of(master).ready() == (503, [said]), timeout_s=120, what=said)
     assert pods.of(master).get("/live").status_code == 200
     for other in others:
         other.start()

@@ -35,6 +35,7 @@ class Sidecar:
             "adminSocketPath": str(self.socket),
             "adminTokenFile": str(self.token_file),
             "credentialsPeriodMs": 100,
+            "socketTimeoutMs": 3000,  # a busy machine must not look like a process that hangs
             **settings,
         }
         config.write_text(properties(made))

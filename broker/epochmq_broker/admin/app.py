@@ -8,7 +8,7 @@ are for probes, and always open.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -18,7 +18,15 @@ from epochmq_broker.admin.config import AdminConfig
 from epochmq_broker.admin.credentials import Tokens
 from epochmq_broker.admin.reference import describe, openapi
 from epochmq_protocol.admin.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, LogLevel, Op, Promote
+from epochmq_protocol.admin.operations import (
+    LINGER_MAX_MS,
+    Arguments,
+    ChangeConfig,
+    Handover,
+    LogLevel,
+    Op,
+    Promote,
+)
 from epochmq_protocol.admin.states import EpochFile, Metrics, State
 from epochmq_protocol.errors import CallTimeout, EpochMQError, RemoteProtocolError
 
@@ -49,7 +57,6 @@ READS: Final = {
     "/v1/config": Op.CONFIG,
 }
 STEERS: Final = {
-    "/v1/handover": (Op.HANDOVER, SWITCH_MS),
     "/v1/fence": (Op.FENCE, CHANGE_MS),
     "/v1/unfence": (Op.UNFENCE, CHANGE_MS),
     "/v1/drain": (Op.DRAIN, DRAIN_MS),
@@ -80,6 +87,11 @@ class _Timed(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=
 
 class _TimedPromote(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True):
     broker_id: int | None = None
+    timeout_ms: int | None = None
+
+
+class _TimedHandover(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True):
+    linger_ms: Annotated[int, msgspec.Meta(ge=0, le=LINGER_MAX_MS)] = 0
     timeout_ms: int | None = None
 
 
@@ -160,6 +172,13 @@ class Sidecar:
         timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS)
         return _json(await self._ask(Op.PROMOTE, Promote(broker_id=body.broker_id), timeout_ms))
 
+    async def handover(self, request: Request) -> Response:
+        """Any other master."""
+        self._may_write(request)
+        body = await _body(request, _TimedHandover)
+        timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS + body.linger_ms)
+        return _json(await self._ask(Op.HANDOVER, Handover(linger_ms=body.linger_ms), timeout_ms))
+
     async def log_level(self, request: Request) -> Response:
         """Another log level."""
         self._may_write(request)
@@ -207,6 +226,7 @@ def make_app(config: AdminConfig, tokens: Tokens, ask: Ask) -> FastAPI:
         route("GET", path, sidecar.read(operation))
     route("GET", "/v1/epoch-file", sidecar.epoch_file)
     route("POST", "/v1/promote", sidecar.promote)
+    route("POST", "/v1/handover", sidecar.handover)
     for path, (operation, default_ms) in STEERS.items():
         route("POST", path, sidecar.steer(operation, default_ms))
     route("PUT", "/v1/log-level", sidecar.log_level)

@@ -166,11 +166,13 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         [("moved", _SWITCHED)],
     ),
     ("POST", "/v1/handover"): (
-        "Give the mastership to the best replica; done at once where there is none to give",
+        "Give the mastership, or a controller's leadership, to the best of the others; done at once where "
+        "there is none to give",
         states.Switched,
         [
             ("moved", _SWITCHED),
             ("replica", states.Switched(moved=False, reason="this broker is not the master")),
+            ("controller", states.LedBy(moved=True, leader="n1", term=5)),
         ],
     ),
     ("POST", "/v1/fence"): ("Take no messages, also after a restart", states.Steered, [("now", _STEERED)]),
@@ -201,10 +203,9 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ),
 }
 
-_TIMED: Final = {"timeoutMs": 15_000}
 _BODIES: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("POST", "/v1/promote"): {"brokerId": 2, "timeoutMs": 15_000},
-    ("POST", "/v1/handover"): _TIMED,
+    ("POST", "/v1/handover"): {"timeoutMs": 60_000, "lingerMs": 35_000},
     ("POST", "/v1/fence"): {},
     ("POST", "/v1/unfence"): {},
     ("POST", "/v1/drain"): {"timeoutMs": 30_000},

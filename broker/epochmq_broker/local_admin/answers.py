@@ -28,7 +28,15 @@ from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol import properties
 from epochmq_protocol.admin import states
 from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.admin.operations import (
+    Arguments,
+    ChangeConfig,
+    Handover,
+    Limits,
+    LogLevel,
+    Op,
+    Promote,
+)
 from epochmq_protocol.admin.process import own_version, set_level
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.epochs import OFFSET_MAX
@@ -41,6 +49,8 @@ from epochmq_protocol.transport.local_socket import LocalServer, Operation
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05
+ANSWER_MS: Final = 100
+"""What is left of an operation's time to answer in."""
 FLAWS: Final = {
     RunningFlags.NOT_READABLE: "the store cannot be read",
     RunningFlags.NOT_WRITEABLE: "the store cannot be written",
@@ -106,7 +116,7 @@ class BrokerAdmin:
             Op.CONFIG: Operation(nothing, self._config),
             Op.METRICS: Operation(Limits, self._metrics),
             Op.PROMOTE: Operation(Promote, self._promote),
-            Op.HANDOVER: Operation(nothing, self._handover),
+            Op.HANDOVER: Operation(Handover, self._handover),
             Op.FENCE: Operation(nothing, self._fence),
             Op.UNFENCE: Operation(nothing, self._unfence),
             Op.DRAIN: Operation(nothing, self._drain),
@@ -314,8 +324,13 @@ class BrokerAdmin:
     async def _promote(self, arguments: Promote, timeout_ms: float) -> states.Switched:
         return await self._switches.promote(arguments.broker_id, timeout_ms)
 
-    async def _handover(self, _: Arguments, timeout_ms: float) -> states.Switched:
-        return await self._switches.handover(timeout_ms)
+    async def _handover(self, arguments: Handover, timeout_ms: float) -> states.Switched:
+        loop = asyncio.get_running_loop()
+        over_s = loop.time() + timeout_ms / 1000
+        switched = await self._switches.handover(timeout_ms)
+        left_ms = (over_s - loop.time()) * 1000 - ANSWER_MS
+        await self._switches.linger(min(arguments.linger_ms, left_ms))
+        return switched
 
     async def _fence(self, _: Arguments, timeout_ms: float) -> states.Steered:
         return await self._steer(fenced=True)
@@ -332,10 +347,17 @@ class BrokerAdmin:
                 raise AdminError(FaultKind.REFUSED, f"nobody else could be the master: {switched.reason}")
             await self._until(lambda: self._parts.ha.role is Role.REPLICA)
         done = await self._steer(drained=True)
-        await self._until(lambda: self._broker_id() not in self._members()[0])
+        await self._until(self._is_out_for_good)
         return states.Steered(
             fenced=done.fenced, drained=done.drained, takes_messages=done.takes_messages, switched=switched
         )
+
+    def _is_out_for_good(self) -> bool:
+        """As the master says; one of RocketMQ's does not, and then it is the controllers' word."""
+        broker_id, shown = self._broker_id(), self._watch.shown
+        if shown is not None and broker_id is not None:
+            return shown.is_out_for_good(broker_id)
+        return self._watch.is_silent_on_members and broker_id not in self._members()[0]
 
     async def _undrain(self, _: Arguments, timeout_ms: float) -> states.Steered:
         return await self._steer(drained=False)

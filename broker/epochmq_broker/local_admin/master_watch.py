@@ -32,6 +32,8 @@ class MasterWatch:
         """`master`: where it serves clients, None while that is not known."""
         self.shown: ShowHeader | None = None
         """What a master of ours said last."""
+        self.is_silent_on_members = False
+        """Whether the master is one of RocketMQ's."""
         self._client = client
         self._ha = ha
         self._master = master
@@ -61,6 +63,7 @@ class MasterWatch:
         address = self._master() if self._ha.role is Role.REPLICA else None
         if address != self._address:
             self._address, self.shown, self._clock = address, None, LagClock()
+            self.is_silent_on_members = False
             self._another.set()
         return address
 
@@ -87,6 +90,7 @@ class MasterWatch:
             self.shown = ShowHeader.decode(answer.ext)
             clock.looked(asked_ms, self.shown.max_offset)
         elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self.is_silent_on_members = True
             answer = await self._client.call(address, request(RequestCode.GET_BROKER_HA_STATUS), TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS:
                 info = from_json(HARuntimeInfo, answer.body)

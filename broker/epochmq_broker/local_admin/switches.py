@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.replicas.gate import Phase
 from epochmq_broker.replicas.handover import Switched as HandedOver
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_protocol.admin.messages import AdminError, FaultKind
@@ -26,6 +27,8 @@ CATCH_UP_SHARE: Final = 0.8
 CATCH_UP_MAX_MS: Final = 5000
 """What one replica gets of it when another may do as well."""
 LOOK_S: Final = 0.05
+QUIET_S: Final = 2.0
+"""So long without a request to pass on, and nobody is waited for any more."""
 NO_CONTROLLERS: Final = "there are no controllers that could elect another"
 
 
@@ -62,13 +65,27 @@ class Switches:
             why = f"none of the connected replicas {sorted(others)} is in sync"
             for broker_id in in_sync:
                 left_ms = (deadline_s - loop.time()) * 1000
+                catch_up_ms = min(left_ms * CATCH_UP_SHARE, CATCH_UP_MAX_MS)
                 try:
-                    return await self._to(replicas, broker_id, min(left_ms * CATCH_UP_SHARE, CATCH_UP_MAX_MS))
+                    return await self._to(replicas, broker_id, catch_up_ms, loop.time())
                 except EpochMQError as error:
                     why = str(error)
             if loop.time() + LOOK_S >= deadline_s:
                 raise AdminError(FaultKind.REFUSED, f"the mastership stays here: {why}")
             await asyncio.sleep(LOOK_S)
+
+    async def linger(self, linger_ms: float) -> None:
+        """Waits while requests are passed on to the next master, at most so long: who is stopped meanwhile
+        leaves clients behind that have not heard of it."""
+        if self._replicas is None:
+            return
+        gate, loop = self._replicas.gate, asyncio.get_running_loop()
+        over_s = loop.time() + linger_ms / 1000
+        relayed, since_s = gate.relayed, loop.time()
+        while gate.phase is Phase.RELAYING and loop.time() < min(over_s, since_s + QUIET_S):
+            await asyncio.sleep(LOOK_S)
+            if gate.relayed != relayed:
+                relayed, since_s = gate.relayed, loop.time()
 
     def _candidates(self) -> tuple[list[int], list[int]]:
         """(connected members of the SyncStateSet, who has the most first; other replicas that could become
@@ -91,20 +108,25 @@ class Switches:
         wanted = broker_id if broker_id is not None else identity.id if identity is not None else None
         if wanted is None:
             raise AdminError(FaultKind.REFUSED, "the controllers have given this broker no id yet")
-        catch_up_ms = timeout_ms * CATCH_UP_SHARE
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
         if self._ha.role is Role.MASTER:
             if identity is not None and wanted == identity.id:
                 return self._nothing_to_do("it is the master already")
-            return await self._to(replicas, wanted, catch_up_ms)
+            return await self._to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s)
         role = replicas.core.role
         if role is None or role.address is None or self._ha.role is not Role.REPLICA:
             raise AdminError(FaultKind.REFUSED, "no master is known that could hand over")
         if wanted == role.master_id:
             return self._nothing_to_do(f"broker {wanted} is the master already")
+        address = self._live.current.broker_addr
+        if identity is None or wanted != identity.id:
+            address = await self._address(replicas, wanted, deadline_s)
+        left_ms = max(1.0, (deadline_s - loop.time()) * 1000)
         header = HandOverRequestHeader(
-            broker_id=wanted, address=await self._address(replicas, wanted), timeout_ms=int(catch_up_ms)
+            broker_id=wanted, address=address, timeout_ms=int(left_ms * CATCH_UP_SHARE)
         )
-        answer = await self._client.call(role.address, request(SteeringCode.HAND_OVER, header), timeout_ms)
+        answer = await self._client.call(role.address, request(SteeringCode.HAND_OVER, header), left_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, f"the master at {role.address}: {answer.remark}")
         done = HandOverResponseHeader.decode(answer.ext)
@@ -116,8 +138,10 @@ class Switches:
             held_ms=done.held_ms,
         )
 
-    async def _to(self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float) -> Switched:
-        address = await self._address(replicas, broker_id)
+    async def _to(
+        self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, patience_s: float
+    ) -> Switched:
+        address = await self._address(replicas, broker_id, patience_s)
         done = await self._to_its_end(replicas.handover.to(broker_id, address, max(0, int(catch_up_ms))))
         return Switched(
             moved=True,
@@ -127,9 +151,16 @@ class Switches:
             held_ms=done.held_ms,
         )
 
-    async def _address(self, replicas: ReplicasManager, broker_id: int) -> str:
-        """Where a replica serves clients."""
-        found = (await replicas.members()).get(broker_id)
+    async def _address(self, replicas: ReplicasManager, broker_id: int, patience_s: float) -> str:
+        """Where a replica serves clients; while no controller leads they are asked again until then."""
+        while True:
+            try:
+                found = (await replicas.members()).get(broker_id)
+                break
+            except EpochMQError:
+                if asyncio.get_running_loop().time() >= patience_s:
+                    raise
+            await asyncio.sleep(LOOK_S)
         if found is None:
             raise AdminError(FaultKind.REFUSED, f"broker {broker_id} is no living member of the SyncStateSet")
         return found

@@ -19,6 +19,7 @@ from epochmq_protocol.steering import (
     ShowHeader,
     SteerHeader,
     SteeringCode,
+    text_of,
 )
 from epochmq_protocol.transport.connection import Connection
 from epochmq_protocol.transport.dispatch import Handler
@@ -106,7 +107,9 @@ class SteeringProcessor:
             broker_id=sync.self_id,
             master_epoch=self._replicas.roles.epoch if self._replicas is not None else 0,
             max_offset=self._store.max_phy_offset,
-            members=",".join(map(str, sorted(sync.members))),
+            members=text_of(sync.members),
+            proposed=text_of(sync.proposed or ()),
+            learners=text_of(one.broker_id for one in sync.replicas.values() if one.async_learner),
             set_epoch=sync.set_epoch,
         )
         return response(command, ResponseCode.SUCCESS, header=answer)

@@ -12,7 +12,7 @@ import msgspec
 
 from epochmq.exits import Exit, UsageError, complain
 from epochmq_protocol.admin.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op, Promote
 from epochmq_protocol.transport.local_socket import call_local
 
 USAGE = """\
@@ -27,7 +27,9 @@ Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VAL
   live ready state epochs epoch-file sync-state-set lag lease config metrics
                       look; `ready` ends with 1 when the process is not, and says why. state, ready and
                       metrics take maxLagBytes=N maxLagMs=N
-  handover            a master gives its mastership away; done at once by everybody else
+  handover            a master gives its mastership away, a leading controller its leadership; done at
+                      once by everybody else. lingerMs=N: goes on for up to so long while clients with
+                      old routes still send here
   promote             the replica that is asked becomes master; promote brokerId=N: that one
   fence unfence drain undrain
   log-level level=DEBUG logger=NAME
@@ -44,6 +46,7 @@ ARGUMENTS: dict[str, type[Arguments]] = {
     Op.STATE: Limits,
     Op.METRICS: Limits,
     Op.PROMOTE: Promote,
+    Op.HANDOVER: Handover,
     Op.LOG_LEVEL: LogLevel,
 }
 

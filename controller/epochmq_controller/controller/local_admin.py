@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Final
@@ -11,15 +12,18 @@ import msgspec
 from epochmq_controller.controller.config import KEYS
 from epochmq_controller.controller.controller import Controller
 from epochmq_dledger.core.types import Role
+from epochmq_dledger.outcomes import NotAppended
 from epochmq_protocol import properties
 from epochmq_protocol.admin import states
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op
+from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op
 from epochmq_protocol.admin.process import own_version, set_level
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.local_calls import LocalCalls
 from epochmq_protocol.transport.local_socket import Operation
 
+LOOK_S: Final = 0.02
 ROLES: Final = {Role.LEADER: "leader", Role.FOLLOWER: "follower", Role.CANDIDATE: "candidate"}
 
 
@@ -44,6 +48,7 @@ class ControllerAdmin:
             Op.METRICS: Operation(Limits, self._metrics),
             Op.CONFIG: Operation(Arguments, self._config),
             Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
+            Op.HANDOVER: Operation(Handover, self._handover),
             Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
         }
 
@@ -105,6 +110,32 @@ class ControllerAdmin:
         """Every key in force."""
         answer = await self._calls.call(request(RequestCode.GET_CONTROLLER_CONFIG))
         return properties.parse(answer.body.decode())
+
+    async def _handover(self, _: Handover, timeout_ms: float) -> states.LedBy:
+        """The leadership goes to the peer that has the most; returns when it is known who leads. AdminError
+        when that one will not take it."""
+        peer = self._controller.peer
+        leader = peer.node.leader
+        if leader is None:
+            return self._led_by("this controller does not lead")
+        others = leader.voters()
+        if not others:
+            return self._led_by("it is the only controller")
+        best = max(others, key=lambda one: (one.alive, one.match_index))
+        try:
+            await peer.transfer(best.name)
+        except NotAppended as error:
+            raise AdminError(
+                FaultKind.REFUSED, f"{best.name} does not take the leadership: {error}"
+            ) from None
+        while True:
+            if peer.leader_id is not None:
+                return states.LedBy(moved=True, leader=peer.leader_id, term=peer.term)
+            await asyncio.sleep(LOOK_S)
+
+    def _led_by(self, reason: str) -> states.LedBy:
+        peer = self._controller.peer
+        return states.LedBy(moved=False, reason=reason, leader=peer.leader_id, term=peer.term)
 
     async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
         return set_level(wanted)

@@ -11,6 +11,8 @@ from msgspec import Meta
 
 MAX_LAG_BYTES_DEFAULT = 16 * 1024 * 1024
 MAX_LAG_MS_DEFAULT = 15_000
+LINGER_MAX_MS = 90_000
+"""So long a former master passes requests on."""
 
 
 class Op(StrEnum):
@@ -51,6 +53,13 @@ class Promote(Arguments, frozen=True, kw_only=True):
     """PROMOTE: which replica is to be the master; the one that is asked, if none is named."""
 
     broker_id: Annotated[int, Meta(ge=1)] | None = None
+
+
+class Handover(Arguments, frozen=True, kw_only=True):
+    """HANDOVER. `linger_ms`: how long to go on passing requests to the next master after it, for clients that
+    have not asked for routes since; shorter when there are no such requests any more."""
+
+    linger_ms: Annotated[int, Meta(ge=0, le=LINGER_MAX_MS)] = 0
 
 
 class LogLevel(Arguments, frozen=True, kw_only=True):

@@ -222,6 +222,16 @@ class Switched(Shown, frozen=True, kw_only=True):
     held_ms: int = 0
 
 
+class LedBy(Shown, frozen=True, kw_only=True):
+    """HANDOVER of a controller: who leads now, as far as it knows. `moved`: whether it gave the leadership
+    away; if not, `reason` says why there was nothing to do."""
+
+    moved: bool
+    reason: str = ""
+    leader: str | None = None
+    term: int = 0
+
+
 class Steered(Shown, frozen=True, kw_only=True):
     """FENCE, UNFENCE, DRAIN, UNDRAIN: how it is now."""
 

@@ -15,7 +15,7 @@ from epochmq.exits import Exit
 from epochmq.processes import run_process
 from epochmq_broker.admin.reference import MASTER
 from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, Op, Promote
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, Op, Promote
 from epochmq_protocol.admin.states import BrokerState, EpochFile
 from epochmq_protocol.transport.local_socket import LocalServer, Operation
 
@@ -41,7 +41,7 @@ class Process:
 
             return Operation(kind, run)
 
-        kinds = {Op.STATE: Limits, Op.PROMOTE: Promote, Op.CHANGE_CONFIG: ChangeConfig}
+        kinds = {Op.STATE: Limits, Op.PROMOTE: Promote, Op.HANDOVER: Handover, Op.CHANGE_CONFIG: ChangeConfig}
         names = (Op.STATE, Op.PROMOTE, Op.HANDOVER, Op.CHANGE_CONFIG, Op.EPOCH_FILE)
         operations = {name: operation(name, kinds.get(name, Arguments)) for name in names}
         server = LocalServer(self.path, operations)
@@ -85,7 +85,7 @@ def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[s
     assert call(process, "change-config", "a=b=c", "d=") == Exit.OK
     assert process.asked == [
         (Op.STATE, Limits(max_lag_bytes=5)),
-        (Op.HANDOVER, Arguments()),
+        (Op.HANDOVER, Handover()),
         (Op.CHANGE_CONFIG, ChangeConfig(changes={"a": "b=c", "d": ""})),
     ]
 

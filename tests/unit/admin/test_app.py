@@ -17,7 +17,7 @@ from epochmq_broker.admin.credentials import Tokens
 from epochmq_broker.admin.reference import MASTER, PATHS
 from epochmq_protocol.admin import states
 from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op, Promote
 from epochmq_protocol.errors import CallTimeout, ConnectFailed, EpochMQError, RemoteProtocolError
 
 TOKEN = "a-token-of-good-length"
@@ -152,7 +152,8 @@ async def test_a_fault_has_a_status_and_says_what_it_is(
 WRITES = [
     ("POST", "/v1/promote", {"brokerId": 2, "timeoutMs": 900}, (Op.PROMOTE, Promote(broker_id=2), 900)),
     ("POST", "/v1/promote", None, (Op.PROMOTE, Promote(), 15_000)),
-    ("POST", "/v1/handover", {"timeoutMs": 20_000}, (Op.HANDOVER, None, 20_000)),
+    ("POST", "/v1/handover", {"timeoutMs": 20_000}, (Op.HANDOVER, Handover(), 20_000)),
+    ("POST", "/v1/handover", {"lingerMs": 900}, (Op.HANDOVER, Handover(linger_ms=900), 15_900)),
     ("POST", "/v1/fence", None, (Op.FENCE, None, 10_000)),
     ("POST", "/v1/unfence", None, (Op.UNFENCE, None, 10_000)),
     ("POST", "/v1/drain", None, (Op.DRAIN, None, 30_000)),
@@ -205,6 +206,7 @@ async def test_reading_can_be_guarded_but_probes_are_not(process: Process, open_
         ("POST", "/v1/promote", b'{"broker":2}', "unknown field `broker`"),
         ("POST", "/v1/handover", b'{"timeoutMs":0}', "timeoutMs=0: expected 1 to 120000"),
         ("POST", "/v1/handover", b'{"timeoutMs":120001}', "timeoutMs=120001: expected 1 to 120000"),
+        ("POST", "/v1/handover", b'{"lingerMs":90001}', "Expected `int` <= 90000"),
         ("POST", "/v1/fence", b"[]", "the body: Expected `object`, got `array`"),
         ("PUT", "/v1/log-level", b'{"level":"LOUD"}', "Invalid enum value 'LOUD'"),
         ("PATCH", "/v1/config", b'{"a":null}', "the body:"),

@@ -121,6 +121,11 @@ async def test_another_master_is_asked_at_once_and_the_former_one_forgotten(grou
     await watch.stop()
 
 
+def test_out_for_good_is_who_is_no_member_and_cannot_become_one() -> None:
+    told = ShowHeader(members="1,2", proposed="1,2,3", learners="3,4")
+    assert [one for one in range(1, 6) if told.is_out_for_good(one)] == [4]
+
+
 async def test_a_master_asks_nobody(group: Group) -> None:
     group.role = Role.MASTER
     watch = watch_of(group)
