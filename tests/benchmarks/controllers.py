@@ -114,8 +114,8 @@ async def _groups(quorum: Quorum, count: int) -> dict[str, Any]:
 
 
 def groups_round(name: str, folder: Path, groups: int) -> dict[str, Any]:
-    """One round, with a quorum of its own. Measured again when the quorum did not hold up, as when the machine
-    stood still for so long that the controllers elected another leader."""
+    """One round, with a quorum of its own. Measured again when the quorum did not hold up, as when the
+    machine stood still for so long that the controllers elected another leader."""
     for attempt in range(1, ROUND_ATTEMPTS + 1):
         quorum = Quorum(name, folder / str(attempt))
         try:
