@@ -52,7 +52,7 @@ def promote(target: ClusterTarget, name: str, timeout_s: float) -> Promoted:
         )
     if replica.role == "master":
         return Promoted(replica.pod, replica.broker_id, group.master_epoch or 0, None)
-    answer = _told(connection, namespace, replica, "promote", timeout_s, timeoutMs=int(timeout_s * 1000))
+    answer = _told(connection, namespace, replica, "promote", timeout_s)
     epoch = number(str(answer.get("masterEpoch"))) or 0
     return Promoted(replica.pod, replica.broker_id, epoch, number(str(answer.get("heldMs"))) or 0)
 
@@ -69,20 +69,14 @@ def drain(target: ClusterTarget, name: str, timeout_s: float, *, on: bool) -> Re
     """Takes a replica out of the SyncStateSet, or back in."""
     connection, namespace = reached(target)
     _, replica = choose(report(connection, asyncio.run(look(connection, namespace))), name)
-    arguments = {"timeoutMs": int(timeout_s * 1000)} if on else {}
-    _told(connection, namespace, replica, "drain" if on else "undrain", timeout_s, **arguments)
+    _told(connection, namespace, replica, "drain" if on else "undrain", timeout_s)
     return replica
 
 
 def _told(
-    connection: Connection,
-    namespace: str,
-    replica: ReplicaStatus,
-    operation: str,
-    timeout_s: float,
-    **arguments: Any,
+    connection: Connection, namespace: str, replica: ReplicaStatus, operation: str, timeout_s: float
 ) -> dict[str, Any]:
-    return asyncio.run(tell(connection, namespace, replica.pod, operation, timeout_s, **arguments))
+    return asyncio.run(tell(connection, namespace, replica.pod, operation, timeout_s))
 
 
 __all__ = ["drain", "fence", "pods", "promote", "readiness_of", "seen"]

@@ -14,6 +14,9 @@ from kubernetes.config import incluster_config
 
 from epochmq_protocol.errors import EpochMQError
 
+USER_AGENT = "epochmq-operator"
+"""What the API server's audit log knows us by."""
+
 _kubernetes: Any = kubernetes.config  # its functions carry no types
 _incluster: Any = incluster_config
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -63,7 +66,9 @@ class Connection:
             return await handler(request)
 
         connector = aiohttp.TCPConnector(ssl=self.ssl_context(), limit=0)
-        return aiohttp.ClientSession(connector=connector, middlewares=(authorized,))
+        return aiohttp.ClientSession(
+            connector=connector, middlewares=(authorized,), headers={"User-Agent": USER_AGENT}
+        )
 
 
 def in_cluster() -> Connection:

@@ -115,6 +115,7 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
         render=lambda group, quorum: manifests.manifests(group, quorum, settings),
         differences=manifests.differences,
         belongings=manifests.belongings,
+        settled=manifests.settled,
     )
     me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     async with contextlib.AsyncExitStack() as stack:

@@ -39,12 +39,11 @@ def choose(status: Status, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]
 
 
 async def tell(
-    connection: Connection, namespace: str, pod: str, operation: str, timeout_s: float, **arguments: Any
+    connection: Connection, namespace: str, pod: str, operation: str, timeout_s: float
 ) -> dict[str, Any]:
     """What the replica in this pod answered to an operation of its local socket. SteeringError when it
     refuses, or cannot be told."""
-    words = [f"{key}={value}" for key, value in arguments.items()]
-    command = ["epochmq", "admin-call", "--timeout", f"{timeout_s:g}", operation, *words]
+    command = ["epochmq", "admin-call", "--timeout", f"{timeout_s:g}", operation]
     async with asyncio.timeout(timeout_s + 10):
         return await asyncio.to_thread(_run, connection, namespace, pod, command, timeout_s + 5)
 

@@ -11,6 +11,7 @@
 `join-N`: replica N is ready and in the SyncStateSet.
 `ready`: all replicas are ready, and there is a master.
 `shrink`: the StatefulSet has no more replicas than the spec. Waits for ever: not supported yet.
+`held`: nothing is wished that cannot be changed of what is there (a volume's size). Waits for ever.
 """
 
 # pure: data in, steps out.
@@ -25,7 +26,7 @@ from pydantic import ValidationError
 
 from epochmq_operator.plans.effects import Delete, Effect
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, metadata, owner_of
-from epochmq_operator.plans.standing import Findings, Floor, Standing, find, surplus
+from epochmq_operator.plans.standing import Findings, Floor, Standing, find, rendered, surplus
 from epochmq_operator.plans.steps import Step
 from epochmq_operator.plans.world import (
     Mastership,
@@ -42,6 +43,7 @@ from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
+TOLD_MAX = 3
 
 
 def set_of_brokers(group: str) -> str:
@@ -85,7 +87,8 @@ def replacements(pods: Sequence[PodSeen | None], namespace: str) -> tuple[Delete
 class Brokers:
     """A broker group with everything that its steps and its status are made of. `group` names its
     controllers, also those of its own. `count` is how many replicas it has just now, or is given first;
-    `quorum_missing` says why its controllers cannot be used."""
+    `quorum_missing` says why its controllers cannot be used. `manifests` are rendered for `count`, but for
+    what is `held`, because it cannot be changed any more."""
 
     group: BrokerGroup
     owner: Owner
@@ -97,6 +100,7 @@ class Brokers:
     quorum: Quorum
     mastership: Mastership
     manifests: tuple[Manifest, ...] = ()
+    held: tuple[str, ...] = ()
     quorum_missing: str = ""
     own: Mapping[str, Any] = field(default_factory=dict)
 
@@ -167,6 +171,7 @@ def brokers_of(floor: Floor, world: World, group: BrokerGroup, *, created: bool)
     pods = pods_of_set(world, stateful_set, count)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = set_of_controllers(name)
+    manifests, held = rendered(floor, world, counted(named, count), controllers) if controllers else ((), ())
     quorum = quorum_of(world, tuple(f"{controller_set}-{n}" for n in range(controller_count)))
     broker_pods = tuple(f"{stateful_set}-{n}" for n in range(count))
     return Brokers(
@@ -179,7 +184,8 @@ def brokers_of(floor: Floor, world: World, group: BrokerGroup, *, created: bool)
         controller_pods=pods_of_set(world, controller_set, controller_count),
         quorum=quorum,
         mastership=mastership_of(world, quorum, broker_pods, group.broker_name, group.spec.cluster),
-        manifests=tuple(floor.render(counted(named, count), controllers)) if controllers else (),
+        manifests=manifests,
+        held=held,
         quorum_missing=missing,
         own=own,
     )
@@ -221,6 +227,7 @@ def broker_steps(floor: Floor, world: World, seen: Brokers) -> Iterator[Step]:
     yield _ready(world, seen)
     if seen.count > wanted:
         yield _shrink(seen)
+    yield held_step(seen.held)
 
 
 def _controllers_step(floor: Floor, world: World, seen: Brokers) -> Step:
@@ -247,7 +254,7 @@ def _object_steps(floor: Floor, world: World, seen: Brokers) -> Iterator[Step]:
     findings = _findings(floor, world, seen, rest, seen.manifests)
     if not findings.done and seen.created and seen.count < seen.group.spec.replicas:
         # Whoever was killed while it added a replica left some of them as they will be.
-        manifests = floor.render(counted(seen.group, seen.count + 1), seen.controllers)
+        manifests, _ = rendered(floor, world, counted(seen.group, seen.count + 1), seen.controllers)
         findings = findings.or_else(_findings(floor, world, seen, manifests, manifests))
     yield objects_step(findings)
     yield sets_step(world, Findings.of(world, floor.differences, sets, seen.owner), seen.created)
@@ -301,7 +308,7 @@ def sets_step(world: World, findings: Findings, created: bool) -> Step:
 
 
 def _grow(floor: Floor, world: World, seen: Brokers, size: int) -> Step:
-    manifests = floor.render(counted(seen.group, size), seen.controllers)
+    manifests, _ = rendered(floor, world, counted(seen.group, size), seen.controllers)
     # The StatefulSet comes last: its new pod finds the rest as it should be.
     ordered = sorted(manifests, key=lambda one: one.get("kind") == "StatefulSet")
     findings = Findings.of(world, floor.differences, ordered, seen.owner)
@@ -343,8 +350,20 @@ def _ready(world: World, seen: Brokers) -> Step:
         "ready",
         not unready and not masterless,
         "AwaitingReady",
-        "waits until every replica is ready and one is the master",
+        f"waits until every replica is ready and one is the master: {'; '.join(unready[:TOLD_MAX])}",
         effects=replacements(seen.pods, world.namespace),
+    )
+
+
+def held_step(held: Sequence[str]) -> Step:
+    """Nothing is wished that cannot be changed in place."""
+    return Step(
+        "held",
+        not held,
+        "Change",
+        "changes what cannot be changed in place",
+        "cannot be changed while the group is there: " + "; ".join(held),
+        blocked=True,
     )
 
 

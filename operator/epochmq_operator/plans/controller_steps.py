@@ -5,6 +5,7 @@
     of another number of controllers.
 `ready`: all pods are ready, and one controller leads.
 `members`: as many controllers run as the spec asks for. Waits for ever: not supported yet.
+`held`: as of a broker group.
 
 How many controllers a quorum has is fixed when it is created: most of another number may know nothing of what
 was agreed.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from epochmq_operator.plans.broker_steps import (
     count_of,
+    held_step,
     objects_step,
     replacements,
     set_of_controllers,
@@ -26,7 +28,7 @@ from epochmq_operator.plans.broker_steps import (
     troubles,
 )
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
-from epochmq_operator.plans.standing import Findings, Floor, surplus
+from epochmq_operator.plans.standing import Findings, Floor, rendered, surplus
 from epochmq_operator.plans.steps import Step
 from epochmq_operator.plans.world import PodSeen, Quorum, World, claims_of_set, pods_of_set, quorum_of
 from epochmq_operator.resources import ControllerGroup
@@ -42,6 +44,7 @@ class Controllers:
     owner: Owner
     created: bool
     manifests: tuple[Manifest, ...]
+    held: tuple[str, ...]
     pods: tuple[PodSeen | None, ...]
     others: tuple[tuple[str, tuple[PodSeen | None, ...]], ...]
     quorum: Quorum
@@ -78,7 +81,7 @@ def controllers_of(floor: Floor, world: World, group: ControllerGroup, *, create
     running = count_of(world.object("StatefulSet", name))
     count = wanted if running is None else running
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
-    manifests = tuple(floor.render(effective, None))
+    manifests, held = rendered(floor, world, effective, None)
     others = tuple(
         (other, pods_of_set(world, other, count_of(one) or 0))
         for one in manifests
@@ -90,6 +93,7 @@ def controllers_of(floor: Floor, world: World, group: ControllerGroup, *, create
         owner=Owner("ControllerGroup", group.name, str(metadata(world.resource).get("uid", ""))),
         created=created,
         manifests=manifests,
+        held=held,
         pods=pods_of_set(world, name, count),
         others=others,
         quorum=quorum_of(world, tuple(f"{name}-{n}" for n in range(count))),
@@ -125,6 +129,7 @@ def controller_steps(floor: Floor, world: World, seen: Controllers) -> Iterator[
             f"spec.replicas to {len(seen.pods)}",
             blocked=True,
         )
+    yield held_step(seen.held)
 
 
 def _fitting(world: World, seen: Controllers, step: Step) -> Step:

@@ -41,6 +41,7 @@ NAMES: Mapping[str, str] = {
     "shrink": "scale-down",
     "members": "membership",
     "guard": "update",
+    "held": "update",
     "ready": "heal",
     "controllers": "repair",
     "objects": "repair",
@@ -69,7 +70,7 @@ def _brokers(
 ) -> Pass:
     seen = brokers_of(floor, world, group, created=created)
     progress = _advanced(world, before, broker_steps(floor, world, seen), now, created=created)
-    figures = said.broker_status(seen, _selector(seen.manifests, seen.set_name))
+    figures = said.broker_status(seen, _selector(seen.manifests, seen.set_name), _status(world.resource))
     conditions = said.broker_conditions(seen, progress, world.refusal, paused=is_paused(world.resource))
     return _outcome(world, progress, figures, conditions, now)
 
@@ -79,7 +80,9 @@ def _controllers(
 ) -> Pass:
     seen = controllers_of(floor, world, group, created=created)
     progress = _advanced(world, before, controller_steps(floor, world, seen), now, created=created)
-    figures = said.controller_status(seen, _selector(seen.manifests, seen.set_name), world.users)
+    figures = said.controller_status(
+        seen, _selector(seen.manifests, seen.set_name), world.users, _status(world.resource)
+    )
     conditions = said.controller_conditions(seen, progress, world.refusal, paused=is_paused(world.resource))
     return _outcome(world, progress, figures, conditions, now)
 

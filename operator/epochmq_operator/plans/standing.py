@@ -33,17 +33,38 @@ difference."""
 Belongings = Callable[[Group], Iterable[tuple[str, str]]]
 """(kind, name) of all objects that a group can ever have: what of them is there and not wanted, goes."""
 
+Settled = Callable[[Manifest, Manifest], tuple[Manifest, tuple[str, ...]]]
+"""(wanted, observed): the object as it can be applied, and a line for each wish that cannot be fulfilled."""
+
 LISTED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What lies under the plans: how a group's objects look, how two of them are compared, and which it can
-    ever have."""
+    """What lies under the plans: how a group's objects look, how two of them are compared, which it can
+    ever have, and what of one is settled for good."""
 
     render: Render
     differences: Differences
     belongings: Belongings = lambda group: ()
+    settled: Settled = lambda wanted, observed: (wanted, ())
+
+
+def rendered(
+    floor: Floor, world: World, group: Group, quorum: ControllerGroup | None
+) -> tuple[tuple[Manifest, ...], tuple[str, ...]]:
+    """A group's manifests as they can be applied, and a line for each wish that cannot be fulfilled while
+    the objects are there."""
+    made, lines = [], []
+    for wanted in floor.render(group, quorum):
+        seen = world.objects.get(ref_of(wanted))
+        if seen is None:
+            made.append(wanted)
+            continue
+        able, held = floor.settled(wanted, seen)
+        made.append(able)
+        lines += [f"{ref_of(wanted)}: {line}" for line in held]
+    return tuple(made), tuple(lines)
 
 
 class Standing(StrEnum):

@@ -85,7 +85,7 @@ def degraded(progress: Progress, wrong: list[str], refusal: str, *, created: boo
     if (
         progress.step is not None
         and progress.step.blocked
-        and progress.step.name not in ("shrink", "members")
+        and progress.step.name not in ("shrink", "members", "held")
     ):
         return Condition(Type.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.missing)
     if created and wrong:
@@ -146,16 +146,21 @@ def broker_conditions(seen: Brokers, progress: Progress, refusal: str, *, paused
     ]
 
 
-def broker_status(seen: Brokers, selector: str) -> dict[str, Any]:
-    """A broker group's figures."""
+def broker_status(seen: Brokers, selector: str, old: Mapping[str, Any]) -> dict[str, Any]:
+    """A broker group's figures. While nobody says who is the master, the old ones stand."""
+    kept: dict[str, Any] = {
+        "master": seen.mastership.master,
+        "masterEpoch": seen.mastership.epoch,
+        "syncStateSet": list(seen.mastership.sync_state_set),
+    }
+    if not seen.mastership.known:
+        kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": seen.count,
         "readyReplicas": seen.ready,
         "ready": f"{seen.ready}/{seen.group.spec.replicas}",
         "selector": selector,
-        "master": seen.mastership.master,
-        "masterEpoch": seen.mastership.epoch,
-        "syncStateSet": list(seen.mastership.sync_state_set),
+        **kept,
         "controllerGroup": seen.group.spec.controller_group,
     }
 
@@ -183,14 +188,18 @@ def controller_conditions(
     ]
 
 
-def controller_status(seen: Controllers, selector: str, users: tuple[str, ...]) -> dict[str, Any]:
-    """A controller group's figures."""
+def controller_status(
+    seen: Controllers, selector: str, users: tuple[str, ...], old: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A controller group's figures. While no controller answers, its leader is the last one known."""
+    kept: dict[str, Any] = {"leader": seen.quorum.leader or "", "term": seen.quorum.term or 0}
+    if not seen.quorum.answered:
+        kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": len(seen.pods),
         "readyReplicas": seen.ready,
         "ready": f"{seen.ready}/{seen.wanted}",
         "selector": selector,
-        "leader": seen.quorum.leader or "",
-        "term": seen.quorum.term or 0,
+        **kept,
         "brokerGroups": sorted(users),
     }

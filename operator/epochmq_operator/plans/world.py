@@ -171,17 +171,27 @@ class Mastership:
     in_sync_pods: tuple[str, ...] = ()
 
 
+def _by_address(kept: KeptGroup, pods: tuple[str, ...]) -> dict[int | None, str]:
+    """The pods by broker id, of those whose address, as the controllers have it, begins with the pod's
+    name."""
+    hosts = {one.broker_id: (one.address or "").partition(".")[0] for one in kept.replicas}
+    return {broker_id: host for broker_id, host in hosts.items() if host in pods}
+
+
 def mastership_of(
     world: World, quorum: Quorum, pods: tuple[str, ...], broker_name: str, cluster: str
 ) -> Mastership:
     """By the leading controller; by the brokers themselves while no controller leads."""
     said = {pod: word for pod in pods if isinstance(word := world.words.get(pod), BrokerWord)}
-    by_id = {word.broker_id: pod for pod, word in said.items() if word.broker_id is not None}
+    by_id: dict[int | None, str] = {
+        word.broker_id: pod for pod, word in said.items() if word.broker_id is not None
+    }
     kept = next(
         (one for one in quorum.groups if one.broker_name == broker_name and one.cluster in ("", cluster)),
         None,
     )
     if kept is not None:
+        by_id = {**_by_address(kept, pods), **by_id}
         master_id, epoch, members = (
             kept.master_broker_id,
             kept.master_epoch,

@@ -1,0 +1,175 @@
+"""An operator as a process of this machine, for one namespace of the tests' cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from epochmq_operator.crd import definition
+from epochmq_operator.resources import KINDS
+from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.testbed.images import image_name
+
+READY_TIMEOUT_S = 300
+"""From nothing to a group that serves, on two cores that others work on too."""
+WRITERS_AGENT = "epochmq-operator"
+NO_NODE = {"nodeSelector": {"example.org/there-is": "no-such-node"}}
+"""In a spec: its pods stay without a node, and cost nothing."""
+
+
+def define(cluster: Cluster) -> None:
+    """The resources are known to the cluster."""
+    cluster.apply([definition(kind) for kind in KINDS])
+    for kind in KINDS:
+        name = definition(kind)["metadata"]["name"]
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+def run_epochmq(*arguments: str) -> str:
+    """What the command printed; fails with what it complained of."""
+    command = [sys.executable, "-m", "epochmq", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"epochmq {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+class Operator:
+    """A running operator. Its log is in a file of its own."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        settings = {
+            "kubeconfig": str(cluster.kubeconfig),
+            "namespaces": [namespace],
+            "operatorNamespace": namespace,
+            "brokerImage": image_name("broker"),
+            "controllerImage": image_name("controller"),
+            "metricsAddress": "127.0.0.1",
+            "metricsPort": 0,
+            "sidecars": "proxy",
+        }
+        number = len(list(folder.glob("operator-*.json")))
+        config = folder / f"operator-{number}.json"
+        config.write_text(json.dumps(settings))
+        self.log = folder / f"operator-{number}.log"
+        with self.log.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "epochmq", "operator", "--config", str(config)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: it can note nothing any more."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def end(self) -> int:
+        """SIGTERM; its exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(60)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its resident memory."""
+        text = Path(f"/proc/{self._process.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def operator(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Operator]:
+    """One for the length of a block."""
+    started = Operator(cluster, namespace, folder)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+class Groups:
+    """The groups of a namespace, as people see them."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def apply(self, kind: str, name: str, spec: dict[str, Any]) -> None:
+        """kubectl apply."""
+        self.cluster.apply(
+            {
+                "apiVersion": "epochmq.io/v1alpha1",
+                "kind": kind,
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"imagePullPolicy": "Never", **spec},
+            }
+        )
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """The resource, {} when it is not there."""
+        text = self.cluster.kubectl(
+            "get", kind, name, "--namespace", self.namespace, "--ignore-not-found", "--output=json"
+        )
+        found: dict[str, Any] = json.loads(text) if text.strip() else {}
+        return found
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        """Its status."""
+        found: dict[str, Any] = self.get(kind, name).get("status") or {}
+        return found
+
+    def condition(self, kind: str, name: str, wanted: str) -> dict[str, Any]:
+        """One of its conditions, {} without it."""
+        conditions = self.status(kind, name).get("conditions") or []
+        return next((one for one in conditions if one["type"] == wanted), {})
+
+    def wait(self, kind: str, name: str, timeout_s: float = READY_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
+        """The status, once these fields of it are so."""
+
+        def found() -> dict[str, Any] | None:
+            status = self.status(kind, name)
+            return status if all(status.get(key) == value for key, value in fields.items()) else None
+
+        what = f"{kind} {name} of {self.namespace} has {fields}"
+        status: dict[str, Any] = self.cluster.wait(found, timeout_s=timeout_s, what=what)
+        return status
+
+    def ready(self, name: str, replicas: int) -> dict[str, Any]:
+        """The status of a broker group, once it is ready with so many replicas."""
+        return self.wait("BrokerGroup", name, phase="Ready", ready=f"{replicas}/{replicas}")
+
+    def writes(self) -> list[dict[str, Any]]:
+        """What the operator was allowed to write here, leases apart."""
+        return [
+            one
+            for one in self.cluster.writes()
+            if str(one.get("userAgent", "")).startswith(WRITERS_AGENT)
+            and one.get("objectRef", {}).get("namespace") == self.namespace
+            and one["objectRef"].get("resource") != "leases"
+            and one.get("responseStatus", {}).get("code", 0) < 300
+        ]
+
+    def made(self) -> list[str]:
+        """The objects that the operator made here, one entry for each time it did."""
+        return sorted(
+            f"{one['objectRef']['resource']}/{one['objectRef'].get('name')}"
+            for one in self.writes()
+            if one["responseStatus"]["code"] == 201 and one["objectRef"]["resource"] != "events"
+        )
+
+    def broker_ids(self, group: str, count: int) -> dict[str, int]:
+        """The replicas' ids, by pod, as they say themselves."""
+        found = {}
+        for ordinal in range(count):
+            pod = f"{group}-broker-{ordinal}"
+            text = self.cluster.execute(
+                self.namespace, pod, "epochmq", "admin-call", "state", container="broker"
+            )
+            found[pod] = json.loads(text)["brokerId"]
+        return found

@@ -1,0 +1,183 @@
+"""Groups on a real cluster: they come to be, take messages, grow, heal and go, whatever happens to the
+operator."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.operator_process import (
+    READY_TIMEOUT_S,
+    Groups,
+    Operator,
+    define,
+    operator,
+    run_epochmq,
+)
+from tests.kubernetes.testbed.cluster import Cluster
+
+pytestmark = pytest.mark.timeout(1800)
+
+QUORUM = {"replicas": 1}
+"""Controllers for tests that are not about them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def definitions(cluster: Cluster) -> None:
+    """The resources are known."""
+    define(cluster)
+
+
+@pytest.fixture
+def groups(cluster: Cluster, namespace: str) -> Groups:
+    """Those of the test's namespace."""
+    return Groups(cluster, namespace)
+
+
+@pytest.fixture
+def started(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    """An operator for the test's namespace."""
+    with operator(cluster, namespace, tmp_path) as running:
+        yield running
+
+
+def send(groups: Groups, group: str, bodies: list[str]) -> None:
+    """Sends messages from inside the cluster; fails unless all are acknowledged."""
+    for body in bodies:
+        groups.cluster.execute(
+            groups.namespace,
+            f"{group}-broker-0",
+            *("epochmq", "produce", "kept", body),
+            *("--nameserver", f"{group}-nameserver:9876", "--timeout", "30"),
+            container="broker",
+        )
+
+
+def received(groups: Groups, group: str, count: int) -> list[str]:
+    """So many messages' bodies, read from the beginning."""
+    text = groups.cluster.execute(
+        groups.namespace,
+        f"{group}-broker-0",
+        *("epochmq", "consume", "kept", "--group", f"g{time.monotonic_ns()}", "--count", str(count)),
+        *("--nameserver", f"{group}-nameserver:9876", "--timeout", "60", "--output", "json"),
+        container="broker",
+    )
+    return sorted(json.loads(line)["body"] for line in text.splitlines() if line.startswith("{"))
+
+
+@pytest.mark.usefixtures("started")
+def test_a_resource_of_three_lines_serves_heals_and_stands_still(groups: Groups) -> None:
+    cluster, namespace = groups.cluster, groups.namespace
+    groups.apply("BrokerGroup", "orders", {"replicas": 3})
+    status = groups.ready("orders", 3)
+    assert status["master"] in {f"orders-broker-{n}" for n in range(3)}
+    assert sorted(status["syncStateSet"]) == [1, 2, 3]
+    send(groups, "orders", ["a", "b", "c"])
+    assert received(groups, "orders", 3) == ["a", "b", "c"]
+
+    ids = groups.broker_ids("orders", 3)
+    old = cluster.core.read_namespaced_pod(status["master"], namespace).metadata.uid
+    cluster.kubectl("delete", "pod", status["master"], "--namespace", namespace, "--wait=false")
+
+    def another() -> bool:
+        now = groups.status("BrokerGroup", "orders")
+        pod = cluster.core.read_namespaced_pod(status["master"], namespace)
+        return pod.metadata.uid != old and now["phase"] == "Ready" and now["ready"] == "3/3"
+
+    cluster.wait(another, timeout_s=READY_TIMEOUT_S, what="the group has healed")
+    assert groups.broker_ids("orders", 3) == ids
+    assert received(groups, "orders", 3) == ["a", "b", "c"]
+
+    before = len(groups.writes())
+    time.sleep(30)  # what is promised is that nothing happens
+    assert groups.writes()[before:] == []
+
+
+def test_an_operator_killed_at_every_step_of_a_creation_is_finished_by_the_next(
+    cluster: Cluster, groups: Groups, tmp_path: Path
+) -> None:
+    groups.apply("ControllerGroup", "quorum", QUORUM)
+    groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "quorum"})
+    for number in range(1, 4):
+        with operator(cluster, groups.namespace, tmp_path) as running:
+
+            def written(least: int = number * 4) -> bool:
+                return len(groups.writes()) >= least
+
+            cluster.wait(written, timeout_s=READY_TIMEOUT_S, what=f"the operator wrote {number * 4} times")
+            running.kill()
+    with operator(cluster, groups.namespace, tmp_path):
+        groups.ready("orders", 1)
+    made = groups.made()
+    assert made == sorted(set(made))
+    assert "statefulsets/orders-broker" in made
+
+
+@pytest.mark.usefixtures("started")
+def test_a_group_grows_and_keeps_what_it_was_sent(groups: Groups) -> None:
+    groups.apply("ControllerGroup", "orders", QUORUM)
+    groups.apply("BrokerGroup", "orders", {"replicas": 1})
+    groups.ready("orders", 1)
+    send(groups, "orders", ["a", "b"])
+    groups.cluster.kubectl("scale", "brokergroup/orders", "--replicas=3", "--namespace", groups.namespace)
+    status = groups.ready("orders", 3)
+    assert len(status["syncStateSet"]) == 3
+    assert status["plan"]["name"] == "scale-up"
+    send(groups, "orders", ["c"])
+    assert received(groups, "orders", 3) == ["a", "b", "c"]
+
+    groups.cluster.kubectl("scale", "brokergroup/orders", "--replicas=1", "--namespace", groups.namespace)
+    groups.wait("BrokerGroup", "orders", phase="Blocked")
+    assert "set spec.replicas to 3" in groups.condition("BrokerGroup", "orders", "Progressing")["message"]
+    assert groups.get("StatefulSet", "orders-broker")["spec"]["replicas"] == 3
+
+
+@pytest.mark.usefixtures("started")
+def test_a_guarded_group_goes_when_that_is_confirmed_and_its_namesake_finds_its_data(groups: Groups) -> None:
+    cluster, place = groups.cluster, f"--namespace={groups.namespace}"
+    spec = {"replicas": 1, "controllerGroup": "orders", "deletionGuard": True}
+    groups.apply("ControllerGroup", "orders", QUORUM)
+    groups.apply("BrokerGroup", "orders", spec)
+    groups.ready("orders", 1)
+    send(groups, "orders", ["a", "b"])
+    ids = groups.broker_ids("orders", 1)
+
+    cluster.kubectl("delete", "brokergroup", "orders", place, "--wait=false")
+    groups.wait("BrokerGroup", "orders", phase="Deleting")
+    send(groups, "orders", ["c"])  # it goes on
+    confirmation = "epochmq.io/confirm-deletion=orders"
+    cluster.kubectl("annotate", "brokergroup", "orders", confirmation, place)
+    cluster.wait(lambda: not groups.get("BrokerGroup", "orders"), READY_TIMEOUT_S, "the group is gone")
+    assert not groups.get("StatefulSet", "orders-broker")
+    assert groups.get("PersistentVolumeClaim", "store-orders-broker-0")
+
+    groups.apply("BrokerGroup", "orders", {**spec, "deletionGuard": False})
+    groups.ready("orders", 1)
+    assert groups.broker_ids("orders", 1) == ids
+    assert received(groups, "orders", 3) == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("started")
+def test_the_command_looks_at_a_cluster_and_steers_it(groups: Groups) -> None:
+    cluster = groups.cluster
+    groups.apply("ControllerGroup", "orders", QUORUM)
+    groups.apply("BrokerGroup", "orders", {"replicas": 2, "controllerGroup": "orders"})
+    groups.ready("orders", 2)
+    there = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", groups.namespace)
+
+    def shown() -> dict[str, object]:
+        found: dict[str, object] = json.loads(run_epochmq("status", "-o", "json", *there))["brokerGroups"][0]
+        return found
+
+    before = {one["pod"]: one for one in shown()["replicas"]}  # type: ignore[attr-defined]
+    follower = next(pod for pod, one in before.items() if one["role"] == "slave")
+    run_epochmq("promote", f"orders/{follower}", "--timeout", "60", *there)
+    groups.wait("BrokerGroup", "orders", master=follower)
+    run_epochmq("fence", f"orders/{follower}", *there)
+    cluster.wait(lambda: any(one["fenced"] for one in shown()["replicas"]), 60, "fenced")  # type: ignore[attr-defined]
+    run_epochmq("fence", f"orders/{follower}", "--off", *there)
+    groups.ready("orders", 2)
