@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -242,6 +243,7 @@ def test_metrics_are_prometheus_text(pods: Pods) -> None:
 def test_a_handover_under_load_fails_no_send(pods: Pods) -> None:
     """The producer stays with the address it knows; not one of its sends is refused or lost."""
     before = pods.master()
+    assert send(before).code == SUCCESS  # makes the topic
     stored = len(read_queue(before, 3))
     with Producer(before, 3) as producer:
         epoch = pods.of(before).state()["masterEpoch"]
@@ -296,6 +298,29 @@ def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods) 
         assert not ended.is_set()
     wait_until(ended.is_set, timeout_s=30, what="the hook ends when nobody sends there any more")
     assert (done, set(producer.codes)) == ([0], {SUCCESS})
+
+
+@pytest.mark.soak
+def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
+    """Four producers stay with the address that they know first."""
+    first = pods.master()
+    assert send(first).code == SUCCESS  # makes the topic
+    stored = {queue: len(read_queue(first, queue)) for queue in range(4)}
+    held: list[int] = []
+    with contextlib.ExitStack() as producers:
+        running = [producers.enter_context(Producer(first, queue)) for queue in range(4)]
+        for _ in range(20):
+            done = pods.of(pods.master()).ask("POST", "/v1/handover", {"timeoutMs": 60_000})
+            assert done.status_code == 200, done.text
+            assert done.json()["moved"]
+            held.append(done.json()["heldMs"])
+            pods.wait_ready()
+    print(f"sends were held {sorted(held)} ms")
+    assert [set(one.codes) for one in running] == [{SUCCESS}] * 4
+    master = pods.master()
+    for queue, producer in enumerate(running):
+        assert len(read_queue(master, queue)) == stored[queue] + producer.codes[SUCCESS]
+    check_equal(pods.group)
 
 
 def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 CONNECTIONS_MAX: Final = 64
+IDLE_S: Final = 10.0
+"""A client that has begun no request for so long, twice at most, is let go."""
 STOP_GRACE_S: Final = 3
 
 
@@ -47,14 +49,36 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
         return EXIT_FAILED
 
 
-class _Protocol(H11Protocol):
-    """Says of a connection whether its client has shown a certificate."""
+class HTTPConnection(H11Protocol):
+    """Says whether its client has shown a certificate, and is closed when that client asks for nothing:
+    connections are few, and probes need theirs."""
+
+    _seen: object = None
+    """The latest request when it was looked at last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """asyncio: connected; the handshake, with its checks, is over."""
         shown = bool(transport.get_extra_info("peercert"))
         self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
         super().connection_made(transport)
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: it is over."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look_later(self) -> None:
+        self._timer = self.loop.call_later(IDLE_S, self._look)
+
+    def _look(self) -> None:
+        request = self.cycle
+        is_idle = request is None or request.response_complete
+        if is_idle and request is self._seen:
+            self.transport.close()
+            return
+        self._seen = request
+        self._look_later()
 
 
 class _Server(uvicorn.Server):
@@ -74,7 +98,7 @@ async def _serve(config: AdminConfig, tokens: Tokens, context: ssl.SSLContext | 
     listener = socket.create_server((config.bind_address, config.listen_port), family=family)
     settings = uvicorn.Config(
         make_app(config, tokens, ask),
-        http=_Protocol,
+        http=HTTPConnection,
         ws="none",
         lifespan="off",
         log_config=None,
