@@ -19,6 +19,9 @@ from epochmq_protocol.message import MessageExt
 from tests.integration.account import Ack, check_masters, check_seen, check_stored
 from tests.integration.chaos import disks, network
 from tests.integration.chaos.journals import Consuming, Producing, java_body, number_of
+from tests.integration.chaos.rounds import ChaosRounds
+from tests.integration.chaos.troubles import Trouble
+from tests.support.cluster import Value
 from tests.support.process import wait_until
 
 PORT = 7000
@@ -115,7 +118,7 @@ def test_a_command_runs_where_it_should(joined: network.Network) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    if (lacks := disks.missing()) is not None:
+    if (lacks := network.missing() or disks.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     return tmp_path
 
@@ -171,6 +174,34 @@ def test_a_slow_disk_delays_every_change_and_every_sync(tools: Path) -> None:
 
 
 # The account ------------------------------------------------------------------------------------------------
+
+CARELESS: dict[str, Value] = {"allAckInSyncStateSet": False, "minInSyncReplicas": 1, "inSyncReplicas": 1}
+
+
+def test_a_round_ends_badly_when_a_master_acknowledges_alone(tools: Path) -> None:
+    """With settings that do not wait for replicas, a master that is cut off from them and then dies takes
+    acknowledged messages along: the round says so, and would of a fault that had the same effect."""
+    with ChaosRounds(tools, 1, settings=CARELESS, java=False) as rounds:
+        group = rounds.group
+        first = group.wait_master()
+        others = [member.name for member in group.brokers if member is not first]
+
+        def begin() -> None:
+            for other in others:
+                group.network.cut(first.name, other)
+            rounds.wait_strays(rounds.stray_acks() + 5)
+            first.process.kill()
+            group.wait_master(other_than=first)
+
+        def end() -> None:
+            for other in others:
+                group.network.mend(first.name, other)
+            first.start()
+
+        rounds.begin()
+        rounds.trouble([Trouble("the master alone, then dead", begin, end)])
+        with pytest.raises(AssertionError, match="lost"):
+            rounds.end()
 
 
 def stored(*bodies: bytes) -> list[MessageExt]:

@@ -14,7 +14,7 @@ from tests.integration.chaos.journals import Consuming, Producing
 from tests.integration.chaos.network import Network
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
-from tests.support.cluster import Value
+from tests.support.cluster import Settings, Value
 from tests.support.group_traffic import QUEUES, TOPIC, acknowledged
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.replica_group import Factory, ReplicaGroup
@@ -40,11 +40,11 @@ SMALL: dict[str, Value] = {
 
 class ChaosGroup(ReplicaGroup):
     """Three controllers, three brokers, a nameserver and the clients. While it is entered the calling thread
-    is at a place of its own, the judge's, whose links are never cut."""
+    is at a place of its own, the judge's, whose links are never cut. Without `java` there are no JVMs."""
 
     CLIENTS = ("producer", "consumers")
 
-    def __init__(self, directory: Path, settings: dict[str, Value]) -> None:
+    def __init__(self, directory: Path, settings: Settings, *, java: bool = True) -> None:
         names = [f"{kind}-{i}" for kind in ("controller", "broker") for i in range(SIZE)]
         self.places = ["nameserver", *names, *self.CLIENTS]
         self.network = Network([*self.places, JUDGE])
@@ -63,8 +63,7 @@ class ChaosGroup(ReplicaGroup):
         )
         self.producing = Producing(directory / "producer" / "journal")
         self.consuming = Consuming(directory / "consumers" / "journal")
-        self.producer = self._client(self.CLIENTS[0], "ChaosProducer", str(SENDERS), str(PAUSE_MS))
-        self.consumers = self._client(self.CLIENTS[1], "ChaosConsumers")
+        self.clients = self._clients() if java else []
         self._exits = ExitStack()
 
     def _made_by(self, role: str) -> Factory:
@@ -80,6 +79,14 @@ class ChaosGroup(ReplicaGroup):
             )
 
         return make
+
+    def _clients(self) -> list[ManagedProcess]:
+        """Those that see come before those that are to be seen."""
+        producer, consumers = self.CLIENTS
+        return [
+            self._client(consumers, "ChaosConsumers"),
+            self._client(producer, "ChaosProducer", str(SENDERS), str(PAUSE_MS)),
+        ]
 
     def _client(self, name: str, main: str, *arguments: str) -> ManagedProcess:
         home = self.directory / name
@@ -116,14 +123,14 @@ class ChaosGroup(ReplicaGroup):
         self._exits.close()
 
     def _end(self) -> None:
-        for process in (self.producer, self.consumers):
+        for process in self.clients:
             process.kill()
         self.kill()
 
     def logs(self, characters: int = 2500) -> str:
         """The end of what everybody wrote, the clients too."""
         said = [super().logs(characters)]
-        for one in (self.producer, self.consumers):
+        for one in self.clients:
             # RocketMQ's logging library gives an account of its own setting up.
             lines = [line for line in one.output(100_000).splitlines() if "|-INFO in" not in line]
             said.append(f"--- {one.name} (status {one.status})\n" + "\n".join(lines)[-characters:])
@@ -131,15 +138,22 @@ class ChaosGroup(ReplicaGroup):
 
     def _start_clients(self) -> None:
         wait_until(lambda: acknowledged(self.wait_master(), FIRST), timeout_s=60, what="the topic is there")
-        self.consumers.start()
-        self.producer.start()
+        for process in self.clients:
+            process.start()
         self.wait_clients(acks=0, timeout_s=90)
 
+    def end_clients(self) -> None:
+        """The producer sends no more, and has written down what became of its last sends."""
+        for process in self.clients[1:]:
+            process.stop()
+
     def wait_clients(self, *, acks: int, timeout_s: float) -> None:
-        """Waits until the Java producer was acknowledged more than `acks` times."""
+        """Waits until the Java producer, if there is one, was acknowledged more than `acks` times."""
+        if not self.clients:
+            return
 
         def reached() -> bool:
-            for process in (self.producer, self.consumers):
+            for process in self.clients:
                 assert process.alive, f"{process.name} ended with {process.status}: {process.output()}"
             self.producing.read()
             return len(self.producing.acks) > acks
