@@ -44,8 +44,8 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     shutdown_wait_time_seconds: Count = 30
     """Grace for requests under way at a stop, when `enable_shutdown_gracefully`; else 3 s."""
     use_epoll_native_selector: bool = False
-    admin_socket_path: str = ""
-    """Ours: where `epochmq admin` reaches this process; empty: nowhere."""
+    admin_socket_path: str | None = None
+    """Ours: where `epochmq admin` reaches this process; None: nowhere, and then it is not shown either."""
 
     def server_settings(self) -> ServerSettings:
         """What the transport is told."""

@@ -37,7 +37,7 @@ from epochmq_protocol.admin.operations import (
     Op,
     Promote,
 )
-from epochmq_protocol.admin.process import own_version, set_level
+from epochmq_protocol.admin.process import own_version, set_level, settings_shown
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.epochs import OFFSET_MAX
 from epochmq_protocol.frame import request
@@ -311,7 +311,7 @@ class BrokerAdmin:
         )
 
     async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
-        return states.Config(config=dict(sorted(self._parts.live.as_properties().items())))
+        return settings_shown(self._parts.live.as_properties())
 
     async def _metrics(self, limits: Limits, timeout_ms: float) -> states.Metrics:
         parts = self._parts
@@ -382,4 +382,4 @@ class BrokerAdmin:
     async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
         body = properties.rewrite("", wanted.changes).encode()
         await self._calls.call(request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
-        return states.Config(config=dict(sorted(self._parts.live.as_properties().items())))
+        return settings_shown(self._parts.live.as_properties())

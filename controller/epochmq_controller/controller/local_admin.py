@@ -17,7 +17,7 @@ from epochmq_protocol import properties
 from epochmq_protocol.admin import states
 from epochmq_protocol.admin.messages import AdminError, FaultKind
 from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op
-from epochmq_protocol.admin.process import own_version, set_level
+from epochmq_protocol.admin.process import own_version, set_level, settings_shown
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.local_calls import LocalCalls
@@ -104,7 +104,7 @@ class ControllerAdmin:
         return states.Metrics(state=self.state(), figures={})
 
     async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
-        return states.Config(config=await self.config())
+        return settings_shown(await self.config())
 
     async def config(self) -> dict[str, str]:
         """Every key in force."""
@@ -142,7 +142,7 @@ class ControllerAdmin:
 
     async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
         await self.change(wanted.changes)
-        return states.Config(config=await self.config())
+        return settings_shown(await self.config())
 
     async def change(self, changes: dict[str, str]) -> None:
         """All of them or none. RequestError when they cannot be."""

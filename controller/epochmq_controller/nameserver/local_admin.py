@@ -11,7 +11,7 @@ from epochmq_controller.nameserver.server import Nameserver
 from epochmq_protocol import properties
 from epochmq_protocol.admin import states
 from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op
-from epochmq_protocol.admin.process import own_version, set_level
+from epochmq_protocol.admin.process import own_version, set_level, settings_shown
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.local_socket import LocalServer, Operation
@@ -82,7 +82,7 @@ class NameserverAdmin:
         config = properties.parse(answer.body.decode())
         if self._controller is not None:
             config = {**await self._controller.config(), **config}
-        return states.Config(config=dict(sorted(config.items())))
+        return settings_shown(config)
 
     async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
         return set_level(wanted)

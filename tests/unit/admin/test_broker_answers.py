@@ -16,6 +16,7 @@ from epochmq_broker.config import from_properties
 from epochmq_protocol.admin import states
 from epochmq_protocol.admin.messages import AdminError, FaultKind
 from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
+from epochmq_protocol.admin.process import settings_shown
 from epochmq_protocol.transport.local_socket import call_local
 from tests.support.net import free_port, loopback
 from tests.unit.broker.kit import SMALL
@@ -94,6 +95,21 @@ async def test_without_controllers_there_is_nothing_to_hand_over(served: Served)
         with pytest.raises(AdminError, match="there are no controllers") as caught:
             await served.ask(operation, states.Switched, arguments)
         assert caught.value.kind is FaultKind.REFUSED
+
+
+def test_secrets_among_the_settings_are_not_shown() -> None:
+    config = {
+        "innerClientAuthenticationCredentials": "{k}",
+        "initAuthenticationUser": "u",
+        "tls.server.keyPassword": "",
+        "brokerName": "a",
+    }
+    assert settings_shown(config).config == {
+        "brokerName": "a",
+        "initAuthenticationUser": "***",
+        "innerClientAuthenticationCredentials": "***",
+        "tls.server.keyPassword": "",
+    }
 
 
 async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None:
