@@ -4,12 +4,14 @@ them."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.connection import Connection
 from epochmq_operator.kube.reconciler import controllers_named
+from epochmq_operator.kube.secrets import Credentials
 from epochmq_operator.kube.sidecars import sidecars
 from epochmq_operator.local.readiness import ControllerFigures, Readiness
 from epochmq_operator.local.replica_groups import ReplicaGroup, ReplicaOfController
@@ -74,7 +76,13 @@ async def look(connection: Connection, namespace: str) -> Seen:
         groups += (await api.list("BrokerGroup", namespace, ""))[0]
         pods, _ = await api.list("Pod", namespace, f"{MANAGED_BY}={MANAGER}")
         async with sidecars(api, by_proxy=True) as asked:
-            words = await asked.words(namespace, [pod for pod in pods if _asked(pod)], None)
+            words: dict[str, Word] = {}
+            for group in groups:
+                mine = [pod for pod in pods if _asked(pod) and _labels(pod)[:2] == _kind_and_name(group)]
+                # The API server looks at no certificate: it only has to be told that there is one.
+                admin = (group.get("spec") or {}).get("admin") or {}
+                secured = Credentials(ssl.create_default_context()) if admin.get("tlsSecret") else None
+                words.update(await asked.words(namespace, mine, secured))
     finally:
         await api.close()
     return Seen(namespace, tuple(groups), {_name(pod): pod for pod in pods}, words)

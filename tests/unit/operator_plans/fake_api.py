@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, Pass, PatchStatus, SetFinalizers
-from epochmq_operator.plans.objects import Ref, metadata, owner_of, ref_of
+from epochmq_operator.plans.objects import Owner, Ref, metadata, owned, owner_of, ref_of
 from epochmq_operator.plans.passes import step
 from epochmq_operator.plans.standing import Floor
 from epochmq_operator.plans.words import BrokerWord, ControllerWord, KeptGroup, Word
@@ -74,6 +74,7 @@ class FakeApi:
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
+    floor: Floor = FLOOR
 
     # What people do.
 
@@ -89,6 +90,12 @@ class FakeApi:
                 "spec": spec,
             },
         )
+
+    def put_owned(self, kind: str, name: str, owner: Ref) -> None:
+        """An object that the operator made for a resource before."""
+        manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}
+        made = owned(manifest, Owner(owner.kind, owner.name, self.uid(owner)))
+        self._store(Ref(kind, NAMESPACE, name), made)
 
     def annotate(self, ref: Ref, **annotations: str) -> None:
         """kubectl annotate; '_' stands for '-', and the prefix is added."""
@@ -286,7 +293,7 @@ class FakeApi:
         if found is None:
             return None
         world = World(found, self.objects, self.words())
-        return step(FLOOR, world, self.now)
+        return step(self.floor, world, self.now)
 
     def resources(self) -> list[Ref]:
         """What the operator looks after."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from epochmq_operator.plans.effects import PatchStatus
 from epochmq_operator.plans.objects import Ref
-from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+from epochmq_operator.plans.passes import step
+from epochmq_operator.plans.standing import Floor
+from epochmq_operator.plans.world import World
+from tests.unit.operator_plans.fake_api import FLOOR, NAMESPACE, FakeApi, differences, render
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 OWN = Ref("ControllerGroup", NAMESPACE, "orders")
@@ -286,3 +290,34 @@ def test_times_of_conditions_change_with_their_status_alone(api: FakeApi) -> Non
         "Progressing",
         "Degraded",
     }
+
+
+def test_what_cannot_be_changed_in_place_is_told_and_holds_up_nothing_else(api: FakeApi) -> None:
+    kept = "spec.volumeClaimTemplates: 10Gi, should be 20Gi"
+    api.floor = Floor(render, differences, settled=lambda wanted, seen: (wanted, (kept,)))
+    api.remove(Ref("Service", NAMESPACE, "orders-broker"))
+    api.settle()
+    assert Ref("Service", NAMESPACE, "orders-broker") in api.objects
+    blocked = api.condition(ORDERS, "Progressing")
+    assert (blocked["reason"], kept in blocked["message"]) == ("ChangeBlocked", True)
+    assert api.condition(ORDERS, "Ready")["status"] == "True"
+
+
+def test_what_nobody_wants_any_more_goes_and_nothing_else(api: FakeApi) -> None:
+    name = "orders-broker-0"
+    theirs = {"kind": "Service", "metadata": {"name": "orders-broker-1", "namespace": NAMESPACE}}
+    api.put_owned("Service", name, ORDERS)
+    api._store(Ref("Service", NAMESPACE, "orders-broker-1"), theirs)
+    names = [("Service", f"orders-broker-{n}") for n in range(9)] + [("Service", "orders-broker")]
+    api.floor = Floor(render, differences, lambda group: names if group.kind == "BrokerGroup" else ())
+    api.settle()
+    services = sorted(ref.name for ref in api.objects if ref.kind == "Service")
+    assert services == ["orders-broker", "orders-broker-1", "orders-controller"]
+    assert api.deleted == {f"Service {name}": 1}
+
+
+def test_a_refusal_of_the_api_server_is_told(api: FakeApi) -> None:
+    world = World(api.objects[ORDERS], api.objects, api.words(), refusal="the API server refuses: no")
+    status = next(one for one in step(FLOOR, world, api.now).effects if isinstance(one, PatchStatus)).status
+    degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
+    assert (degraded["status"], degraded["message"]) == ("True", "the API server refuses: no")
