@@ -18,6 +18,7 @@ from epochmq_operator.kube.cache import Cache, Informer
 from epochmq_operator.kube.config import OperatorConfig, load
 from epochmq_operator.kube.connection import Connection, NoClusterError, from_kubeconfig, in_cluster
 from epochmq_operator.kube.leading import LeadershipLostError, Leading
+from epochmq_operator.kube.memory import Remembering
 from epochmq_operator.kube.metrics import Metrics, served
 from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
 from epochmq_operator.kube.secrets import Secrets
@@ -113,7 +114,7 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
     settings = config.settings(namespace)
     floor = Floor(
         render=lambda group, quorum: manifests.manifests(group, quorum, settings),
-        differences=manifests.differences,
+        differences=Remembering(manifests.differences),
         belongings=manifests.belongings,
         settled=manifests.settled,
     )
