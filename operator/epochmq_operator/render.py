@@ -342,6 +342,8 @@ def _controller(group: ControllerGroup, identity: PodIdentity, place: Place, pee
     address = f"{place.address}:{CONTROLLER_PORT}"
     if group.spec.nameserver.embedded:
         config = {**_nameserver_config(place), "enableControllerInNamesrv": True, **config}
+        if place.bind_address != place.address:
+            config["controllerBindAddress"] = place.bind_address
         verb, name = "nameserver", "namesrv"
         probe = ControllerProbe(address, group.name, f"{place.address}:{NAMESERVER_PORT}")
     else:

@@ -33,7 +33,7 @@ FIXED = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
     | {"controllerSnapshotEntries", "joinControllerGroup"}
-    | {"bindAddress", "listenPort", "adminSocketPath"}
+    | {"bindAddress", "controllerBindAddress", "listenPort", "adminSocketPath"}
 )
 """Keys that cannot change while the process runs."""
 
@@ -105,6 +105,9 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     """This controller is new to a group that is at work: it waits to be added. Without effect once the log
     says who belongs to the group."""
 
+    controller_bind_address: str = ""
+    """Where a controller listens whose `bindAddress` is the nameserver's around it, or not given. In a pod
+    that is every address: the DNS may not know the pod's own name yet."""
     bind_address: str = ""
     """Where to listen. Where none is given `load` puts this peer's own address among the peers, and its port
     into `listen_port` whatever stands there, as Java does."""
@@ -184,7 +187,9 @@ def load(
     check(config)
     own_host, own_port = split_address(config.addresses()[config.controller_d_leger_self_id or ""])
     config = msgspec.structs.replace(
-        config, bind_address=config.bind_address or own_host, listen_port=own_port
+        config,
+        bind_address=config.bind_address or config.controller_bind_address or own_host,
+        listen_port=own_port,
     )
     return dataclasses.replace(loaded, config=config)
 

@@ -54,6 +54,7 @@ CONTROLLER_OWNED_KEYS: Mapping[str, str] = {
     "rocketmqHome": VOLUMES,
     "configStorePath": "the pod's configuration files",
     "bindAddress": "the pod's address",
+    "controllerBindAddress": "the pod's address",
     "listenPort": "the pod's ports",
     "adminSocketPath": "the pod's admin sidecar",
     "enableControllerInNamesrv": "spec.nameserver.embedded",

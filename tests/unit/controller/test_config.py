@@ -42,6 +42,12 @@ def test_a_peer_listens_at_its_own_address_or_at_the_one_it_is_told_but_always_a
     assert (found.bind_address, found.listen_port) == ("0.0.0.0", 9878)
 
 
+def test_a_controller_inside_a_nameserver_is_told_apart_where_to_listen() -> None:
+    text = WHO + "bindAddress=127.0.0.9\ncontrollerBindAddress=0.0.0.0\n"
+    assert config.load(text).config.bind_address == "127.0.0.9"
+    assert config.load(text, without=("bindAddress",)).config.bind_address == "0.0.0.0"
+
+
 def test_each_peer_has_a_folder_of_its_own_below_the_store_path() -> None:
     assert config.load(WHO + "controllerStorePath=/data").config.store_path().as_posix() == "/data/dledger-n1"
     assert config.load(WHO).config.store_path().parts[-2:] == ("DLedgerController", "dledger-n1")

@@ -14,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epochmq_controller.controller import config as controller_config
 from epochmq_operator.crd import to_yaml
 from epochmq_operator.manifests import (
     KINDS_MADE,
@@ -140,6 +141,16 @@ def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
     assert read["controllerAddr"] == ";".join(f"{host}:9878" for host in controllers)
     assert read["namesrvAddr"] == ";".join(f"{host}:9876" for host in controllers)
     assert read["adminSocketPath"] == "/run/epochmq/admin.sock"
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_controller_need_not_find_its_own_name_in_the_dns_to_listen(embedded: bool) -> None:
+    read = configuration(controller_group(nameserver={"embedded": embedded}), "quorum-controller-0")
+    told = controller_config.load(
+        "".join(f"{key}={value}\n" for key, value in read.items()), without=embedded * ("bindAddress",)
+    )
+    assert told.config.bind_address == "0.0.0.0"
+    assert told.config.listen_port == 9878
 
 
 def test_a_single_replica_under_controllers_elects_too_so_that_it_can_grow() -> None:
