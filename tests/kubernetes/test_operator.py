@@ -4,9 +4,11 @@ operator."""
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.kubernetes.operator_process import (
     run_epochmq,
 )
 from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.testbed.processes import TestbedError
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -67,6 +70,15 @@ def received(groups: Groups, group: str, count: int) -> list[str]:
         container="broker",
     )
     return sorted(json.loads(line)["body"] for line in text.splitlines() if line.startswith("{"))
+
+
+def everything(groups: Groups, group: str) -> list[str]:
+    """All messages' bodies."""
+    consume = f"epochmq consume kept --group g{time.monotonic_ns()} --timeout 15 --output json"
+    command = f"{consume} --nameserver {group}-nameserver:9876; test $? -le 1"
+    pod = f"{group}-broker-0"
+    text = groups.cluster.execute(groups.namespace, pod, "sh", "-c", command, container="broker")
+    return [json.loads(line)["body"] for line in text.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.usefixtures("started")
@@ -181,3 +193,68 @@ def test_the_command_looks_at_a_cluster_and_steers_it(groups: Groups) -> None:
     cluster.wait(lambda: any(one["fenced"] for one in shown()["replicas"]), 60, "fenced")  # type: ignore[attr-defined]
     run_epochmq("fence", f"orders/{follower}", "--off", *there)
     groups.ready("orders", 2)
+
+
+class Sender:
+    """Sends message after message from a pod, and keeps those that were acknowledged."""
+
+    def __init__(self, groups: Groups, group: str, pod: str) -> None:
+        self._groups, self._group, self._pod = groups, group, pod
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(120)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            try:
+                self._groups.cluster.execute(
+                    self._groups.namespace,
+                    self._pod,
+                    *("epochmq", "produce", "kept", f"m{number}", "--timeout", "10"),
+                    *("--nameserver", f"{self._group}-nameserver:9876"),
+                    container="broker",
+                )
+            except TestbedError:
+                continue  # nobody knows whether it was taken
+            self.acknowledged.append(f"m{number}")
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize("trouble", ["killed process", "stopped kubelet and killed process"])
+def test_nothing_acknowledged_is_lost_when_the_master_dies(groups: Groups, trouble: str) -> None:
+    cluster, namespace = groups.cluster, groups.namespace
+    groups.apply("ControllerGroup", "orders", QUORUM)
+    groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
+    status = groups.ready("orders", 3)
+    master, epoch = status["master"], status["masterEpoch"]
+    other = next(f"orders-broker-{n}" for n in range(3) if f"orders-broker-{n}" != master)
+    node = cluster.node(cluster.core.read_namespaced_pod(master, namespace).spec.node_name)
+    with Sender(groups, "orders", other) as sender:
+        cluster.wait(lambda: len(sender.acknowledged) >= 3, READY_TIMEOUT_S, "messages are taken")
+        if trouble.startswith("stopped"):
+            node.stop_kubelet()
+        try:
+            cluster.kill_container(namespace, master, "broker")
+
+            def another() -> bool:
+                now = groups.status("BrokerGroup", "orders")
+                return bool(now["masterEpoch"] > epoch and now["master"])
+
+            cluster.wait(another, READY_TIMEOUT_S, "there is another master")
+            taken = len(sender.acknowledged)
+            cluster.wait(lambda: len(sender.acknowledged) > taken, READY_TIMEOUT_S, "it takes messages")
+        finally:
+            if trouble.startswith("stopped"):
+                node.start_kubelet()
+    groups.ready("orders", 3)
+    assert set(sender.acknowledged) <= set(everything(groups, "orders"))

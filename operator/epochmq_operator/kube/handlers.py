@@ -4,6 +4,7 @@ finalizers, no progress."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import kopf
@@ -13,17 +14,15 @@ from epochmq_operator.kube.connection import Connection
 from epochmq_operator.resources import API_VERSION, KINDS
 
 
-def registry_for(cache: Cache, connection: Connection) -> kopf.OperatorRegistry:
-    """The handlers."""
+def registry_for(
+    cache: Cache, connection: Connection, loop: asyncio.AbstractEventLoop
+) -> kopf.OperatorRegistry:
+    """The handlers; `loop` is the cache's own."""
     registry = kopf.OperatorRegistry()
     group, _, version = API_VERSION.partition("/")
 
     async def heard(type: str | None, body: kopf.Body, **_: Any) -> None:
-        found = dict(body)
-        if type == "DELETED":
-            cache.drop(found)
-        else:
-            cache.put(found)
+        loop.call_soon_threadsafe(cache.drop if type == "DELETED" else cache.put, dict(body))
 
     for kind in KINDS:
         kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(heard)

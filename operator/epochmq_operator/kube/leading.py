@@ -68,10 +68,15 @@ class Leading:
         finally:
             if self.leads:
                 self._renewed_s = None
-                with contextlib.suppress(ApiError):
-                    found = await self._api.get(path_of(self._lease))
-                    if (found.get("spec") or {}).get("holderIdentity") == self._me:
-                        await self._api.replace({**found, "spec": leadership.released(found["spec"])})
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        try:
+            found = await self._api.get(path_of(self._lease))
+            if (found.get("spec") or {}).get("holderIdentity") == self._me:
+                await self._api.replace({**found, "spec": leadership.released(found["spec"])})
+        except ApiError as error:
+            log.warning("the lease is not given back", lease=str(self._lease), error=str(error))
 
     async def _attempt(self) -> bool:
         """Takes or renews the Lease if it may; whether it holds it now. A server that does not answer is no

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import threading
 import uuid
 
 import kopf
@@ -26,6 +27,7 @@ from epochmq_operator.kube.sidecars import sidecars
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
 from epochmq_operator.plans.standing import Floor
+from epochmq_protocol.errors import EpochMQError
 
 SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
 WATCHED = (*(one.kind for one in manifests.KINDS_MADE), "Pod", "PersistentVolumeClaim")
@@ -99,13 +101,16 @@ async def _until_told(config: OperatorConfig, connection: Connection) -> int:
     except* LeadershipLostError:
         log.error("ends without the lease, so that nobody writes besides the new leader")
         code = 1
-    except* (asyncio.CancelledError, _EndedError):
+    except* WatchingError as error:
+        log.error("ends", error=str(error.exceptions[0]))
+        code = 1
+    except* asyncio.CancelledError:
         log.info("ends, as it was told")
     return code
 
 
-class _EndedError(Exception):
-    """kopf was told to end, and ended."""
+class WatchingError(EpochMQError):
+    """Groups are not watched any more."""
 
 
 async def operate(config: OperatorConfig, connection: Connection) -> None:
@@ -158,12 +163,28 @@ async def _listed(informers: list[Informer]) -> None:
 
 
 async def _watch(config: OperatorConfig, cache: Cache, connection: Connection) -> None:
-    # kopf takes the signals for itself: what ends it ends us.
-    await kopf.operator(
-        registry=handlers.registry_for(cache, connection),
-        settings=handlers.settings(),
-        standalone=True,
-        clusterwide=not config.namespaces,
-        namespaces=config.namespaces,
-    )
-    raise _EndedError
+    """kopf in a thread of its own: in ours it would take the signals, and end tasks that are not its own."""
+    loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+
+    def run_kopf() -> None:
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=handlers.registry_for(cache, connection, loop),
+                    settings=handlers.settings(),
+                    standalone=True,
+                    clusterwide=not config.namespaces,
+                    namespaces=config.namespaces,
+                    stop_flag=stop,
+                )
+            )
+        finally:
+            with contextlib.suppress(RuntimeError):  # our loop may be closed by now
+                loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=run_kopf, name="kopf", daemon=True).start()
+    try:
+        await ended.wait()
+    finally:
+        stop.set()
+    raise WatchingError("kopf ended by itself")
