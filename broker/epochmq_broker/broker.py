@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 
 from epochmq_broker.clients import ClientRegistry
-from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded
+from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded, advertised_address
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.local_admin.answers import BrokerAdmin
@@ -83,7 +83,7 @@ class Broker:
     def __init__(self, loaded: Loaded) -> None:
         self.live = LiveConfig(loaded.config, loaded.without_effect)
         config = self.live.current
-        self.store_host = encode_host(_ip_of(config.broker_ip1), config.listen_port)
+        self.store_host = encode_host(_ip_of(config), config.listen_port)
         self.topics = TopicTable(config, now_ms, self._epoch)
         self.groups = SubscriptionGroupTable(config, now_ms, self._epoch)
         self.offsets = ConsumerOffsetTable(
@@ -104,7 +104,7 @@ class Broker:
         self.registration = Registration(self.live, self.topics, self.client)
         self.registration.on_answer.append(self._registered)
         self.ticks = Ticks()
-        uniq_keys = UniqKeys(_ip_of(config.broker_ip1))
+        uniq_keys = UniqKeys(_ip_of(config))
         self.send = SendProcessor(
             self.live, self.put, self.topics, self.groups, self.locks, self.stats, self.store_host, uniq_keys
         )
@@ -332,12 +332,15 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _ip_of(host: str) -> str:
-    """The address a name stands for; records and message ids hold addresses."""
+def _ip_of(config: BrokerConfig) -> str:
+    """The address that the broker's name stands for; records and message ids hold addresses. A pod's name may
+    not be in the DNS yet: then what this host itself would be reached at."""
+    host = config.broker_ip1
     with contextlib.suppress(OSError):
         return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
-    log.warning("%s cannot be resolved; message ids carry 127.0.0.1", host)
-    return "127.0.0.1"
+    address = advertised_address(config.bind_address)
+    log.warning("%s cannot be resolved; message ids carry %s", host, address)
+    return address
 
 
 def _tls_settings(config: BrokerConfig) -> TlsSettings | None:

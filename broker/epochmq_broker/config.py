@@ -355,7 +355,7 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
     if not config.broker_name:
         fill["broker_name"] = socket.gethostname() or "DEFAULT_BROKER"
     if not config.broker_ip1:
-        fill["broker_ip1"] = _advertised_address(config.bind_address)
+        fill["broker_ip1"] = advertised_address(config.bind_address)
     if not config.broker_ip2:
         fill["broker_ip2"] = config.broker_ip1 or fill["broker_ip1"]
     if not config.ha_listen_port:
@@ -428,7 +428,7 @@ def _check_controllers(config: BrokerConfig) -> None:
         raise ConfigError("brokerName", config.broker_name, "no '#' in it or in brokerClusterName")
 
 
-def _advertised_address(bind_address: str) -> str:
+def advertised_address(bind_address: str) -> str:
     """The address to tell others: the bound one, or the one this host would use to reach the outside."""
     if bind_address not in ("0.0.0.0", "::", ""):
         return bind_address

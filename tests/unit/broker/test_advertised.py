@@ -1,0 +1,24 @@
+"""What stands in records for a broker that is advertised by a name."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from epochmq_broker import broker
+from epochmq_broker.config import from_properties
+
+
+def test_a_name_that_nobody_knows_yet_gives_way_to_the_hosts_own_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def known(host: str, *_: object, **__: object) -> list[object]:
+        if host == "known":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.9", 0))]
+        raise socket.gaierror(socket.EAI_AGAIN, "not yet")
+
+    monkeypatch.setattr(socket, "getaddrinfo", known)
+    for name, address in (("known", "127.0.0.9"), ("orders-broker-0.orders-brokers.shop.svc", "127.0.0.7")):
+        config = from_properties({"brokerIP1": name, "bindAddress": "127.0.0.7"}).config
+        assert broker._ip_of(config) == address
