@@ -1,0 +1,113 @@
+"""Any history of wishes, troubles and deaths of the operator ends well once the troubles are over."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epochmq_operator.plans.objects import Ref
+from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+
+ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
+BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
+KINDS = ("ConfigMap", "Service", "Pod")
+
+
+class History(RuleBasedStateMachine):
+    """One group, an operator that dies often, and people and machines that do what they do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.api = FakeApi()
+        self.wanted = 1
+        self.guarded = False
+        self.largest = 0
+        self.api.put("BrokerGroup", "orders", {"replicas": 1})
+
+    @rule(replicas=st.sampled_from([1, 2, 3, 5]), guarded=st.booleans())
+    def wish(self, replicas: int, guarded: bool) -> None:
+        """Somebody applies the group."""
+        if not self._going():
+            self.wanted, self.guarded = replicas, guarded
+            self.api.put("BrokerGroup", "orders", {"replicas": replicas, "deletionGuard": guarded})
+
+    @rule(effects=st.integers(0, 4), ticks=st.integers(0, 3))
+    def work(self, effects: int, ticks: int) -> None:
+        """An operator lives for so many effects."""
+        for _ in range(ticks):
+            self.api.tick()
+        self.api.operate(limit=effects)
+
+    @rule(rounds=st.integers(1, 8))
+    def calm(self, rounds: int) -> None:
+        """An operator lives for a while."""
+        for _ in range(rounds):
+            self.api.tick()
+            self.api.operate()
+
+    @rule(number=st.integers(0, 4), broken=st.booleans())
+    def trouble(self, number: int, broken: bool) -> None:
+        """A replica is not ready, or is again."""
+        (self.api.unready.add if broken else self.api.unready.discard)(f"orders-broker-{number}")
+
+    @rule(silent=st.booleans())
+    def hush(self, silent: bool) -> None:
+        """The sidecars answer, or do not."""
+        self.api.silent = silent
+
+    @rule(kind=st.sampled_from(KINDS), number=st.integers(0, 20))
+    def remove(self, kind: str, number: int) -> None:
+        """Somebody removes what the operator made."""
+        there = sorted(ref for ref in self.api.objects if ref.kind == kind)
+        if there:
+            self.api.remove(there[number % len(there)])
+
+    @rule(confirmed=st.booleans())
+    def delete(self, confirmed: bool) -> None:
+        """Somebody deletes the group, and may confirm it."""
+        if ORDERS in self.api.objects and confirmed:
+            self.api.annotate(ORDERS, confirm_deletion="orders")
+        self.api.remove(ORDERS)
+
+    def _going(self) -> bool:
+        found = self.api.objects.get(ORDERS)
+        return found is not None and "deletionTimestamp" in found["metadata"]
+
+    @invariant()
+    def a_group_never_loses_a_replica_to_the_operator(self) -> None:
+        """While the group is wanted, its StatefulSet never shrinks, and no pod that could run is deleted."""
+        seen = self.api.objects.get(BROKERS)
+        count = seen["spec"]["replicas"] if seen else 0
+        gone = seen is None or ORDERS not in self.api.objects
+        assert gone or count >= self.largest
+        self.largest = 0 if gone else count
+        assert not any(name.startswith("Pod") for name in self.api.deleted)
+
+    def teardown(self) -> None:
+        """The troubles are over: the group is as it was wanted, and nothing is left to do."""
+        api = self.api
+        api.unready, api.silent = set(), False
+        if self._going():
+            api.annotate(ORDERS, confirm_deletion="orders")
+        api.settle()
+        api.settle()
+        if ORDERS not in api.objects:
+            assert {ref.kind for ref in api.objects} <= {"PersistentVolumeClaim"}
+            return
+        status = api.status(ORDERS)
+        claims = [ref for ref in api.objects if ref.name.startswith("store-orders-broker")]
+        if self.largest <= self.wanted and len(claims) <= self.wanted:
+            assert (status["phase"], status["ready"]) == ("Ready", f"{self.wanted}/{self.wanted}")
+        else:
+            assert status["phase"] == "Blocked"
+            assert f"set spec.replicas to {max(self.largest, len(claims))}" in str(status["conditions"])
+
+
+TestHistory = History.TestCase
+TestHistory.settings = settings(
+    max_examples=20,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
