@@ -65,8 +65,9 @@ TEST = [
     pytest("simulation: seeded faults", "tests/simulation"),
     pytest("unit tests", "tests/unit"),
     pytest("spark: audits", "tests/spark"),
+    pytest("kubernetes: a real cluster", "tests/kubernetes"),
 ]
-SOAK = [soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop")]
+SOAK = [soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")]
 
 
 class Run:

@@ -44,7 +44,7 @@ def kept(path: str, make: Callable[[Path], None]) -> Path:
     if final.exists():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(final):
+    with exclusive(final):
         if final.exists():
             return final
         scratch = Path(tempfile.mkdtemp(dir=final.parent, prefix=".making-"))
@@ -58,7 +58,8 @@ def kept(path: str, make: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
+    """One process at a time works on `path`; the others wait."""
     with path.with_name(f".{path.name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

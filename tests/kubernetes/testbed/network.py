@@ -12,6 +12,7 @@ BRIDGE = "nodes"
 def setup_script(layout: Layout) -> str:
     """A shell script that makes the namespaces, to be run among the cluster's mounts."""
     lines = [
+        "modprobe --all --quiet br_netfilter overlay || true",  # they may be built in, or there already
         f"ip netns add {CONTROL_PLANE_NAMESPACE}",
         f"ip -n {CONTROL_PLANE_NAMESPACE} link set lo up",
         f"ip -n {CONTROL_PLANE_NAMESPACE} link add {BRIDGE} type bridge",
@@ -21,7 +22,7 @@ def setup_script(layout: Layout) -> str:
     for node in layout.nodes:
         lines += _node_lines(node)
     for node in layout.nodes:
-        others = [CONTROL_PLANE_NAMESPACE, *(other.name for other in layout.nodes if other is not node)]
+        others = [CONTROL_PLANE_NAMESPACE, *(other.name for other in layout.nodes if other != node)]
         lines += [f"ip -n {other} route add {node.pods} via {node.address}" for other in others]
     return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from tests.kubernetes.testbed.leavings import claimed, hierarchies
 from tests.kubernetes.testbed.warden import SOCKET
 
 START_TIMEOUT_S = 30
-END_TIMEOUT_S = 60
+END_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 120
 POLL_S = 0.05
 PROCESS_HIERARCHIES = ("pids", "freezer", "systemd")
