@@ -244,7 +244,9 @@ def starter(cluster: Cluster) -> Iterator[Starter]:
     remove_dead()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_nothing_stays_of_a_cluster_whose_tests_were_interrupted(
     cluster: Cluster, starter: Starter, number: signal.Signals
 ) -> None:

@@ -271,7 +271,7 @@ class Cluster:
 
         return wait_for(guarded, timeout_s=timeout_s, what=what, poll_s=POLL_S)
 
-    def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 120) -> Any:
+    def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 180) -> Any:
         """The pod, when it is Ready, or in the phase Running, Succeeded or Failed."""
 
         def found() -> Any:
