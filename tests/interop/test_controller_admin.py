@@ -232,6 +232,7 @@ def test_a_command_prints_what_it_prints_of_rocketmqs_controllers(story: Story, 
 
 OF_JAVA_ALONE = {"jraftConfig"}
 OF_OURS_ALONE = {
+    "controllerBindAddress",
     "controllerSnapshotEntries",
     "heartBeatTimeIntervalMs",
     "joinControllerGroup",

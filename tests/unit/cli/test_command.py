@@ -235,6 +235,7 @@ def replica(number: int, role: str | None, end: int | None, **fields: bool) -> R
         pod=f"a-broker-{number}",
         address=f"127.1.2.{number}:10911",
         pid=1,
+        admin_address=None,
         data_dir="/x",
         ready=True,
         phase=PodPhase.READY,
