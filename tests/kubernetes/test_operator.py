@@ -230,7 +230,10 @@ class Sender:
 
 
 @pytest.mark.usefixtures("started")
-@pytest.mark.parametrize("trouble", ["killed process", "stopped kubelet and killed process"])
+@pytest.mark.parametrize(
+    "trouble",
+    ["killed process", pytest.param("stopped kubelet and killed process", marks=pytest.mark.soak)],
+)
 def test_nothing_acknowledged_is_lost_when_the_master_dies(groups: Groups, trouble: str) -> None:
     cluster, namespace = groups.cluster, groups.namespace
     groups.apply("ControllerGroup", "orders", QUORUM)

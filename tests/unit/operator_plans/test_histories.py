@@ -39,7 +39,7 @@ class History(RuleBasedStateMachine):
             self.api.tick()
         self.api.operate(limit=effects)
 
-    @rule(rounds=st.integers(1, 8))
+    @rule(rounds=st.integers(4, 16))
     def calm(self, rounds: int) -> None:
         """An operator lives for a while."""
         for _ in range(rounds):
@@ -106,7 +106,7 @@ class History(RuleBasedStateMachine):
 
 TestHistory = History.TestCase
 TestHistory.settings = settings(
-    max_examples=20,
+    max_examples=40,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
