@@ -1,7 +1,7 @@
 """Runs the parts of the test suite, with a line of progress for each: `test` is what continuous integration
-runs, two parts side by side, because most of them wait for processes half of the time; `soak` the long
-rounds, one after another. All parts run; what a part printed follows when it ends, and those that failed are
-named last."""
+runs, two parts side by side, because most of them wait for processes half of the time, and a cluster by
+itself at the end; `soak` the long rounds, one after another. All parts run; what a part printed follows when
+it ends, and those that failed are named last."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Part(NamedTuple):
 
     name: str
     command: list[str]
+    alone: bool = False
+    """Runs when all others have ended: it needs both cores."""
 
 
 INTEROP = ROOT / "tests" / "interop"
@@ -41,9 +43,9 @@ def interop(*, replicas: bool) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in files]
 
 
-def pytest(name: str, *paths: str) -> Part:
+def pytest(name: str, *paths: str, alone: bool = False) -> Part:
     """A part that pytest runs, of the short tests."""
-    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths])
+    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], alone)
 
 
 def soak(folder: str) -> Part:
@@ -65,7 +67,7 @@ TEST = [
     pytest("simulation: seeded faults", "tests/simulation"),
     pytest("unit tests", "tests/unit"),
     pytest("spark: audits", "tests/spark"),
-    pytest("kubernetes: a real cluster", "tests/kubernetes"),
+    pytest("kubernetes: a real cluster", "tests/kubernetes", alone=True),
 ]
 SOAK = [soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")]
 
@@ -81,14 +83,19 @@ class Run:
 
     def all(self) -> int:
         """Runs every part; the exit status, 1 when one failed."""
+        numbered = list(enumerate(self.parts, 1))
         with ThreadPoolExecutor(self.lanes) as lanes:
-            list(lanes.map(self._one, range(1, len(self.parts) + 1), self.parts))
+            list(lanes.map(self._one, (one for one in numbered if not one[1].alone)))
+        for one in numbered:
+            if one[1].alone:
+                self._one(one)
         print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
         for name in self.failed:
             print(f"  failed: {name}")
         return 1 if self.failed else 0
 
-    def _one(self, number: int, part: Part) -> None:
+    def _one(self, numbered: tuple[int, Part]) -> None:
+        number, part = numbered
         label = f"[{number}/{len(self.parts)}] {part.name}"
         print(f"{label} …", flush=True)
         started = time.monotonic()
