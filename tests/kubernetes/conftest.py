@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +24,18 @@ RESTRICTED = {
     "pod-security.kubernetes.io/enforce-version": "latest",
 }
 
+FIRST_USE_S = 1800
+"""The first test of a machine waits until Kubernetes and the images are built."""
+
 _numbers = itertools.count(1)
 _running: list[Cluster] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test comes first may be the one that builds."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(FIRST_USE_S))
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import base_image, image_name, project_images
 from tests.kubernetes.testbed.pods import USER, pod
 
-pytestmark = pytest.mark.timeout(1800)  # the first test of a machine builds them
-
 TARGETS = ("broker", "controller", "operator")
 NEVER_NEEDED = {"pip", "pytest", "hatchling", "mypy", "hypothesis", "httpx", "rocketmq"}
 OPERATORS = {"kopf", "kubernetes"}

@@ -23,8 +23,6 @@ from tests.kubernetes.operator_process import (
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.processes import TestbedError
 
-pytestmark = pytest.mark.timeout(1800)
-
 QUORUM = {"replicas": 1}
 """Controllers for tests that are not about them."""
 

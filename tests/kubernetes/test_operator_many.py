@@ -11,8 +11,6 @@ import pytest
 from tests.kubernetes.operator_process import NO_NODE, Groups, Operator, define, operator
 from tests.kubernetes.testbed.cluster import Cluster
 
-pytestmark = pytest.mark.timeout(1800)
-
 MANY = 100
 CONVERGED_WITHIN_S = 120
 IDLE_S = 300

@@ -20,8 +20,6 @@ from tests.kubernetes.testbed.pods import claim, pod
 from tests.kubernetes.testbed.processes import TestbedError, wait_for
 from tests.support.process import ProcessFailedError
 
-pytestmark = pytest.mark.timeout(1800)  # the first test of a machine builds Kubernetes
-
 HELLO = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).status)"
 PATIENCE_S = 120
