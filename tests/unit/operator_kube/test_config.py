@@ -1,0 +1,80 @@
+"""What `epochmq operator --config FILE` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_operator.kube.config import OperatorConfig, load
+from epochmq_protocol.errors import ConfigError
+
+PROPERTIES = """\
+# of the chart
+namespaces=trade, billing
+brokerImage=example.org/broker:1
+controllerImage=example.org/controller:1
+networkPolicies=false
+metricsPort=8081
+imagePullSecrets=
+operatorLabels=app=epochmq,tier=ops
+"""
+
+
+def file(folder: Path, text: str) -> str:
+    """A file with this text."""
+    path = folder / "operator.conf"
+    path.write_text(text)
+    return str(path)
+
+
+def test_lines_of_keys_and_values(tmp_path: Path) -> None:
+    config = load(file(tmp_path, PROPERTIES))
+    assert config.namespaces == ["trade", "billing"]
+    assert (config.network_policies, config.metrics_port, config.image_pull_secrets) == (False, 8081, [])
+    settings = config.settings("ops")
+    assert (settings.broker_image, settings.operator_namespace) == ("example.org/broker:1", "ops")
+    assert settings.operator_labels == (("app", "epochmq"), ("tier", "ops"))
+
+
+def test_yaml_says_the_same(tmp_path: Path) -> None:
+    text = "namespaces: [trade, billing]\nimage: example.org/all:1\nsidecars: proxy\n"
+    config = load(file(tmp_path, text))
+    assert (config.namespaces, config.sidecars) == (["trade", "billing"], "proxy")
+    settings = config.settings("ops")
+    assert settings.broker_image == settings.controller_image == "example.org/all:1"
+
+
+def test_single_keys_win_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path, PROPERTIES)
+    assert load(path, {"metricsPort": "9", "namespaces": "one"}).metrics_port == 9
+    assert load(path, {"namespaces": ""}).namespaces == []
+
+
+def test_an_empty_file_and_none_are_the_defaults(tmp_path: Path) -> None:
+    assert load(file(tmp_path, "# nothing\n")) == load(None) == OperatorConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("unheard=1", "unheard"),
+        ("metricsPort=many", "metricsPort=many"),
+        ("workers: 0", "workers"),
+        ("- a\n- b", "a mapping"),
+        ("a: [", "YAML"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
+        load(file(tmp_path, text))
+
+
+def test_groups_need_an_image_from_somewhere() -> None:
+    with pytest.raises(ConfigError, match="image"):
+        OperatorConfig().settings("ops")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"/nowhere/operator\.conf"):
+        load("/nowhere/operator.conf")
