@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -132,6 +133,7 @@ class ControllerWorld(RaftWorld):
         self.brokers: dict[str, Broker] = {}
         self.acked: dict[str, list[int]] = {}
         self.asked_sets: set[AlterSet] = set()
+        self.leapt_at: dict[str, float] = {}
         self.tables = ReplicaGroups()
         """What the committed events have made so far."""
         self.digests: list[tuple[object, ...]] = []
@@ -354,6 +356,13 @@ class ControllerWorld(RaftWorld):
         if leader is not None and isinstance(leader, ControllerHost):
             self.note(f"somebody wants {broker_id} to be the master of {group}")
             self.call(broker, leader, leader.asked, lambda _: None, Elect(group, broker_id, designate=True))
+
+    def do_leap(self, who: str, by_ms: float) -> None:
+        """A machine's clock leaps, but never twice while a lease may be out: one leap is what leases bear."""
+        name = self.host(who).name
+        before, self.leapt_at[name] = self.leapt_at.get(name, -math.inf), self.now
+        if self.now - before > 2 * self.lease_ms:
+            super().do_leap(who, by_ms)
 
     def do_leap_while_electing(self, group: str, broker_id: int, after_ms: float, by_ms: float) -> None:
         """A person wants a master, and while the old one's lease is waited out the leader's clock leaps."""
