@@ -187,6 +187,17 @@ def test_every_state_is_what_the_group_says(pods: Pods) -> None:
 
 def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
     sidecar = pods.of(pods.group.controllers[0])
+    everybody = {(member.address, True) for member in pods.brokers}
+
+    def knows_all() -> bool:
+        """A follower hears a little later of what is committed, and every controller of who lives."""
+        groups = sidecar.state()["groups"]
+        return bool(groups) and (
+            groups[0]["syncStateSet"],
+            {(one["address"], one["alive"]) for one in groups[0]["replicas"]},
+        ) == ([1, 2, 3], everybody)
+
+    wait_until(knows_all, what="the controller knows of all brokers, in sync and alive")
     state = sidecar.state()
     leader = pods.group.leader()
     assert leader is not None
@@ -194,11 +205,7 @@ def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
     assert state["leaderAddress"] == leader.address
     assert state["role"] == ("leader" if leader is pods.group.controllers[0] else "follower")
     assert [peer["id"] for peer in state["peers"]] == ["n0", "n1", "n2"]
-    (group,) = state["groups"]
-    assert (group["brokerName"], group["syncStateSet"]) == (ReplicaGroup.NAME, [1, 2, 3])
-    assert {(one["address"], one["alive"]) for one in group["replicas"]} == {
-        (member.address, True) for member in pods.brokers
-    }
+    assert [group["brokerName"] for group in state["groups"]] == [ReplicaGroup.NAME]
     assert sidecar.get("/live").json()["component"] == "controller"
     assert sidecar.get("/v1/config").json()["config"]["controllerDLegerSelfId"] == "n0"
     assert sidecar.get("/v1/epochs").status_code == 404
