@@ -393,7 +393,7 @@ def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
     assert done.json()["switched"]["moved"]
     successor = pods.master()
     assert successor is not master
-    assert own_id not in pods.of(successor).state()["syncStateSet"]
+    wait_until(lambda: own_id not in pods.of(successor).state()["syncStateSet"], what="it is out of the set")
     status, reasons = sidecar.ready()
     assert status == 503
     assert reasons[0] == "it was drained, and takes no part until it is undrained"
@@ -416,7 +416,7 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     assert "epochmq_up 0\n" in text
     successor = pods.master()
     assert successor is not master
-    assert len(pods.of(successor).state()["syncStateSet"]) == 2
+    wait_until(lambda: len(pods.of(successor).state()["syncStateSet"]) == 2, what="it knows of its set")
     master.start()
     wait_until(lambda: sidecar.get("/live").status_code == 200, timeout_s=120, what="it answers again")
     wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=120, what="it is ready")
