@@ -177,6 +177,12 @@ def _outcome(
         **figures,
         "conditions": merged(listed if isinstance(listed, list) else (), found, generation, now),
     }
+    return _told(progress, made, old)
+
+
+def _told(progress: Progress, made: dict[str, Any], old: Mapping[str, Any]) -> Pass:
+    """What a pass comes to: its Events, the status `made` of it, with where the plan stands, if it differs
+    from the `old` one, then what is done; and when to look again."""
     if progress.state is not None:
         made["plan"] = progress.state.document()
     effects: list[Effect] = list(progress.told)
@@ -227,11 +233,4 @@ def _deleting(world: World, before: PlanState | None, now: float) -> Pass:
         "phase": str(said.Phase.DELETING),
         "conditions": [*others, *merged(old.get("conditions") or (), conditions, generation, now)],
     }
-    if progress.state is not None:
-        made["plan"] = progress.state.document()
-    effects: list[Effect] = list(progress.told)
-    if made != old:
-        effects.append(PatchStatus(made))
-    effects += progress.effects
-    busy = progress.step is not None and not progress.step.blocked
-    return Pass(tuple(effects), SOON_S if busy else LATER_S)
+    return _told(progress, made, old)
