@@ -439,8 +439,11 @@ def test_a_replica_outside_the_set_says_what_it_lacks(pods: Pods) -> None:
     for _ in range(20):
         assert send(master, b"x" * 1000).code == SUCCESS
     replica.process.signal(signal.SIGCONT)
-    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=120, what="it is ready again")
-    assert own_id in pods.of(master).state()["syncStateSet"]
+
+    def is_back() -> bool:
+        return sidecar.ready()[0] == 200 and own_id in pods.of(master).state()["syncStateSet"]
+
+    wait_until(is_back, timeout_s=120, what="it is in sync and ready again")
 
 
 def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.campaign import Tally, hold
 RAFT_SEEDS = 600
 CONTROLLER_SEEDS = 250
 DEPARTURE_SEEDS = 60
-STORE_SEEDS = 100
+STORE_SEEDS = 250
 GROUP_SEEDS = 150
 LONG = 10
 

@@ -8,6 +8,8 @@ from collections import deque
 
 LOOKS_MAX = 600
 """Ten minutes of looks; of a longer lag it is only said that it is as long."""
+STALE_MS = 5_000
+"""A look this long ago, as after a pause of the whole process, tells nothing of now."""
 
 
 class LagClock:
@@ -26,8 +28,8 @@ class LagClock:
 
     def lag(self, now_ms: int, own_end: int) -> tuple[int | None, int | None]:
         """(bytes that are lacking, milliseconds since nothing was): as of the latest look; (None, None)
-        before the first."""
-        if self._end is None:
+        before the first, and when that is long ago."""
+        if self._end is None or now_ms - self._looks[-1][0] > STALE_MS:
             return None, None
         looks = self._looks
         while len(looks) > 1 and looks[1][1] <= own_end:

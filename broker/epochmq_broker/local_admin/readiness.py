@@ -89,7 +89,7 @@ def _replica(facts: Facts, limits: Limits) -> list[str]:
         reasons.append(f"it does not follow a master: it {facts.step or 'has none'}")
         return reasons
     if facts.lag_bytes is None or facts.lag_ms is None:
-        reasons.append("how much it lacks is not known yet")
+        reasons.append("how much it lacks is not known")
         return reasons
     if facts.lag_bytes > limits.max_lag_bytes:
         reasons.append(f"it lacks {facts.lag_bytes} bytes, at most {limits.max_lag_bytes} are allowed")

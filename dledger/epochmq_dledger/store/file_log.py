@@ -33,9 +33,9 @@ INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
 CACHE_BYTES_MAX = 8 << 20
 _FILLER = struct.Struct(">ii")
 _HEADER_START = struct.Struct(">iiqqq")
-_INDEX_READ = INDEX_UNIT_SIZE * 32768
 _RECOVERED_FILES = 3
-"""Recovery reads this many of the last data files (`DLedgerMmapFileStore.recover`)."""
+"""Recovery reads this many of the last data files (`DLedgerMmapFileStore.recover`), and all of them where the
+index does not know the first of those."""
 
 
 class FileLog:
@@ -77,34 +77,25 @@ class FileLog:
         if not bases:
             self._index.drop_from(0)
             return
-        first = self._read_entry(bases[0], with_body=False) or self._first_indexed(bases[0])
+        first = self._read_entry(bases[0], with_body=False) or self._first_after_filler(bases[0])
         if first is None:
             self._data.drop_from(bases[0])
             self._index.drop_from(0)
             return
         self._begin = first.index
-        start = first.pos
-        for base in reversed(bases[-_RECOVERED_FILES:]):
-            entry = self._read_entry(base, with_body=False)
-            if entry is not None and (base == first.pos or self._index_unit(entry.index) == _unit_of(entry)):
-                start = base
-        self._scan(start)
+        base = bases[-_RECOVERED_FILES:][0]
+        entry = self._read_entry(base, with_body=False)
+        is_known = entry is not None and self._index_unit(entry.index) == _unit_of(entry)
+        self._scan(base if is_known else first.pos)
         if self._end == -1:
             self._begin = -1
         self._erase_after_end()
 
-    def _first_indexed(self, base: int) -> DLedgerEntry | None:
-        """The first entry of a log that began anew in the middle of a file (`reset`), which only the index
-        tells."""
-        for index_base in self._index.bases[:1]:
-            for at in range(index_base, index_base + self._index.file_size, _INDEX_READ):
-                block = self._index.read(at, _INDEX_READ)
-                blank = len(block) - len(block.lstrip(b"\0"))
-                if blank < len(block):
-                    unit = decode_index_unit(block, blank - blank % INDEX_UNIT_SIZE)
-                    inside = base <= unit[1] < base + self._file_size
-                    return self._read_entry(unit[1], with_body=False) if inside else None
-        return None
+    def _first_after_filler(self, base: int) -> DLedgerEntry | None:
+        """The first entry of a log that began anew in the middle of a file: `reset` fills what is before it.
+        Without a filler the file's beginning was lost before it was durable, and nothing after it counts."""
+        magic, size = self._filler(base)
+        return self._read_entry(base + size, with_body=False) if magic == FILLER_MAGIC else None
 
     def _scan(self, pos: int) -> None:
         index, term = None, -1
@@ -129,12 +120,17 @@ class FileLog:
     def _after_filler(self, pos: int) -> int | None:
         """Where the next file starts if the rest of this one is a filler, or too short for one."""
         next_base = pos - pos % self._file_size + self._file_size
-        head = self._data.read(pos, _FILLER.size)
-        is_filler = len(head) == _FILLER.size and _FILLER.unpack(head)[0] == FILLER_MAGIC
+        is_filler = self._filler(pos)[0] == FILLER_MAGIC
         at_end = pos % self._file_size == 0 and pos not in self._data.bases
         if at_end or (not is_filler and next_base - pos >= FILLER_SIZE_MIN):
             return None
         return next_base if next_base in self._data.bases else None
+
+    def _filler(self, pos: int) -> tuple[int, int]:
+        """The magic number at byte `pos`, and the size after it."""
+        head = self._data.read(pos, _FILLER.size)
+        magic, size = _FILLER.unpack(head) if len(head) == _FILLER.size else (0, 0)
+        return magic, size
 
     def _read_entry(self, pos: int, *, with_body: bool = True) -> DLedgerEntry | None:
         """The entry at byte `pos`, None where there is no whole, well-placed one."""
@@ -265,8 +261,10 @@ class FileLog:
         self._index.drop_from(0)
         self._begin = self._end = self._end_term = -1
         self._end_pos = entry.pos
+        inside = entry.pos % self._file_size
+        if inside:
+            self._data.write(entry.pos - inside, _FILLER.pack(FILLER_MAGIC, inside))
         self.append([entry])
-        self._index_due = True  # it alone tells where the first file's first entry begins
         sync_and_close(self.take_dirty())
 
     def drop_before(self, index: int) -> None:

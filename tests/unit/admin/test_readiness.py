@@ -60,7 +60,7 @@ def test_a_master_that_takes_no_messages_is_not_ready(changes: dict[str, Any], s
             {"following": False, "step": "connects"},
             "it does not follow a master: it connects",
         ),
-        ({"lag_bytes": None, "lag_ms": None}, "how much it lacks is not known yet"),
+        ({"lag_bytes": None, "lag_ms": None}, "how much it lacks is not known"),
         ({"lag_bytes": 1001}, "it lacks 1001 bytes, at most 1000 are allowed"),
         ({"lag_ms": 5001}, "it has been behind for 5001 ms, at most 5000 are allowed"),
         ({"drained": True}, "it was drained, and takes no part until it is undrained"),
@@ -119,6 +119,8 @@ def test_lag_counts_from_the_last_moment_at_which_nothing_was_lacking() -> None:
     assert clock.lag(3100, 500) == (400, 2100)  # at 1000 it had all
     assert clock.lag(3100, 850) == (50, 1100)  # it had all of 2000 by now
     assert clock.lag(3100, 900) == (0, 0)
+    assert clock.lag(8000, 900) == (0, 0)
+    assert clock.lag(8001, 900) == (None, None)  # since the last look too much may have happened
 
 
 def test_a_replica_that_starts_far_behind_has_been_behind_since_it_was_first_looked_at() -> None:

@@ -109,6 +109,39 @@ def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
     log.close()
 
 
+def test_what_outlived_the_lost_beginning_of_its_file_is_no_log(tmp_path: Path) -> None:
+    """A power failure before the first sync may take any page, the first too. What is left does not begin
+    in the middle: it is the log of nobody."""
+    log = opened(tmp_path)
+    log.append(grow(random.Random(6), MemoryLog(), 4, 1))
+    log.close()
+    for path, lost in ((tmp_path / "data", 256), (tmp_path / "index", 32)):
+        with (path / f"{0:020d}").open("r+b") as file:
+            file.write(bytes(lost))
+    log = opened(tmp_path)
+    assert (log.begin_index, log.end_index, log.end_pos) == (-1, -1, 0)
+    log.close()
+
+
+def test_a_log_that_began_anew_in_a_file_s_middle_is_read_from_there_without_its_index(
+    tmp_path: Path,
+) -> None:
+    log, model = opened(tmp_path), MemoryLog()
+    first = make_entry(40, 3, b"anew", 5 * FILE_SIZE + 300, FILE_SIZE)
+    log.reset(first)
+    model.reset(first)
+    entries = grow(random.Random(7), model, 12, 3)
+    log.append(entries)
+    model.append(entries)
+    log.close()
+    assert len(list((tmp_path / "data").iterdir())) > 1
+    for path in (tmp_path / "index").iterdir():
+        path.write_bytes(bytes(INDEX_FILE_SIZE))
+    log = opened(tmp_path)
+    same(log, model)
+    log.close()
+
+
 def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(2), model, 9, 1)
