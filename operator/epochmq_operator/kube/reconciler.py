@@ -79,6 +79,9 @@ class Reconciler:
         """Something changed: whoever it concerns is looked at soon."""
         ref = ref_of(manifest)
         if ref.kind in RESOURCES:
+            if ref.kind == "BrokerGroup" and (ref in self._caretakers) != (self._cache.get(ref) is not None):
+                # One more or one less that needs its controllers.
+                self._wake(Ref("ControllerGroup", ref.namespace, controllers_named(manifest)))
             self._wake(ref)
             if ref.kind == "ControllerGroup":
                 for other, found in self._cache.all("BrokerGroup"):

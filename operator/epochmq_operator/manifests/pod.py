@@ -24,7 +24,11 @@ COMMAND = "epochmq"
 OWN_NAME = "$(POD_NAME)"
 """What Kubernetes puts the pod's name in place of, in arguments."""
 
-GRACE_S = {Component.BROKER: 60, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
+HANDOVER_S = 60
+LINGER_MS = 35_000
+"""RocketMQ's clients ask for routes every 30 s. Until then a master that has handed over passes on what they
+send; it stops once for 2 s nobody has sent it anything."""
+GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
 """How long a pod may take to stop. A broker hands its mastership over first, and writes everything out."""
 
 START_PROBES_MAX, START_PERIOD_S = 300, 2
@@ -139,7 +143,8 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
         **_probes(group),
     }
     if pod.component is Component.BROKER:
-        handover = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "handover"]
+        call = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "--timeout", str(HANDOVER_S)]
+        handover = [*call, "handover", f"lingerMs={LINGER_MS}"]
         container["lifecycle"] = {"preStop": {"exec": {"command": handover}}}
     return container
 

@@ -147,6 +147,19 @@ def test_a_namespaced_operator_needs_nothing_at_cluster_level() -> None:
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": [NAMESPACE]}
 
 
+def test_controllers_that_groups_name_are_protected_where_the_operator_serves() -> None:
+    (wide,) = kinds(rendered(), "ValidatingAdmissionPolicy")
+    assert "namespaceSelector" not in wide["spec"]["matchConstraints"]
+    assert f"system:serviceaccount:{NAMESPACE}:epochmq" in wide["spec"]["matchConditions"][0]["expression"]
+    narrow = rendered("scope=namespaced", "watchNamespaces={shop}")
+    (policy,) = kinds(narrow, "ValidatingAdmissionPolicy")
+    (served,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert served["values"] == ["shop"]
+    (binding,) = kinds(narrow, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert not kinds(rendered("protectControllers=false"), "ValidatingAdmissionPolicy")
+
+
 def test_every_role_is_bound_to_the_operator() -> None:
     for values in ((), ("scope=namespaced", "watchNamespaces={shop}")):
         objects = rendered(*values)
@@ -215,7 +228,8 @@ def test_the_guards_come_off_once_the_operator_has_gone_unless_that_is_not_wante
 
 def test_names_fit_whatever_the_release_is_called() -> None:
     for one in rendered(release="r" * 53):
-        assert len(one["metadata"]["name"]) <= (253 if "Role" in one["kind"] else 63)
+        long = "Role" in one["kind"] or "Policy" in one["kind"]
+        assert len(one["metadata"]["name"]) <= (253 if long else 63)
 
 
 # what it tells the operator

@@ -220,8 +220,9 @@ def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
 
 def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() -> None:
     main, sidecar = pod_spec(broker_group())["containers"]
-    handover = ["epochmq", "admin-call", "--socket", "/run/epochmq/admin.sock", "handover"]
-    assert main["lifecycle"]["preStop"]["exec"]["command"] == handover
+    call = ["epochmq", "admin-call", "--socket", "/run/epochmq/admin.sock", "--timeout", "60"]
+    assert main["lifecycle"]["preStop"]["exec"]["command"] == [*call, "handover", "lingerMs=35000"]
+    assert pod_spec(broker_group())["terminationGracePeriodSeconds"] == 120
     asked = [main[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
     assert [one["path"] for one in asked] == ["/live", "/live", "/ready"]
     assert {one["port"] for one in asked} == {9880}
