@@ -267,16 +267,22 @@ def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
 
 
 def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
-    """Consumer groups beyond the end that any replica of the group gives their queue."""
+    """Consumer groups beyond the end that any replica of the group gives their queue. Of volumes in use that
+    is the end by now: consumers go on."""
     from pyspark.sql import functions as f
 
+    keys = ["group", "topic", "queue_id"]
+    now = offsets.where("consumer_group is null and fault is null")
     ends = (
         summary.where("kind in ('queue', 'unit')")
-        .groupBy("group", "topic", "queue_id")
-        .agg((f.max("high") + 1).alias("queue_end"))
+        .select(*keys, (f.col("high") + 1).alias("end"))
+        .unionByName(now.select(*keys, f.col("offset").alias("end")))
+        .groupBy(*keys)
+        .agg(f.max("end").alias("queue_end"))
     )
     ahead = (
-        offsets.join(ends, ["group", "topic", "queue_id"], "left")
+        offsets.where("consumer_group is not null or fault is not null")
+        .join(ends, keys, "left")
         .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )

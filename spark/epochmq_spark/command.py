@@ -83,8 +83,19 @@ def run(
     result = audit.run(spark, replicas, metadata=metadata, progress=progress)
     folder.mkdir(parents=True, exist_ok=True)
     progress("writing the findings")
+    result.findings = result.findings.persist()
+    result.findings.coalesce(1).write.mode("overwrite").parquet(str(folder / FINDINGS))
+    summary, shown = summed_up(result, started)
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    from epochmq_spark.report import page
+
+    (folder / REPORT).write_text(page.render(summary), encoding="utf-8")
+    return Outcome(summary, shown, folder)
+
+
+def summed_up(result: audit.Result, started: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The summary, and the findings that are shown. `started`: when, in seconds since 1970."""
     findings = result.findings.persist()
-    findings.coalesce(1).write.mode("overwrite").parquet(str(folder / FINDINGS))
     counts = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
     ranked = findings.orderBy("severity", "group", "replica", "kind", "start_offset").limit(SHOWN_MAX)
     shown = [row.asDict() for row in ranked.collect()]
@@ -95,8 +106,4 @@ def run(
         startedAt=int(started * 1000),
         seconds=round(time.time() - started, 1),
     )
-    (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    from epochmq_spark.report import page
-
-    (folder / REPORT).write_text(page.render(summary), encoding="utf-8")
-    return Outcome(summary, shown, folder)
+    return summary, shown

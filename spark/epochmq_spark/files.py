@@ -1,6 +1,7 @@
 """Files of a broker's directory, on this machine or in any file system that Arrow knows.
 
-A plain path, or `file:` URI, is read by memory map. Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
+A plain path, or `file:` URI, is read by memory map. `http://HOST:PORT` is a volume of another node, which a
+reader shows (`epochmq_spark.remote`). Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
 goes through `pyarrow.fs`, whose Hadoop driver reaches whatever the Hadoop client on the machine is configured
 for; ranges of such files are read into memory."""
 
@@ -14,6 +15,8 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
+
+from epochmq_spark import remote
 
 Array = Any
 
@@ -56,6 +59,8 @@ def entries(place: str) -> list[Entry]:
             status = child.stat()
             found.append(Entry(child.name, child.is_file(), status.st_size))
         return sorted(found)
+    if remote.is_remote(place):
+        return sorted(Entry(*one) for one in remote.entries(place))
     from pyarrow import fs
 
     system, folder = _remote(place)
@@ -71,6 +76,8 @@ def read(place: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     if path is not None:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)
+    elif remote.is_remote(place):
+        data = remote.read(place)
     else:
         system, name = _remote(place)
         with system.open_input_file(name) as file:
@@ -84,6 +91,8 @@ def read_into(place: str, start: int, end: int, buffer: Array) -> Array:
     """Bytes [start, end) of a file, in the beginning of a uint8 array that is large enough. For one pass from
     front to end this takes two thirds of the time that a new memory map does, whose pages come one by one.
     Raises OSError."""
+    if remote.is_remote(place):
+        return remote.read_into(place, start, end, buffer)
     path = local(place)
     if path is None:
         data = window(place, start, end)
@@ -110,6 +119,8 @@ def window(place: str, start: int, end: int) -> Array:
             skip = start % mmap.ALLOCATIONGRANULARITY
             mapped = mmap.mmap(file.fileno(), skip + size, prot=mmap.PROT_READ, offset=start - skip)
         return np.frombuffer(mapped, np.uint8)[skip:]
+    if remote.is_remote(place):
+        return remote.window(place, start, end)
     system, name = _remote(place)
     with system.open_input_file(name) as file:
         file.seek(start)

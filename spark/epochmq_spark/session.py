@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,22 @@ def local_session(cores: int | None = None, *, memory: str = DRIVER_MEMORY) -> S
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def cluster_session(settings: Mapping[str, str], address: str) -> SparkSession:
+    """A session whose executors are pods. `settings` are Spark's own, what the operator chose; `address` is
+    this pod's, where executors find the driver."""
+    from pyspark.sql import SparkSession
+
+    # At 0.0.0.0 executors would be told to connect there.
+    chosen = _settings(2, DRIVER_MEMORY) | {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    chosen["spark.task.maxFailures"] = "4"  # an executor may go with its node
+    builder = SparkSession.builder.master("k8s://https://kubernetes.default.svc").appName("epochmq audit")
+    for key, value in (chosen | dict(settings)).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
     return session
 
 

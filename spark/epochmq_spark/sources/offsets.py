@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -9,10 +10,12 @@ from pyspark.sql.types import StructType
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
-from epochmq_spark import files, layout, tables
+from epochmq_spark import files, layout, remote, tables
 from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
 
 FILE = "config/consumerOffset.json"
+QUEUE_ENDS = "queueEnds.json"
+"""What a volume in use has besides (`epochmq_spark.volume`): how far its queues are when it is asked."""
 
 
 class OffsetsSource(ReplicasSource):
@@ -31,18 +34,20 @@ class OffsetsSource(ReplicasSource):
 
 
 class OffsetsReader(PiecesReader):
-    """One file a replica."""
+    """One file a replica; of a volume in use also the ends of its queues, as rows without a group."""
 
     def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
-        """The file."""
-        yield Piece(replica.group, replica.name, files.join(replica.place, FILE), 0, 1, 0, 1)
+        """The file, or both."""
+        for name in (FILE, QUEUE_ENDS) if remote.is_remote(replica.place) else (FILE,):
+            yield Piece(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """The offsets; a row with a fault for a file that cannot be read, nothing for one that is not
         there."""
         who: dict[str, object] = {"group": piece.group, "replica": piece.replica}
         try:
-            rows = offsets(files.read(piece.place))
+            data = files.read(piece.place)
+            rows = queue_ends(data) if piece.place.endswith(QUEUE_ENDS) else offsets(data)
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError, EpochMQError) as error:
@@ -65,4 +70,12 @@ def offsets(data: bytes) -> list[dict[str, object]]:
             found.append(
                 {"consumer_group": group, "topic": topic, "queue_id": int(queue_id), "offset": int(offset)}
             )
+    return found
+
+
+def queue_ends(data: bytes) -> list[dict[str, object]]:
+    """The rows of what a reader says of its queues. Raises ValueError."""
+    found: list[dict[str, object]] = []
+    for topic, queues in json.loads(data).items():
+        found += [{"topic": topic, "queue_id": int(one), "offset": int(end)} for one, end in queues.items()]
     return found

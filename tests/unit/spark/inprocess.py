@@ -61,7 +61,14 @@ def run(
     for row in by_kind["queue"] + by_kind["unit"]:
         key = row["group"], row["topic"], row["queue_id"]
         ends[key] = max(ends.get(key, 0), row["high"] + 1)
-    for row in rows(OffsetsReader(replicas, options)):
+    offsets = rows(OffsetsReader(replicas, options))
+    for row in offsets:
+        if row["consumer_group"] is None and not row["fault"]:
+            key = row["group"], row["topic"], row["queue_id"]
+            ends[key] = max(ends.get(key, 0), row["offset"])
+    for row in offsets:
+        if row["consumer_group"] is None and not row["fault"]:
+            continue
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
         if row["fault"] or (end is not None and row["offset"] > end):
             found += audit.offset_finding(row | {"queue_end": end})

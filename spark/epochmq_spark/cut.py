@@ -1,0 +1,110 @@
+# pure: bytes as they are, to bytes as they were
+"""A replica's directory as it was at a moment, made of the directory as it is: what a broker wrote since is
+left out, so that a volume in use looks like that of a broker which stopped then.
+
+`end` is the offset up to which the log counts: everything below was confirmed, and is never written again.
+What was written in place since is put back: links of an index, the end that its header gives, the
+checkpoint."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from epochmq_spark.decode.epoch_text import parse
+from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, UNIT_BYTES
+
+Array = Any
+_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY_BYTES = _ENTRY.itemsize
+CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
+LINKS_MAX = 10_000_000  # an index is followed so far behind its end, one link a slot at a time
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`epochs` are the bytes of the epoch file when the cut was made, None where only the file is known."""
+
+    end: int
+    epochs: bytes | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON carries it."""
+        copy = None if self.epochs is None else base64.b64encode(self.epochs).decode()
+        return {"end": self.end, "epochs": copy}
+
+    @classmethod
+    def of(cls, document: Any) -> Cut:
+        """From JSON. Raises ValueError."""
+        if not isinstance(document, dict) or type(document.get("end")) is not int or document["end"] < 0:
+            raise ValueError("a cut: expected an object with end, an offset of the log")
+        copy = document.get("epochs")
+        if copy is not None and not isinstance(copy, str):
+            raise ValueError("a cut: epochs: expected base64")
+        return cls(document["end"], None if copy is None else base64.b64decode(copy, validate=True))
+
+
+def queue_length(data: bytes, end: int) -> int:
+    """How many bytes of a queue's file count: up to its last unit that leads below `end`."""
+    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], _UNIT)
+    kept = np.flatnonzero((table["size"] > 0) & (table["physical"] < end))
+    return (int(kept[-1]) + 1) * UNIT_BYTES if len(kept) else 0
+
+
+def queue_end(data: bytes) -> int:
+    """How many units a queue's file has, as it is."""
+    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], _UNIT)
+    used = np.flatnonzero(table["size"] > 0)
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+def epochs(data: bytes, end: int) -> bytes:
+    """An epoch file without what began behind the end; one that is not sound stays as it is."""
+    entries, fault = parse(data.decode("utf-8", "replace"))
+    if fault is not None or all(start <= end for _, start in entries):
+        return data
+    body = "".join(f"{epoch}-{start}\n" for epoch, start in entries if start <= end)
+    return f"{body.count('-')}\n{zlib.crc32(body.encode()) & 0x7FFFFFFF}\n{body}".encode()
+
+
+def checkpoint(data: bytes, end: int) -> bytes:
+    """A checkpoint that confirms nothing behind the end."""
+    if len(data) < CONFIRMED_AT + 8:
+        return data
+    confirmed = min(struct.unpack_from(">q", data, CONFIRMED_AT)[0], end)
+    return data[:CONFIRMED_AT] + struct.pack(">q", confirmed) + data[CONFIRMED_AT + 8 :]
+
+
+def index_counts(header: bytes) -> tuple[int, int]:
+    """(offset of the last message, number of entries and one) by an index file's header."""
+    return int(struct.unpack_from(">q", header, 24)[0]), int(struct.unpack_from(">i", header, 36)[0])
+
+
+def index(header: bytes, heads: Array, entries: Array, end: int) -> tuple[bytes, int]:
+    """Header and slots of an index file as they were, and how many bytes of the file count. `heads` are its
+    slots (big-endian int32), `entries` the bytes behind them, entry 0, which is none, first; slots were read
+    before the entries. A slot leads to its newest entry, and that to the one before: they are followed back
+    to the last one that leads below the end."""
+    table = np.frombuffer(entries[: len(entries) - len(entries) % ENTRY_BYTES], _ENTRY)
+    below = np.flatnonzero(table["physical"][1:] < end)
+    last = int(below[-1]) + 1 if len(below) else 0
+    newest = heads.astype(np.int64)
+    followed = 0
+    while len(later := np.flatnonzero(newest > last)) and followed < LINKS_MAX:
+        inside = newest[later] < len(table)
+        newest[later] = np.where(
+            inside, table["previous"][np.minimum(newest[later], len(table) - 1)].astype(np.int64), 0
+        )
+        followed += len(later)
+    made = bytearray(header[:INDEX_HEADER_BYTES])
+    if last:
+        struct.pack_into(">q", made, 24, int(table["physical"][last]))
+    struct.pack_into(">i", made, 36, last + 1)
+    slots = newest.astype(">i4").tobytes()
+    return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * ENTRY_BYTES

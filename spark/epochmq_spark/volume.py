@@ -1,0 +1,197 @@
+"""A replica's volume, held still: which files there are, and how much of each counts, from one moment on.
+
+Files stay open, so that what a broker removes meanwhile (segments that are too old) can still be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from epochmq_spark import cut as cuts
+from epochmq_spark.cut import Cut
+from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, slots_of
+from epochmq_spark.files import Entry
+
+KEPT = ("brokerIdentity", "checkpoint", "config/consumerOffset.json")
+EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
+QUEUE_ENDS = "queueEnds.json"
+"""Not a broker's file: {topic: {queue: end}} as the queues are when it is read, which a consumer may have
+reached."""
+SMALL_BYTES_MAX = 64 * 1024 * 1024
+OPEN_MAX = 8192
+FILES_MAX = 1_000_000
+
+
+class VolumeError(OSError):
+    """The directory cannot be shown."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """A file: `head`, then the file's own bytes up to `length`, then zeros up to `size`."""
+
+    size: int
+    length: int
+    head: bytes = b""
+
+
+class Volume:
+    """A store's directory as it was at a cut. Paths are relative to it."""
+
+    def __init__(self, root: Path, cut: Cut) -> None:
+        """Looks at the directory, first at what changes in place, then at what only grows. Raises OSError."""
+        self.root, self.cut = root, cut
+        self._kept: dict[str, bytes] = {}
+        self._lists: dict[str, list[Entry]] = {}
+        self._open: dict[str, int] = {}
+        self._contents: dict[str, Content] = {}
+        self._lock = threading.Lock()
+        self._keep()
+        self._walk("", 0)
+        for folder, entries in list(self._lists.items()):
+            if folder == "commitlog":
+                self._lists[folder] = self._segments(entries)
+
+    def close(self) -> None:
+        """Lets go of all files."""
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+
+    def _keep(self) -> None:
+        for name in KEPT:
+            if (data := self._small(name)) is not None:
+                self._kept[name] = data
+        for name in EPOCHS:
+            if (data := self._small(name)) is not None:
+                self._kept[name] = cuts.epochs(data, self.cut.end)
+        if self.cut.epochs is not None:
+            self._kept[EPOCHS[0]] = cuts.epochs(self.cut.epochs, self.cut.end)
+        if "checkpoint" in self._kept:
+            self._kept["checkpoint"] = cuts.checkpoint(self._kept["checkpoint"], self.cut.end)
+
+    def _small(self, name: str) -> bytes | None:
+        try:
+            with (self.root / name).open("rb") as file:
+                return file.read(SMALL_BYTES_MAX)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _walk(self, folder: str, seen: int) -> int:
+        found = []
+        for child in sorted((self.root / folder).iterdir()):
+            try:
+                status = child.lstat()
+            except FileNotFoundError:
+                continue
+            name = f"{folder}/{child.name}" if folder else child.name
+            seen += 1
+            if seen > FILES_MAX:
+                raise VolumeError(f"{self.root}: more than {FILES_MAX} files")
+            if child.is_symlink():
+                continue
+            if child.is_dir():
+                seen = self._walk(name, seen)
+            else:
+                self._hold(name)
+            size = len(self._kept[name]) if name in self._kept else status.st_size
+            found.append(Entry(child.name, not child.is_dir(), size))
+        if not folder and EPOCHS[0] in self._kept and all(one.name != EPOCHS[0] for one in found):
+            found.append(Entry(EPOCHS[0], True, len(self._kept[EPOCHS[0]])))
+        self._lists[folder] = found
+        return seen
+
+    def _hold(self, name: str) -> None:
+        if len(self._open) < OPEN_MAX and name not in self._kept:
+            try:
+                self._open[name] = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+            except OSError:
+                return  # whoever asks for it is told
+
+    def _segments(self, entries: list[Entry]) -> list[Entry]:
+        """Without those that began behind the cut; the first stays, or there would be no log."""
+        first = next((one.name for one in entries if one.name.isdecimal()), "")
+        return [
+            one
+            for one in entries
+            if not one.name.isdecimal() or one.name == first or int(one.name) < self.cut.end
+        ]
+
+    def entries(self, folder: str) -> list[Entry]:
+        """What is in a folder. Raises FileNotFoundError, NotADirectoryError."""
+        found = self._lists.get(folder)
+        if found is None:
+            raise FileNotFoundError(2, "no such directory", folder)
+        return found
+
+    def content(self, name: str) -> Content:
+        """What counts of a file. Raises OSError."""
+        if name == QUEUE_ENDS:
+            data = json.dumps(self._queue_ends()).encode()
+            return Content(len(data), len(data), data)
+        kept = self._kept.get(name)
+        if kept is not None:
+            return Content(len(kept), len(kept), kept)
+        path = PurePosixPath(name)
+        parent = "" if len(path.parts) == 1 else str(path.parent)
+        entry = next((one for one in self._lists.get(parent, ()) if one.name == path.name), None)
+        if entry is None or not entry.is_file:
+            raise FileNotFoundError(2, "no such file", name)
+        with self._lock:
+            if name not in self._contents:
+                self._contents[name] = self._cut(name, path, entry.size)
+            return self._contents[name]
+
+    def _cut(self, name: str, path: PurePosixPath, size: int) -> Content:
+        top = path.parts[0]
+        if top == "commitlog" and path.name.isdecimal():
+            return Content(size, max(min(size, self.cut.end - int(path.name)), 0))
+        if top == "consumequeue" and path.name.isdecimal():
+            return Content(size, cuts.queue_length(self.bytes_of(name, 0, size), self.cut.end))
+        slots = slots_of(size) if top == "index" else None
+        if slots is not None:
+            header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
+            if len(header) == INDEX_HEADER_BYTES and cuts.index_counts(header)[0] >= self.cut.end:
+                heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
+                count = cuts.index_counts(self.bytes_of(name, 0, INDEX_HEADER_BYTES))[1]
+                at = INDEX_HEADER_BYTES + slots * 4
+                entries = self.bytes_of(name, at, max(count, 1) * cuts.ENTRY_BYTES)
+                head, length = cuts.index(header, heads, entries, self.cut.end)
+                return Content(size, min(length, size), head)
+        return Content(size, size)
+
+    def _queue_ends(self) -> dict[str, dict[str, int]]:
+        """How far each queue is by now, by its last file."""
+        found: dict[str, dict[str, int]] = {}
+        folder = self.root / "consumequeue"
+        for topic in sorted(folder.iterdir()) if folder.is_dir() else ():
+            for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
+                files = sorted(one for one in queue.iterdir() if one.name.isdecimal())
+                for file in reversed(files):
+                    units = cuts.queue_end(file.read_bytes())
+                    if units or file is files[0]:
+                        found.setdefault(topic.name, {})[queue.name] = int(file.name) // 20 + units
+                        break
+        return found
+
+    def open(self, name: str) -> int:
+        """A descriptor of the file, to be closed by the caller. Raises OSError."""
+        held = self._open.get(name)
+        return os.dup(held) if held is not None else os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+
+    def bytes_of(self, name: str, start: int, count: int) -> bytes:
+        """Bytes of the file as it is. Raises OSError."""
+        file = self.open(name)
+        try:
+            parts = []
+            while count > 0 and (part := os.pread(file, min(count, 1 << 24), start)):
+                parts.append(part)
+                start, count = start + len(part), count - len(part)
+            return b"".join(parts)
+        finally:
+            os.close(file)

@@ -1,0 +1,173 @@
+"""Volumes in use, shown by readers as they were at a cut: the audit finds nothing in healthy ones wherever
+the cut is, and below it what it finds in directories that stand still."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from epochmq_spark import cluster, drill, files, layout, remote, verdict
+from epochmq_spark.cut import Cut, epochs
+from epochmq_spark.decode.epoch_text import parse
+from epochmq_spark.reader import Reader
+from tests.spark import corpus, groups, judge
+from tests.unit.spark import inprocess
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+Group = Callable[[int], list[Path]]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Group:
+    """The healthy group of a seed, made once."""
+    root = tmp_path_factory.mktemp("healthy")
+    made: dict[int, list[Path]] = {}
+
+    def of(seed: int) -> list[Path]:
+        if seed not in made:
+            made[seed] = corpus.healthy(root / f"group-{seed}", seed)
+        return made[seed]
+
+    return of
+
+
+@contextmanager
+def reader(root: Path) -> Iterator[str]:
+    """One that runs; its place."""
+    server = Reader(("127.0.0.1", 0), root)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
+@contextmanager
+def held(replicas: Sequence[layout.Replica], ends: Sequence[int]) -> Iterator[list[layout.Replica]]:
+    """The replicas, each shown by a reader as it was when its log ended there."""
+    with ExitStack() as stack:
+        shown = []
+        for replica, end in zip(replicas, ends, strict=True):
+            place = stack.enter_context(reader(Path(replica.place)))
+            copy = Path(replica.place, layout.EPOCH_FILE).read_bytes()
+            remote.hold(place, Cut(end, copy))
+            shown.append(layout.Replica(replica.group, replica.name, place))
+        yield shown
+
+
+def record_ends(path: Path) -> list[int]:
+    """Where the records of a log end."""
+    whole = drill.Reach(layout.Replica("g", path.name, str(path)), 0, 1 << 62, 1 << 62, True)
+    drill.forget()
+    return [one.offset + len(one.raw) for one in drill.copies(whole, 0, 1 << 62)]
+
+
+@pytest.mark.parametrize("seed", range(1000, 1003))
+def test_a_healthy_group_has_no_findings_wherever_it_is_cut(seed: int, group: Group) -> None:
+    paths, rng = group(seed), random.Random(seed)
+    places = record_ends(paths[0])
+    for end in (0, places[-1], *rng.sample(places, 3)):
+        with held(inprocess.replicas_of(paths), [end] * 3) as shown:
+            assert inprocess.run(shown) == [], end
+            assert inprocess.run(shown, partition_bytes=20_011) == [], end
+
+
+def test_a_replica_behind_the_others_is_told_of_and_no_more(group: Group) -> None:
+    paths = group(1000)
+    places = record_ends(paths[0])
+    with held(inprocess.replicas_of(paths), [places[-1], places[len(places) // 2], places[-1]]) as shown:
+        assert {row["kind"] for row in inprocess.run(shown)} == {"log.behind"}
+
+
+KINDS = (
+    *("bit_in_body", "bit_in_size", "hole", "missing_segment", "tail_of_a_lost_master", "epoch_missing"),
+    *("epoch_file_checksum", "two_masters_in_an_epoch", "unit_missing", "units_swapped", "consumer_ahead"),
+    *("index_chain_broken", "index_entry_of_another_key", "not_in_sync", "foreign_file"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_below_the_cut_is_found_where_it_was_done(kind: str, group: Group, tmp_path: Path) -> None:
+    end = record_ends(group(1001)[0])[-1]
+    name, paths, done = groups.damaged(group(1001), tmp_path, kind, 7)
+    view = [done.metadata | {"brokerName": name}] if done.metadata else None
+    with held(groups.replicas(name, paths), [end] * 3) as shown:
+        found = inprocess.run(shown, view)
+        for row in found:
+            for replica, path in zip(shown, paths, strict=True):
+                row["file"] = row["file"] and row["file"].replace(replica.place, str(path))
+        assert judge.faults(done, found) == []
+
+
+def test_what_is_written_after_the_cut_is_not_seen(group: Group, tmp_path: Path) -> None:
+    source = group(1002)
+    places = record_ends(source[0])
+    (path, *_) = groups.copied(source, tmp_path, "busy")
+    end = places[len(places) // 2]
+    with held(groups.replicas("busy", [path]), [end]) as shown:
+        place = shown[0].place
+        before = {name: files.read(files.join(place, name)) for name in ("checkpoint", layout.EPOCH_FILE)}
+        listed = files.entries(files.join(place, "commitlog"))
+        (path / "commitlog" / f"{1 << 40:020}").write_bytes(b"later")
+        (path / "checkpoint").write_bytes(b"\x7f" * 4096)
+        first = min(one for one in (path / "commitlog").iterdir())
+        size = first.stat().st_size
+        kept = bytes(files.window(files.join(place, "commitlog", first.name), 0, size))
+        first.unlink()  # too old: the broker removes it
+        assert files.entries(files.join(place, "commitlog")) == listed
+        assert bytes(files.window(files.join(place, "commitlog", first.name), 0, size)) == kept
+        assert {name: files.read(files.join(place, name)) for name in before} == before
+
+
+def test_a_reader_shows_nothing_before_a_cut_and_keeps_to_the_first(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "secret").symlink_to("/etc/passwd")
+    with reader(tmp_path) as place:
+        with pytest.raises(OSError, match="no cut yet"):
+            files.entries(place)
+        remote.hold(place, Cut(10))
+        remote.hold(place, Cut(10))
+        with pytest.raises(OSError, match="another cut"):
+            remote.hold(place, Cut(11))
+        assert [one.name for one in files.entries(place)] == ["commitlog"]
+        for name in ("secret", "../../etc/passwd", "commitlog/none", "%2e%2e/x"):
+            with pytest.raises(FileNotFoundError):
+                files.read(files.join(place, name))
+    with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+        files.read(files.join(place, "checkpoint"))
+
+
+def test_an_epoch_file_is_cut_at_an_epoch_and_left_alone_when_it_is_broken() -> None:
+    text = b"3\n0\n1-0\n2-100\n3-250\n"
+    assert parse(epochs(text, 249).decode()) == ([(1, 0), (2, 100)], None)
+    assert epochs(text, 250) == text
+    broken = b"3\n1\n1-0\n2-100\n3-250\n"
+    assert epochs(broken, 10) == broken
+
+
+def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
+    row = {"kind": "record.checksum", "severity": "error", "group": "g", "replica": "r" * 100}
+    from epochmq_spark.findings import finding
+
+    rows = [finding("g", "r" * 100, "record.checksum", start_offset=n, topic="t" * 90) for n in range(200)]
+    summary = verdict.summary({"record.checksum": 200}, [{"logEnd": 5}], rows, seconds=1.0)
+    said = cluster.message(summary, rows, stored=True)
+    assert (said["verdict"], said["severities"]) == ("damaged", {"error": 200})
+    assert "record.checksum" in said["findings"][0]
+    assert len(json.dumps(said)) <= cluster.MESSAGE_BYTES_MAX
+    assert row["kind"] in said["counts"]
+    data = cluster.report_data(summary, "<html>")
+    assert len(json.loads(data["data"]["summary.json"])["findings"]) == cluster.SUMMARY_FINDINGS_MAX
+    assert "report.html.gz" in data["binaryData"]
