@@ -20,7 +20,7 @@ from tests.spark.damage import Done
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 
 
 def findings(spark: SparkSession, all_replicas: list[layout.Replica], metadata: Any, **options: Any) -> dict[

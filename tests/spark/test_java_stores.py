@@ -18,7 +18,7 @@ from tests.spark import damage, judge
 from tests.unit.ha.kit import Node, until
 from tests.unit.spark import inprocess
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 
 KINDS = ("bit_in_body", "bit_in_size", "bit_in_store_time", "hole", "unit_of_another_size", "unit_missing")
 
@@ -27,7 +27,12 @@ def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: 
     sizes = [str(1 << 20), "200000", "1000", "4000"]
     root = tmp_path / "group" / "r1"
     classes = compile_java("StoreTool.java")
-    run_java("StoreTool", [str(root), *sizes, "write:0:3000"], home=tmp_path / "home", classes=classes)
+    run_java(
+        "StoreTool",
+        [str(root), *sizes, "write:0:3000", "dispatched"],
+        home=tmp_path / "home",
+        classes=classes,
+    )
     for name in ("r2", "r3"):
         shutil.copytree(root, root.with_name(name))
     paths = sorted(root.parent.iterdir())

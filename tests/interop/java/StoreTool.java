@@ -38,7 +38,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * RocketMQ's message store without a broker around it: opens a directory, does what the arguments say in order, and
  * closes it. Arguments: ROOT LOGFILEBYTES QUEUEFILEBYTES INDEXSLOTS INDEXENTRIES, then any of
  * write:FROM:COUNT (messages by number, see `message`), log:FILE (every record), queues:FILE (every unit),
- * query:IN:OUT (lines of topic TAB key), times:IN:OUT (lines of topic TAB queue TAB epoch ms), wait:MS, halt.
+ * query:IN:OUT (lines of topic TAB key), times:IN:OUT (lines of topic TAB queue TAB epoch ms), dispatched (until all that
+ * was written is in queues and index), wait:MS, halt.
  */
 public final class StoreTool {
     private static final String LONG_TOPIC = "%RETRY%" + "g".repeat(130);
@@ -88,6 +89,7 @@ public final class StoreTool {
                 case "query": tool.query(Paths.get(words[1]), Paths.get(words[2])); break;
                 case "times": tool.times(Paths.get(words[1]), Paths.get(words[2])); break;
                 case "wait": Thread.sleep(Long.parseLong(words[1])); break;
+                case "dispatched": tool.awaitDispatched(); break;
                 case "halt": Runtime.getRuntime().halt(0); break;
                 default: throw new IllegalArgumentException(args[at]);
             }
@@ -171,6 +173,13 @@ public final class StoreTool {
             if (result.getPutMessageStatus() != PutMessageStatus.PUT_OK) {
                 throw new IllegalStateException(number + " " + result.getPutMessageStatus());
             }
+        }
+    }
+
+    /** Until everything that was written is in queues and index. */
+    private void awaitDispatched() throws Exception {
+        while (store.dispatchBehindBytes() > 0) {
+            Thread.sleep(10);
         }
     }
 

@@ -32,7 +32,7 @@ class Process:
         self._over = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
         self._thread.start()
-        assert self._up.wait(10)
+        assert self._up.wait(60)
 
     async def _serve(self) -> None:
         def operation(name: str, kind: type[Arguments]) -> Operation:
@@ -62,7 +62,7 @@ class Process:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
 
@@ -74,13 +74,14 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 def call(process: Process, *arguments: str) -> int:
-    return run_process("admin-call", ["--socket", process.path, *arguments])
+    patience = [] if any(one.startswith("--timeout") for one in arguments) else ["--timeout", "60"]
+    return run_process("admin-call", ["--socket", process.path, *patience, *arguments])
 
 
 def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(process, "state", "maxLagBytes=5") == Exit.OK
     assert json.loads(capsys.readouterr().out) == msgspec.to_builtins(MASTER)
-    assert call(process, "--timeout=2", "handover") == Exit.OK
+    assert call(process, "--timeout=90", "handover") == Exit.OK
     assert json.loads(capsys.readouterr().out) == {"moved": False}
     assert call(process, "change-config", "a=b=c", "d=") == Exit.OK
     assert process.asked == [

@@ -49,7 +49,7 @@ class Served:
         )
 
     async def ask(self, operation: str, kind: type[T], arguments: Arguments | None = None) -> T:
-        found = await call_local(self.socket, operation, arguments, timeout_ms=5000)
+        found = await call_local(self.socket, operation, arguments, timeout_ms=60_000)
         return msgspec.json.decode(found, type=kind)
 
 

@@ -83,7 +83,7 @@ async def test_who_begins_no_request_is_let_go(served: Any, data: bytes) -> None
     connection = served.connect(wire)
     if data:
         connection.data_received(data)
-    await asyncio.wait_for(wire.closed.wait(), 10)
+    await asyncio.wait_for(wire.closed.wait(), 60)
 
 
 async def test_who_waits_for_an_answer_is_not(served: Any) -> None:
@@ -92,7 +92,7 @@ async def test_who_waits_for_an_answer_is_not(served: Any) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(wire.closed.wait(), 0.3)
     served.app.may.set()
-    await asyncio.wait_for(wire.closed.wait(), 10)
+    await asyncio.wait_for(wire.closed.wait(), 60)
     assert b"200 OK" in wire.written
 
 
@@ -101,5 +101,5 @@ async def test_a_connection_says_whether_a_certificate_was_shown(served: Any) ->
     for certificate in (None, {"subject": "x"}):
         served.connect(Wire(certificate)).data_received(REQUEST)
     for _ in range(2):
-        await asyncio.wait_for(served.app.asked.acquire(), 10)
+        await asyncio.wait_for(served.app.asked.acquire(), 60)
     assert [state[CLIENT_CERTIFICATE] for state in served.app.states] == [False, True]

@@ -61,7 +61,7 @@ def group() -> Group:
 
 async def settle(group: Group, asked: int) -> None:
     """Until the watch has asked so often, and has its answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(group.asked) < asked:
             await group.calls.acquire()
     for _ in range(5):

@@ -88,7 +88,7 @@ class Peer:
         self.collect()
         return self.answers.pop(opaque)
 
-    async def answer(self, opaque: int, timeout_s: float = 10) -> Command:
+    async def answer(self, opaque: int, timeout_s: float = 120) -> Command:
         """The answer to a command sent before, when it comes."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -212,7 +212,7 @@ def command(code: int, header: Header | None = None, body: bytes = b"", **ext: s
     return request(code, header, body, ext or None)
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 120) -> None:
     """Waits for a condition that the running loop brings about."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -127,7 +127,7 @@ async def test_a_pull_of_a_closed_connection_is_dropped(bench: Bench) -> None:
 async def test_a_pull_is_run_when_its_time_is_up() -> None:
     bench = Bench(tick_s=0.001)
     bench.add("late", deadline=asyncio.get_running_loop().time() + 0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await bench.woken.wait()
     assert bench.ran == ["late"]
     bench.hold.stop()
@@ -137,7 +137,7 @@ async def test_a_missed_arrival_is_found_by_the_periodic_look() -> None:
     bench = Bench(tick_s=0.001, check_s=0.002)
     bench.add("missed", tags=frozenset([1]))
     bench.queue.max_offset += 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await bench.woken.wait()
     assert bench.ran == ["missed"]
     bench.hold.stop()

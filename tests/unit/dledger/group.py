@@ -59,7 +59,7 @@ class Group:
         """Starts a peer, as one of all, or of those that it is told."""
         known = dict(self.addresses if addresses is None else addresses)
         plain = {"group": "g", "self_id": name, "peers": tuple(known), "file_size": 1 << 16}
-        pace = {"heartbeat_interval_ms": 300, "vote_interval_min_ms": 50, "vote_interval_max_ms": 150}
+        pace = {"heartbeat_interval_ms": 1000, "vote_interval_min_ms": 50, "vote_interval_max_ms": 150}
         settings = Settings(**{**plain, **pace, **self.settings, **more})
         client = RemotingClient()
         applied: list[DLedgerEntry] = []
@@ -92,12 +92,13 @@ class Group:
 
     async def ask(self, name: str, code: int, request: RequestOrResponse) -> bytes:
         client = self.running[name].client
-        answer = await client.call(self.addresses[name], make_request(code, body=encode_body(request)))
+        command = make_request(code, body=encode_body(request))
+        answer = await client.call(self.addresses[name], command, 60_000)
         assert answer.code == 200
         return answer.body
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Waits for a condition; fails when it does not come."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (peers have no event for what tests ask)

@@ -74,7 +74,7 @@ async def change(group: Group, peer_id: str | None = None, to: str | None = None
     while True:
         name = (await group.leader()).settings.self_id
         request = ChangeMembersRequest(group="g", remote_id=name, peer_id=peer_id, address=to)
-        data = await asyncio.wait_for(group.ask(name, DLedgerRequestCode.CHANGE_MEMBERS, request), 20)
+        data = await group.ask(name, DLedgerRequestCode.CHANGE_MEMBERS, request)
         answer = decode_body(ChangeMembersResponse, data)
         if answer.code != DLedgerResponseCode.LEADER_NOT_READY:
             return answer

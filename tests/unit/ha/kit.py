@@ -29,7 +29,7 @@ SMALL = {
 }
 
 
-async def until(condition: Callable[[], object], what: str = "the condition", timeout_s: float = 20) -> None:
+async def until(condition: Callable[[], object], what: str = "the condition", timeout_s: float = 120) -> None:
     """Waits for what the running loop brings about."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -160,7 +160,7 @@ async def test_too_few_replicas_refuse_before_anything_is_stored(tmp_path: Path,
 
 
 async def test_disk_and_replicas_are_both_waited_for(tmp_path: Path) -> None:
-    async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
+    async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "60000"}) as bench:
         sync = bench_state(bench, {"in_sync_replicas": 2}, controlled=False, members={1})
         sync.connected(2, async_learner=False)
         peer = bench.peer()

@@ -98,7 +98,7 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
                 await until(lambda told=told: told, "acknowledged")  # type: ignore[misc]
                 assert told == [PutStatus.PUT_OK]
             assert c.end < a.end
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await a.ha.become_replica(None, 2, broker_id=1)
     finally:
         for one in (c, b, a):

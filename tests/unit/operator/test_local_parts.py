@@ -61,7 +61,7 @@ def test_a_process_is_alive_until_it_ended() -> None:
     assert found is not None
     assert is_alive(found)
     assert send_signal(found, signal.SIGTERM)
-    assert child.wait(30) == -signal.SIGTERM
+    assert child.wait(120) == -signal.SIGTERM
     assert not is_alive(found)
     assert not send_signal(found, signal.SIGTERM)
     assert identify(child.pid) is None
@@ -107,15 +107,16 @@ def test_a_directory_leads_to_the_same_networks_every_time_and_others_to_others(
     assert all(128 <= int(name.split(".")[1]) <= 254 for name in candidates("/a"))
 
 
-def test_a_network_that_is_held_leads_to_the_next_and_is_free_again_after() -> None:
-    first = network.claim("/some/state")
-    second = network.claim("/some/state", previous=first.network)
+def test_a_network_that_is_held_leads_to_the_next_and_is_free_again_after(tmp_path: Path) -> None:
+    state = str(tmp_path)
+    first = network.claim(state)
+    second = network.claim(state, previous=first.network)
     try:
         assert first.network != second.network
     finally:
         first.release()
         second.release()
-    again = network.claim("/some/state", previous=second.network)
+    again = network.claim(state, previous=second.network)
     again.release()
     assert again.network == second.network
 

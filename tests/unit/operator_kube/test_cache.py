@@ -90,7 +90,7 @@ async def test_a_watch_that_breaks_is_begun_anew_from_a_list(
     cache = Cache()
     informer = Informer(api, cache, "Pod", None, "")  # type: ignore[arg-type]
     task = asyncio.ensure_future(informer.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await api.idle.wait()
     task.cancel()
     assert informer.listed.is_set()

@@ -34,7 +34,7 @@ class StandIn:
     """One controller that leads. `grants`: one of ours; `lease_ms`: 0 refuses. `silent`: it takes heartbeats
     and does not answer them."""
 
-    def __init__(self, *, grants: bool = True, lease_ms: int = 400) -> None:
+    def __init__(self, *, grants: bool = True, lease_ms: int = 20_000) -> None:
         self.grants = grants
         self.lease_ms = lease_ms
         self.silent = False
@@ -95,7 +95,7 @@ class StandIn:
         )
         async with RemotingClient() as client:
             command = request(Code.NOTIFY_BROKER_ROLE_CHANGED, header, body=self._set())
-            assert (await client.call(address, command)).code == 0
+            assert (await client.call(address, command, 60_000)).code == 0
 
     def _set(self) -> bytes:
         return to_json(SyncStateSet(set(self.members), self.set_epoch))

@@ -22,6 +22,12 @@ SEND, COMMIT, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_CONSUMER_OF
 NOBODY = cast(Connection, None)
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still gives nothing up, where a test does not say so."""
+    monkeypatch.setattr(module, "PATIENCE_S", 60.0)
+
+
 class Elsewhere:
     """The other broker, as the gate's client reaches it."""
 

@@ -36,7 +36,7 @@ def test_one_store_at_a_time_has_a_directory(tmp_path: Path) -> None:
     for expected in ("locked", "free"):
         other = context.Process(target=_try_lock, args=(tmp_path / "lock", answer))
         other.start()
-        assert answer.get(timeout=60) == expected
+        assert answer.get(timeout=180) == expected
         other.join()
         store.stop()
     assert (tmp_path / "lock").read_bytes() == b"lock"

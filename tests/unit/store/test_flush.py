@@ -17,7 +17,7 @@ from epochmq_broker.store import GetStatus, MessageStore, PutStatus, RunningFlag
 from epochmq_broker.store.worker import Worker, WorkerBusyError
 from tests.unit.store.support import Message, opened, put, put_all
 
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 @asynccontextmanager

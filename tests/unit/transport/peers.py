@@ -12,7 +12,7 @@ from epochmq_protocol.transport import Connection, RemotingServer
 from tests.support.net import loopback
 
 ECHO, LATER, BROKEN, SLOW, FAST = 12, 33, 14, 15, 310
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:

@@ -34,8 +34,10 @@ async def test_a_call_without_an_answer_ends_at_its_deadline_and_a_late_answer_i
         held.append((connection, command))
 
     async with serving({LATER: later, ECHO: echo}) as server, RemotingClient() as client:
+        await client.call(address_of(server), request(ECHO))  # connected
         with pytest.raises(CallTimeout, match=r"request 33 within \d+ ms"):
             await client.call(address_of(server), request(LATER), 30)
+        await eventually(lambda: bool(held), "the request is there")
         connection, command = held[0]
         connection.respond(response(command, 0, body=b"late"))
         answer = await client.call(address_of(server), request(ECHO, body=b"mine"))
@@ -98,9 +100,9 @@ async def test_the_peers_own_requests_reach_the_clients_handlers() -> None:
         await client.call(address_of(server), request(ECHO))
         (connection,) = server.connections
         connection.oneway(request(40, body=b"changed"))
-        answer = await connection.call(request(307, body=b"info"), 1000)
+        answer = await connection.call(request(307, body=b"info"), 60_000)
         assert (answer.body, got) == (b"info", [b"changed"])
-        answer = await connection.call(request(999), 1000)
+        answer = await connection.call(request(999), 60_000)
         assert answer.code == 3
 
 
@@ -132,7 +134,7 @@ async def test_oneway_requests_are_sent_without_waiting() -> None:
 
 async def test_closing_the_client_ends_waiting_calls() -> None:
     async with serving({LATER: lambda connection, command: None}) as server, RemotingClient() as client:
-        call = asyncio.ensure_future(client.call(address_of(server), request(LATER), 10_000))
+        call = asyncio.ensure_future(client.call(address_of(server), request(LATER), 60_000))
         await eventually(lambda: bool(client.connections), "connected")
         await client.close()
         with pytest.raises(ConnectionClosed):
@@ -145,7 +147,7 @@ async def test_calls_beyond_the_bound_are_refused_here() -> None:
         serving({LATER: lambda connection, command: None}) as server,
         RemotingClient(ClientSettings(max_calls=1)) as client,
     ):
-        first = asyncio.ensure_future(client.call(address_of(server), request(LATER), 10_000))
+        first = asyncio.ensure_future(client.call(address_of(server), request(LATER), 60_000))
         await eventually(lambda: bool(client.connections), "connected")
         await asyncio.sleep(0)
         with pytest.raises(RequestError):

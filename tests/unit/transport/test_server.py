@@ -293,7 +293,7 @@ async def test_a_stop_ends_after_its_grace_even_when_a_handler_never_does() -> N
 
 async def test_a_silent_connection_is_closed_after_the_idle_timeout_and_a_busy_one_is_not() -> None:
     idle: list[str] = []
-    settings = ServerSettings(idle_timeout_ms=300)
+    settings = ServerSettings(idle_timeout_ms=1500)
     async with (
         serving({ECHO: echo}, settings=settings, on_idle=lambda c: idle.append(c.remote)) as server,
         peer_of(server) as quiet,

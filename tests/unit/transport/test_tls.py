@@ -97,7 +97,7 @@ async def test_big_bodies_and_many_calls_pass_through_tls_unchanged(tls: TlsSett
         bodies = [bytes([n]) * (n * 50_000) for n in range(20)]
         async with RemotingClient(tls=TlsSettings()) as client:
             answers = await asyncio.gather(
-                *(client.call(address_of(server), request(ECHO, body=body), 10_000) for body in bodies)
+                *(client.call(address_of(server), request(ECHO, body=body), 60_000) for body in bodies)
             )
         assert [answer.body for answer in answers] == bodies
 
