@@ -1,35 +1,52 @@
-"""The audit's speed: bytes a second and core of a whole audit, beside one bare `zlib.crc32` pass over the
-same files from the page cache; and how it grows with size and executors.
+"""The audit's speed: bytes of log a second and core, beside one bare `zlib.crc32` pass over the same files
+from the page cache; and how time and memory grow with the size of the logs and the number of executors.
 
-    python -m tests.benchmarks.audit [--mib 256] [--cores 1,2]
+    python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--quick]
 
-Prints one JSON object a line."""
+The logs of three replicas together have the size that is named. Executors are processes of one core each
+(`local-cluster`)."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import datetime
 import mmap
-import resource
+import os
 import shutil
+import statistics
+import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from epochmq_spark import audit, layout
 from epochmq_spark.session import local_session
 from epochmq_spark.sources.summary import SummaryReader
+from tests.benchmarks import audit_report
+from tests.benchmarks.family import Family
+from tests.benchmarks.machine import facts, settle
 from tests.unit.store.support import Message, opened, put
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+RESULTS = ROOT / "docs" / "results"
+CACHE = ROOT / ".cache" / "bench"
 BODY = 1024
-SEGMENT = 64 << 20
+REPLICAS = 3
+SEGMENT = 256 << 20
+EXECUTOR_MB = 1024
+FULL: dict[str, Any] = {"gib": [1.0, 4.0, 16.0], "executors": [1, 2], "rounds": 3}
+QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1}
 
 
-def build(root: Path, mib: int) -> list[Path]:
-    """Three equal stores with so many MiB of 1 KiB messages each, with unique keys, tags and an index."""
+def build(root: Path, log_bytes: int) -> list[Path]:
+    """Three equal stores, their logs together so large, of 1 KiB messages with unique keys, tags and an
+    index."""
     store = opened(
         root / "r1",
         mapped_file_size_commit_log=SEGMENT,
@@ -39,27 +56,16 @@ def build(root: Path, mib: int) -> list[Path]:
         max_message_size=4096,
     )
     number = 0
-    while store.max_phy_offset < mib << 20:
+    while store.max_phy_offset < log_bytes // REPLICAS:
         properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{number:012X}", "TAGS": "paid"}
-        put(
-            store,
-            Message(body=number.to_bytes(8, "big") * (BODY // 8), queue_id=number % 8, properties=properties),
-        )
+        body = number.to_bytes(8, "big") * (BODY // 8)
+        put(store, Message(body=body, queue_id=number % 8, properties=properties))
         number += 1
     store.stop()
-    for name in ("r2", "r3"):
+    names = [f"r{replica + 1}" for replica in range(REPLICAS)]
+    for name in names[1:]:
         shutil.copytree(root / "r1", root / name)
-    return [root / name for name in ("r1", "r2", "r3")]
-
-
-def timed(action: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
-    """Seconds, the best of three: of CPU for what one process does alone."""
-    best = float("inf")
-    for _ in range(3):
-        started = clock()
-        action()
-        best = min(best, clock() - started)
-    return best
+    return [root / name for name in names]
 
 
 def bare_pass(paths: list[Path]) -> None:
@@ -70,57 +76,115 @@ def bare_pass(paths: list[Path]) -> None:
                 zlib.crc32(data)
 
 
-def main() -> None:
-    """Builds, measures, prints."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--cores", default="1,2")
-    arguments = parser.parse_args()
-    root = Path(tempfile.mkdtemp(prefix="audit-"))
-    try:
-        for mib in (arguments.mib // 4, arguments.mib):
-            measure(build(root / str(mib), mib), [int(cores) for cores in arguments.cores.split(",")])
-            shutil.rmtree(root / str(mib))
-    finally:
-        shutil.rmtree(root)
-
-
-def measure(paths: list[Path], cores: list[int]) -> None:
-    """One size."""
-    size = sum(file.stat().st_size for path in paths for file in (path / "commitlog").iterdir())
-    bare = size / timed(lambda: bare_pass(paths))
-    say(what="zlib.crc32", log_bytes=size, bytes_per_s_core=bare)
-    replicas = [layout.Replica("group", path.name, str(path)) for path in paths]
+def own_pass(replicas: list[layout.Replica]) -> None:
+    """The audit's pass over logs, queues and index in this process: no Spark."""
     reader = SummaryReader(replicas, {})
+    for partition in reader.partitions():
+        for _ in reader.read(partition):
+            pass
 
-    def one_pass() -> None:
-        for partition in reader.partitions():
-            for _ in reader.read(partition):
-                pass
 
-    walk = size / timed(one_pass)
-    say(what="pass, one process", log_bytes=size, bytes_per_s_core=walk, ratio=walk / bare)
-    for count in cores:
-        spark = local_session(count)
-        found: list[int] = []
+def seconds(action: Callable[[], Any], clock: Callable[[], float], rounds: int) -> list[float]:
+    """What it took, each time."""
+    found = []
+    for _ in range(rounds):
+        started = clock()
+        action()
+        found.append(clock() - started)
+    return found
 
-        def whole() -> None:
-            found.append(audit.run(spark, replicas).findings.count())  # noqa: B023 (used at once)
 
-        seconds = timed(whole, time.perf_counter)
+@contextmanager
+def session(executors: int) -> Iterator[SparkSession]:
+    """So many executors, with the settings of `epochmq audit`."""
+    local_session(1).stop()
+    settings = {
+        "spark.executor.memory": f"{EXECUTOR_MB}m",
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    builder = SparkSession.builder.master(f"local-cluster[{executors},1,{EXECUTOR_MB}]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
         spark.stop()
-        rate = size / seconds / count
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-        say(what=f"audit, {count} cores", log_bytes=size, seconds=seconds, bytes_per_s_core=rate,
-            ratio=rate / bare, findings=found[-1], peak_rss_mib_of_a_child=peak)  # fmt: skip
 
 
-def say(**values: Any) -> None:
-    """A line."""
+def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
+    """One size."""
+    rounds = plan["rounds"]
+    replicas = [layout.Replica("group", path.name, str(path)) for path in paths]
+    found: dict[str, Any] = {
+        "log_bytes": sum(file.stat().st_size for path in paths for file in (path / "commitlog").iterdir())
+    }
+    settle()
+    bare_pass(paths)  # all of it is in the page cache then
+    found["crc32_cpu_s"] = seconds(lambda: bare_pass(paths), time.process_time, rounds)
+    found["pass_cpu_s"] = seconds(lambda: own_pass(replicas), time.process_time, rounds)
+    say(found, "pass_cpu_s")
+    for count in plan["executors"]:
+        with session(count) as spark, Family() as family:
+            audits: list[int] = []
+
+            def whole(spark: SparkSession = spark, audits: list[int] = audits) -> None:
+                audits.append(audit.run(spark, replicas).findings.count())
+
+            took = seconds(whole, time.perf_counter, rounds)
+        if any(audits):
+            raise AssertionError(f"{audits} findings in healthy logs")
+        found.setdefault("audits", {})[str(count)] = {"seconds": took, "peak_mb": family.peaks_mb}
+        print(
+            f"  audit, {count} executors: {[round(one, 1) for one in took]} s, {family.peaks_mb}", flush=True
+        )
+    return found
+
+
+def say(found: dict[str, Any], what: str) -> None:
+    """A line of progress."""
+    ratio = statistics.median(found["crc32_cpu_s"]) / statistics.median(found[what])
     print(
-        json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in values.items()}),
+        f"{found['log_bytes'] / 2**30:.2f} GiB of logs: {what} {found[what]}, {ratio:.2f} of crc32",
         flush=True,
     )
+
+
+def main() -> None:
+    """Builds, measures, writes."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.audit", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--gib", help="sizes, default 1,4,16")
+    parser.add_argument("--executors", help="default 1,2")
+    options = parser.parse_args()
+    plan = dict(QUICK if options.quick else FULL)
+    if options.gib:
+        plan["gib"] = [float(one) for one in options.gib.split(",")]
+    if options.executors:
+        plan["executors"] = [int(one) for one in options.executors.split(",")]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    root = Path(tempfile.mkdtemp(prefix="audit-", dir=CACHE))
+    measured: dict[str, Any] = {}
+    try:
+        for gib in plan["gib"]:
+            folder = root / "stores"
+            measured[f"{gib:g}"] = measure(build(folder, int(gib * 2**30)), plan)
+            shutil.rmtree(folder)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    data = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": facts(),
+        "command": "python -m tests.benchmarks.audit" + (" --quick" if options.quick else ""),
+        "plan": plan,
+        "measurements": measured,
+    }
+    partial = options.quick or options.gib or options.executors
+    written = audit_report.write(CACHE / "results" if partial else RESULTS, data)
+    print("\n" + audit_report.tables(measured))
+    print("written: " + ", ".join(str(path) for path in written))
 
 
 if __name__ == "__main__":

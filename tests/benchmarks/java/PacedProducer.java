@@ -13,7 +13,8 @@ import org.apache.rocketmq.common.message.Message;
  * start and end (System.nanoTime) and its status, or the exception's name.
  */
 public final class PacedProducer {
-    private static final int THREADS_MAX = 256;
+    /** More than sends can wait at a time: 3 s at most, at one in 5 ms. */
+    private static final int THREADS_MAX = 1024;
 
     private PacedProducer() {
     }
