@@ -42,12 +42,14 @@ class HandOverResponseHeader(Header, kw_only=True):
 
 class SteerHeader(Header, kw_only=True):
     """Request and answer of STEER. A field that is left out of the request stays as it is. `fenced`: no
-    message is taken. `drained`: it copies the log, is in no SyncStateSet and so becomes no master. `takes`,
-    in answers: whether it takes messages now."""
+    message is taken. `drained`: it copies the log, is in no SyncStateSet and so becomes no master. In
+    answers, `takes`: whether it takes messages now; `undispatched`: bytes of a replica's log that are in no
+    queue yet, which would have to be when it became the master."""
 
     fenced: bool | None = None
     drained: bool | None = None
     takes: bool | None = None
+    undispatched: Long | None = None
 
 
 class ShowHeader(Header, kw_only=True):

@@ -47,6 +47,7 @@ COPY_BYTES: Final = 64 * 1024  # up to here one system call with a copy is cheap
 TURN_BYTES: Final = 4 * 1024 * 1024  # what one replica gets in one round of the loop
 FAR_BYTES: Final = 32 * 1024 * 1024  # so far behind, the bytes may have to come from disk
 RUN_BYTES: Final = 64 * 1024 * 1024  # what the worker thread sends at a time
+FAR_BLOCK_BYTES: Final = 512 * 1024  # its blocks, where haTransferBatchSize asks for smaller ones
 POLL_MS: Final = 200
 
 
@@ -351,12 +352,13 @@ class ReplicaLink:
             return
         run_end = min(end, self.position + RUN_BYTES)
         pieces: list[tuple[bytes, int, int]] = []
+        most = max(master.settings.block_bytes, FAR_BLOCK_BYTES)
         confirm = self._confirm_sent = master.sync.confirm_offset
         while self.position < run_end:
             at = self.position - file.start
             if at >= file.size:
                 break
-            size = self._blocks.size(self.position, run_end, master.settings.block_bytes)
+            size = self._blocks.size(self.position, run_end, most)
             pieces.append((self._blocks.header(self.position, size, confirm), at, size))
             self.position += size
         self._announce = False

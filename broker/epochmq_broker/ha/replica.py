@@ -40,6 +40,9 @@ PAUSE_MAX_S: Final = 3.0
 CHECK_S: Final = 0.5
 SLICE: Final = 256
 """Records looked at, or dispatched, before others have their turn."""
+SELDOM_S: Final = 0.05
+"""How often a slice is dispatched while the log lacks what is confirmed: to have that makes the group safe
+again; what is dispatched later costs time only if this replica becomes the master at once."""
 
 
 class Step(enum.Enum):
@@ -246,8 +249,12 @@ class Replica:
             self._dispatch_soon()
 
     def _dispatch_soon(self) -> None:
-        if not self._dispatching:
-            self._dispatching = True
+        if self._dispatching:
+            return
+        self._dispatching = True
+        if self._stream is not None and self._stream.lacks_confirmed:
+            self._loop.call_later(SELDOM_S, self._dispatch)
+        else:
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:

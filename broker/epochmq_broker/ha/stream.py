@@ -1,8 +1,7 @@
 """A replica's side of one HA connection: what the master sends goes into the log as it comes.
 
-The body of a large block is received straight into the mapped file, behind the log's end, and counts from the
-moment it is there; headers and small blocks go through a buffer and are copied once. Whatever arrived in one
-round of the loop is acknowledged together.
+Everything goes through one buffer, into which as much is received at a time as there is. Whatever arrived in
+one round of the loop is acknowledged together.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from epochmq_protocol.ha import (
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 256 * 1024
-DIRECT_BYTES: Final = 32 * 1024  # so much of a body still to come is received where it belongs
+BUFFER_BYTES: Final = 1024 * 1024
 EPOCHS_MAX: Final = 1000  # as many entries a handshake may carry (Java's buffer has room for)
 
 
@@ -65,7 +63,6 @@ class MasterStream(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._left = 0  # of the block that is arriving
-        self._direct: memoryview | None = None
         self._epoch = -1
         self._known: list[EpochEntry] = []  # the master's epochs, as it told them
         self._confirm = -1
@@ -82,13 +79,6 @@ class MasterStream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where the next bytes go."""
-        if self._left >= DIRECT_BYTES and self._filled == 0:
-            try:
-                self._direct = self._inflow.room(self._inflow.end, self._left)
-            except (DiskFullError, OSError, ValueError) as error:
-                self.close(f"the log cannot take more: {error}")
-            else:
-                return self._direct
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -96,18 +86,10 @@ class MasterStream(asyncio.BufferedProtocol):
         self.read_at = self._now()
         self.flow.add(nbytes)
         if self._why:
-            self._direct = None
             return
         try:
-            if self._direct is not None:
-                # Not released: the loop may still hold it.
-                self._direct = None
-                self._inflow.received(nbytes)
-                self._left -= nbytes
-                self._grown()
-            else:
-                self._filled += nbytes
-                self._parse()
+            self._filled += nbytes
+            self._parse()
         except (EpochMQError, DiskFullError, OSError, ValueError) as error:
             self.close(str(error))
 
@@ -119,7 +101,6 @@ class MasterStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: it is over."""
         self._why = self._why or (str(exc) if exc is not None else "the connection was lost")
-        self._direct = None
         if not self.handshake.done():
             self.handshake.cancel()
         if not self.closed.done():
@@ -199,7 +180,7 @@ class MasterStream(asyncio.BufferedProtocol):
         self.frames += 1
         if size and end != offset:
             # Our log is empty and begins where the master's does.
-            self._inflow.room(offset, size)
+            self._inflow.begin_at(offset, size)
         self._left = size
 
     def _grown(self) -> None:
@@ -213,6 +194,11 @@ class MasterStream(asyncio.BufferedProtocol):
     def _tell_confirm(self) -> None:
         if self._introduce is not None and self._confirm >= 0:
             self.on_confirm(min(self._confirm, self._inflow.end))
+
+    @property
+    def lacks_confirmed(self) -> bool:
+        """Whether the master has said that more is confirmed than there is here."""
+        return self._introduce is not None and self._confirm > self._inflow.end
 
     # Writing
 

@@ -87,7 +87,8 @@ class SteeringProcessor:
         if header.fenced is not None or header.drained is not None:
             log.info("steered: %s", now)
         takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
-        answer = SteerHeader(fenced=now.fenced, drained=now.drained, takes=takes)
+        behind = self._store.inflow.behind if self._ha.role is Role.REPLICA else 0
+        answer = SteerHeader(fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind)
         return response(command, ResponseCode.SUCCESS, header=answer)
 
     async def copy_tables(self, connection: Connection, command: Command) -> Command:

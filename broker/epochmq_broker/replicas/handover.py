@@ -35,7 +35,7 @@ from epochmq_protocol.transport.client import RemotingClient
 log = logging.getLogger(__name__)
 
 NEAR_BYTES: Final = 1 << 20
-"""Sends are held only for a replica that lacks less than this."""
+"""Sends are held only for a replica that lacks less than this, and has less of it in no queue yet."""
 HOLD_MS: Final = 1000
 """How long sends are held for the replica to get the rest."""
 OTHERS_MS: Final = 100
@@ -100,6 +100,7 @@ class Handover:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         await self._until_near(self._sync_with(broker_id), broker_id, deadline_s)
+        await self._until_dispatched(broker_id, address, deadline_s)
         await self._until_electable(broker_id, deadline_s)
         await self._copy_tables(address, TABLES_MS)
         sync = self._sync_with(broker_id)
@@ -142,6 +143,25 @@ class Handover:
         while (lack := self._lack(sync, broker_id)) > NEAR_BYTES:
             if loop.time() > deadline_s:
                 raise _refused(f"broker {broker_id} still lacks {lack} bytes")
+            await asyncio.sleep(LOOK_S * 10)
+
+    async def _until_dispatched(self, broker_id: int, address: str, deadline_s: float) -> None:
+        """One that has just caught up may have most of it in no queue yet, and sends would wait for that. A
+        broker of RocketMQ's does not say."""
+        loop = asyncio.get_running_loop()
+        while address:
+            try:
+                answer = await self._client.call(address, request(SteeringCode.STEER), TABLES_MS)
+            except EpochMQError as error:
+                log.warning("%s does not say how much it has dispatched: %s", address, error)
+                return
+            if answer.code != ResponseCode.SUCCESS:
+                return
+            behind = SteerHeader.decode(answer.ext).undispatched or 0
+            if behind <= NEAR_BYTES:
+                return
+            if loop.time() > deadline_s:
+                raise _refused(f"broker {broker_id} still has {behind} bytes of its log in no queue")
             await asyncio.sleep(LOOK_S * 10)
 
     async def _until_electable(self, broker_id: int, deadline_s: float) -> None:

@@ -2,7 +2,8 @@
 
 Receiving and dispatching are apart, because dispatching costs a hundred times more a byte: the log grows as
 fast as the network brings it, queues and index follow in short rounds, and only up to what is confirmed.
-Bytes arrive in pieces that know nothing of records, so the log may end within one.
+While the log lacks what is confirmed already, the rounds are few. Bytes arrive in pieces that know nothing of
+records, so the log may end within one.
 """
 
 from __future__ import annotations
@@ -15,47 +16,44 @@ from epochmq_broker.store.dispatch import Dispatcher
 from epochmq_broker.store.mapped_file import MappedFile
 
 ROUND_RECORDS: Final = 256
+BULK_BYTES: Final = 64 * 1024
+"""From here on a system call is cheaper than the pages that a store into the mapping would have to fill with
+zeros first."""
 
 
 class Inflow:
     """The end of a replica's log. `end` is its offset."""
 
-    __slots__ = ("_dispatcher", "_file", "_log")
+    __slots__ = ("_dispatcher", "_log")
 
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
-        self._file: MappedFile | None = None
 
     @property
     def end(self) -> int:
         """Offset behind the last byte."""
         return self._log.max_offset
 
-    def room(self, start: int, size: int) -> memoryview:
-        """Where the next bytes of the log go: `size` of them or, at the end of a file, fewer. What is written
-        there counts only when `received` says so. Raises ValueError when `start` is not the log's end,
-        DiskFullError or OSError."""
+    def begin_at(self, start: int, size: int) -> MappedFile:
+        """The file that takes the next bytes of the log, with space for `size` of them or up to its end.
+        Raises ValueError when `start` is not the log's end, DiskFullError or OSError."""
         if self._log.max_offset == 0:
             self._dispatcher.position = start
-        file = self._file = self._log.room_raw(start, size)
-        at = file.wrote
-        return memoryview(file.map)[at : min(at + size, file.size)]
-
-    def received(self, count: int) -> None:
-        """So many bytes were written into the last `room`."""
-        assert self._file is not None
-        self._file.wrote += count
-        self._file = None
+        return self._log.room_raw(start, size)
 
     def write(self, start: int, data: memoryview) -> None:
-        """Appends bytes that are somewhere else. Raises as `room` does, and ValueError for bytes that cross
-        the end of a file."""
-        view = self.room(start, len(data))
-        if len(view) < len(data):
-            raise ValueError(f"{len(data)} bytes at {start} cross the end of a file")
-        view[:] = data
-        self.received(len(data))
+        """Appends bytes. Raises as `begin_at` does, and ValueError for bytes that cross the end of a file."""
+        size = len(data)
+        file = self.begin_at(start, size)
+        at = file.wrote
+        if at + size > file.size:
+            raise ValueError(f"{size} bytes at {start} cross the end of a file")
+        if size < BULK_BYTES:
+            file.map[at : at + size] = data
+        else:
+            file.write(at, data)
+        file.wrote = at + size
 
     # Dispatch
 
@@ -67,6 +65,11 @@ class Inflow:
     def waiting(self) -> bool:
         """Whether the log ends behind what is dispatched."""
         return self._dispatcher.position < self._log.max_offset
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that are in no queue yet."""
+        return max(self._log.max_offset - self._dispatcher.position, 0)
 
     @property
     def dispatched(self) -> int:

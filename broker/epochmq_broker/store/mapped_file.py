@@ -134,6 +134,13 @@ class MappedFile:
                 reserve(fd, start, end)
             self.reserved = end
 
+    def write(self, at: int, data: memoryview) -> None:
+        """Puts bytes at a position below `reserved`, not through the mapping. Raises OSError."""
+        with self._descriptor() as fd:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], at + done)
+
     def peek(self, at: int, size: int) -> bytes:
         """Bytes that may be a hole. Read through the mapping a hole takes a page on a file system in memory,
         and raises SIGBUS when there is none left. Raises OSError."""
