@@ -61,9 +61,11 @@ COPY requirements-spark.lock ./
 RUN python3 -m venv --without-pip /opt/epochmq \
     && tools/bin/pip --python /opt/epochmq/bin/python install --quiet --require-hashes -r requirements-spark.lock
 COPY --from=wheel /build/wheels wheels
-RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl
+# What is compiled here need not be where it runs, on machines of this kind.
+RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl \
+    && NUMBA_CACHE_DIR=/opt/epochmq/numba /opt/epochmq/bin/python3 -m epochmq_spark.decode.warm
 
-# Spark's driver, by default, and its executors: `executor` as the only argument.
+# Of audits: `driver`, `reader` and `executor` are what their pods run; anything else is the command.
 FROM user AS java
 RUN mkdir -p /usr/share/man/man1 \
     && apt-get update --quiet \

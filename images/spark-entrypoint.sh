@@ -1,10 +1,26 @@
 #!/bin/sh
-# `executor`: what Spark on Kubernetes asks of an image, set by the driver in SPARK_* variables. Anything else: the
-# command `epochmq`. Both replace this shell, so that they are process 1 and get its signals.
+# `driver` and `reader`, with their arguments: what an audit's own pods run. `executor`: what Spark on Kubernetes asks
+# of an image, set by the driver in SPARK_* variables. Anything else: the command `epochmq`. All replace this shell, so
+# that they are process 1 and get its signals.
 set -eu
-if [ "${1:-}" != executor ]; then
-    exec epochmq "$@"
+# The walk was compiled when the image was built; numba wants its cache where it may write.
+if [ -n "${NUMBA_CACHE_DIR:-}" ] && [ -d /opt/epochmq/numba ] && [ "${1:-}" != reader ]; then
+    cp -R -p /opt/epochmq/numba "$NUMBA_CACHE_DIR"
 fi
+case "${1:-}" in
+driver)
+    shift
+    exec python3 -m epochmq_spark.cluster "$@"
+    ;;
+reader)
+    shift
+    exec python3 -m epochmq_spark.reader "$@"
+    ;;
+executor) ;;
+*)
+    exec epochmq "$@"
+    ;;
+esac
 home=$(python3 -c 'import pyspark; print(*pyspark.__path__)')
 # The driver numbers the JVM's options: SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …
 set --

@@ -1,9 +1,9 @@
 """`python -m epochmq_spark.cluster --job FILE`: the audit as the driver pod of a Kubernetes cluster.
 
-The job, JSON: `group`; `replicas`, a list of `{"name", "reader", "end", "epochs"}` (host:port of the reader
-that shows the volume, empty without one; the cut); `view` (the controllers', or null); `spark` (settings);
-`report` (a ConfigMap of the pod's namespace that takes the report, and is there already). The pod's address
-is in `POD_IP`.
+The job, JSON: `group`; `replicas`, a list of `{"name", "end", "epochs"}` (the cut); `view` (the
+controllers', or null); `spark` (settings); `report` (a ConfigMap of the pod's namespace that takes the
+report, and is there already). The pod's address is in `POD_IP`; in `READERS`, a JSON object, host:port of
+the reader that shows a replica's volume.
 
 It ends with 0 whatever the verdict: that is in its termination message, a JSON object with `verdict`,
 `counts` (findings by kind), `severities`, `findings` (the first, as sentences), `seconds`, `report` (whether
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     started = time.time()
-    replicas = held(job["group"], job["replicas"])
+    replicas = held(job["group"], job["replicas"], json.loads(os.environ["READERS"]))
     _progress("starting Spark")
     spark = session.cluster_session(job["spark"], os.environ["POD_IP"])
     try:
@@ -71,12 +71,15 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     return message(summary, shown, stored=stored)
 
 
-def held(group: str, documents: Sequence[Mapping[str, Any]]) -> list[layout.Replica]:
+def held(
+    group: str, documents: Sequence[Mapping[str, Any]], readers: Mapping[str, str]
+) -> list[layout.Replica]:
     """The replicas, each volume held at its cut. A volume that nobody shows is a place that is not there.
     Raises OSError or ValueError."""
     found = []
     for one in documents:
-        name, reader = str(one["name"]), str(one["reader"])
+        name = str(one["name"])
+        reader = readers.get(name, "")
         place = f"http://{reader}" if reader else f"/volume-without-a-reader/{name}"
         if reader:
             _progress(f"holding the volume of {name}")

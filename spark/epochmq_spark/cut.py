@@ -21,8 +21,8 @@ from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, UNIT_BYTES
 
 Array = Any
 _UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRY_BYTES = _ENTRY.itemsize
+ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+ENTRY_BYTES = ENTRY.itemsize
 CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
 LINKS_MAX = 10_000_000  # an index is followed so far behind its end, one link a slot at a time
 
@@ -91,17 +91,18 @@ def index(header: bytes, heads: Array, entries: Array, end: int) -> tuple[bytes,
     slots (big-endian int32), `entries` the bytes behind them, entry 0, which is none, first; slots were read
     before the entries. A slot leads to its newest entry, and that to the one before: they are followed back
     to the last one that leads below the end."""
-    table = np.frombuffer(entries[: len(entries) - len(entries) % ENTRY_BYTES], _ENTRY)
+    table = np.frombuffer(entries[: len(entries) - len(entries) % ENTRY_BYTES], ENTRY)
     below = np.flatnonzero(table["physical"][1:] < end)
     last = int(below[-1]) + 1 if len(below) else 0
     newest = heads.astype(np.int64)
+    later = np.flatnonzero(newest > last)
+    links = newest[later]
     followed = 0
-    while len(later := np.flatnonzero(newest > last)) and followed < LINKS_MAX:
-        inside = newest[later] < len(table)
-        newest[later] = np.where(
-            inside, table["previous"][np.minimum(newest[later], len(table) - 1)].astype(np.int64), 0
-        )
-        followed += len(later)
+    while len(on := np.flatnonzero(links > last)) and followed < LINKS_MAX:
+        known = np.minimum(links[on], len(table) - 1)
+        links[on] = np.where(links[on] < len(table), table["previous"][known].astype(np.int64), 0)
+        followed += len(on)
+    newest[later] = links
     made = bytearray(header[:INDEX_HEADER_BYTES])
     if last:
         struct.pack_into(">q", made, 24, int(table["physical"][last]))

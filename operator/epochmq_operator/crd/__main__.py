@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epochmq_operator.crd import definition, reference, to_yaml
+from epochmq_operator.crd import audit_definition, audit_reference, definition, reference, to_yaml
 from epochmq_operator.resources import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -16,10 +16,10 @@ REFERENCE = "docs/resources.md"
 def made() -> dict[str, str]:
     """The text of every file, by its path in the repository."""
     files = {
-        f"{DEFINITIONS}/{definition(kind)['metadata']['name']}.yaml": to_yaml([definition(kind)])
-        for kind in KINDS
+        f"{DEFINITIONS}/{one['metadata']['name']}.yaml": to_yaml([one])
+        for one in (*(definition(kind) for kind in KINDS), audit_definition())
     }
-    return {**files, REFERENCE: reference()}
+    return {**files, REFERENCE: "\n".join((reference(), *audit_reference()))}
 
 
 def stale(root: Path) -> list[str]:

@@ -56,8 +56,8 @@ def _kind(kind: str) -> Iterator[str]:
     marks = model.model_json_schema(by_alias=True)["$defs"][f"{kind}Spec"]["properties"]
     for name in sorted(order, key=lambda name: (name not in required, order.index(name))):
         mark = " ☸" if KUBERNETES_ONLY in marks[name] else ""
-        for path, field in _fields(f"spec.{name}", schema["properties"][name]):
-            default = "required" if path == f"spec.{name}" and name in required else _default(field)
+        for path, field in fields_below(f"spec.{name}", schema["properties"][name]):
+            default = "required" if path == f"spec.{name}" and name in required else default_of(field)
             cells = f"`{path}`{mark}", field.get("description", ""), _values(kind, path, field), default
             yield f"| {' | '.join(cells)} |"
     yield ""
@@ -65,18 +65,18 @@ def _kind(kind: str) -> Iterator[str]:
     yield from _status(kind)
 
 
-def _fields(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def fields_below(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The field and, of a part, those below it; reserved configuration keys are listed elsewhere."""
     yield path, schema
     inner = {} if schema.get("x-kubernetes-preserve-unknown-fields") else schema.get("properties", {})
     for name, field in inner.items():
-        yield from _fields(f"{path}.{name}", field)
+        yield from fields_below(f"{path}.{name}", field)
     items = schema.get("items", {}).get("properties", {})
     for name, field in items.items():
         yield f"{path}[].{name}", field
 
 
-def _default(field: dict[str, Any]) -> str:
+def default_of(field: dict[str, Any]) -> str:
     default = field.get("default")
     if default is None or "default" in str(field.get("properties", "")):
         return ""

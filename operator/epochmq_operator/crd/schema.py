@@ -53,7 +53,7 @@ OWNED: Mapping[str, tuple[str, ...]] = {
 def spec_schema(kind: type[Group]) -> Schema:
     """The schema of a kind's spec, with defaults and rules."""
     document = kind.model_json_schema(by_alias=True)
-    found = _structural(document["properties"]["spec"], document["$defs"])
+    found = structural(document["properties"]["spec"], document["$defs"])
     properties = found["properties"]
     properties["config"] = _config(kind.__name__, properties["config"])
     for rule in RULES[kind.__name__]:
@@ -87,7 +87,8 @@ def _config(kind: str, schema: Schema) -> Schema:
     }
 
 
-def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+def structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    """A part of a model's JSON schema as Kubernetes wants it."""
     schema = _resolved(schema, definitions)
     if SCHEMA in schema:
         return dict(schema[SCHEMA])
@@ -95,18 +96,18 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) ->
     if "default" in schema and (default := _default(schema)) is not None:
         found["default"] = default
     if schema.get("type") == "array":
-        found["items"] = _structural(schema["items"], definitions)
+        found["items"] = structural(schema["items"], definitions)
         found["x-kubernetes-list-type"] = "atomic"
     if schema.get("type") == "object":
         values = schema.get("patternProperties", {}).values() or [schema.get("additionalProperties")]
         if "properties" in schema:
             found["properties"] = {
-                name: _structural(value, definitions) for name, value in schema["properties"].items()
+                name: structural(value, definitions) for name, value in schema["properties"].items()
             }
             if required := schema.get("required"):
                 found["required"] = list(required)
         elif isinstance(inner := next(iter(values)), dict):
-            found["additionalProperties"] = _structural(inner, definitions)
+            found["additionalProperties"] = structural(inner, definitions)
     return found
 
 

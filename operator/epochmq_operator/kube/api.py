@@ -29,10 +29,14 @@ GROUP = "epochmq.io/v1alpha1"
 PATHS: Mapping[str, tuple[str, str]] = {
     "BrokerGroup": (GROUP, "brokergroups"),
     "ControllerGroup": (GROUP, "controllergroups"),
+    "BrokerGroupAudit": (GROUP, "brokergroupaudits"),
     "Pod": ("v1", "pods"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Secret": ("v1", "secrets"),
     "Event": ("v1", "events"),
+    "Role": ("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "VolumeSnapshot": ("snapshot.storage.k8s.io/v1", "volumesnapshots"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     **{one.kind: (one.api_version, one.plural) for one in KINDS_MADE},
 }

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.manifests import Settings
 from epochmq_protocol.errors import ConfigError
 
@@ -29,6 +30,9 @@ class OperatorConfig(BaseModel):
     ] = None
     broker_image: Annotated[str | None, Field(description="The same for brokers alone.")] = None
     controller_image: Annotated[str | None, Field(description="The same for controllers alone.")] = None
+    audit_image: Annotated[
+        str | None, Field(description="The image of audits that name none; without one they must.")
+    ] = None
     image_pull_secrets: Annotated[list[str], Field(description="Secrets that images are pulled with.")] = []
     network_policies: Annotated[bool, Field(description="Whether groups get NetworkPolicies.")] = True
     monitoring_namespaces: Annotated[
@@ -60,6 +64,10 @@ class OperatorConfig(BaseModel):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="How much it logs.")
     ] = "info"
+
+    def audit_settings(self) -> AuditSettings:
+        """What of it decides how audits look."""
+        return AuditSettings(self.audit_image, tuple(self.image_pull_secrets), self.network_policies)
 
     def settings(self, own_namespace: str) -> Settings:
         """What of it decides how groups look. ConfigError without images."""

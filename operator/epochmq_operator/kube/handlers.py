@@ -12,6 +12,7 @@ import kopf
 from epochmq_operator.kube.cache import Cache
 from epochmq_operator.kube.connection import Connection
 from epochmq_operator.resources import API_VERSION, KINDS
+from epochmq_operator.resources.audit import KIND as AUDIT
 
 
 def registry_for(
@@ -24,7 +25,7 @@ def registry_for(
     async def heard(type: str | None, body: kopf.Body, **_: Any) -> None:
         loop.call_soon_threadsafe(cache.drop if type == "DELETED" else cache.put, dict(body))
 
-    for kind in KINDS:
+    for kind in (*KINDS, AUDIT):
         kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(heard)
 
     async def login(**_: Any) -> kopf.AiohttpSession:

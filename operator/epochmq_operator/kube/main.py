@@ -15,6 +15,7 @@ import structlog
 from epochmq_operator import manifests
 from epochmq_operator.kube import handlers
 from epochmq_operator.kube.api import Api
+from epochmq_operator.kube.auditing import Auditor, both_hear
 from epochmq_operator.kube.cache import Cache, Informer
 from epochmq_operator.kube.config import OperatorConfig, load
 from epochmq_operator.kube.connection import Connection, NoClusterError, from_kubeconfig, in_cluster
@@ -27,10 +28,14 @@ from epochmq_operator.kube.sidecars import sidecars
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
 from epochmq_operator.plans.standing import Floor
+from epochmq_operator.resources.audit import KIND as AUDIT
 from epochmq_protocol.errors import EpochMQError
 
 SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
-WATCHED = (*(one.kind for one in manifests.KINDS_MADE), "Pod", "PersistentVolumeClaim")
+WATCHED = (
+    *(one.kind for one in manifests.KINDS_MADE),
+    *("Pod", "PersistentVolumeClaim", "Role", "RoleBinding"),
+)
 LISTED_WITHIN_S = 120.0
 
 log = structlog.get_logger()
@@ -133,7 +138,10 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
         metrics, cache = Metrics(), Cache()
         metrics.watch_groups(lambda: [found for kind in RESOURCES for found in cache.all(kind)])
         asked = await stack.enter_async_context(sidecars(api, by_proxy=config.sidecars == "proxy"))
-        reconciler = Reconciler(api, cache, asked, Secrets(api), floor, metrics, config.workers)
+        secrets = Secrets(api)
+        reconciler = Reconciler(api, cache, asked, secrets, floor, metrics, config.workers)
+        auditor = Auditor(config.audit_settings(), api, cache, asked, secrets, floor, metrics, config.workers)
+        metrics.watch_audits(lambda: cache.all(AUDIT))
         informers = [
             Informer(api, cache, kind, where, SELECTOR)
             for kind in WATCHED
@@ -151,8 +159,9 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
                 metrics.leads.set(1)
                 work.create_task(leading.hold())
                 await _listed(informers)
-                cache.heard = reconciler.heard
+                cache.heard = both_hear(reconciler, auditor)
                 work.create_task(reconciler.run())
+                work.create_task(auditor.run())
 
 
 async def _listed(informers: list[Informer]) -> None:

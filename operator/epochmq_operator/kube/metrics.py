@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from epochmq_operator.audits.runs import history_of, seconds_of
 from epochmq_operator.plans.objects import Manifest, Ref
 
 PASS_SECONDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -41,6 +42,46 @@ class Metrics:
     def watch_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Tells of each group's phase and replicas whenever the metrics are read."""
         self.registry.register(_Groups(groups))
+
+    def watch_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        """Tells of each audit's last verdict."""
+        self.registry.register(_Audits(audits))
+
+
+class _Audits(Collector):
+    def __init__(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        self._audits = audits
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["namespace", "name", "group"]
+        verdict = GaugeMetricFamily(
+            "epochmq_audit_verdict",
+            "1 for the verdict of the last audit that came to one",
+            labels=[*labels, "verdict"],
+        )
+        findings = GaugeMetricFamily(
+            "epochmq_audit_findings", "What the last audit found", labels=[*labels, "severity"]
+        )
+        finished = GaugeMetricFamily(
+            "epochmq_audit_finished_timestamp_seconds", "When the last audit ended", labels=labels
+        )
+        failed = GaugeMetricFamily(
+            "epochmq_audit_failed", "1 when the last audit came to no verdict", labels=labels
+        )
+        for ref, found in self._audits():
+            status, spec = found.get("status"), found.get("spec")
+            if not isinstance(status, dict) or not isinstance(spec, dict):
+                continue
+            names = [ref.namespace, ref.name, str(spec.get("brokerGroup", ""))]
+            if status.get("verdict"):
+                verdict.add_metric([*names, str(status["verdict"])], 1)
+            for entry in history_of(status)[:1]:
+                for severity in ("errors", "warnings", "notes"):
+                    findings.add_metric([*names, severity.removesuffix("s")], _number(entry.get(severity)))
+                failed.add_metric(names, 0 if entry.get("verdict") else 1)
+                if (ended := seconds_of(entry.get("finished"))) is not None:
+                    finished.add_metric(names, ended)
+        return [verdict, findings, finished, failed]
 
 
 class _Groups(Collector):

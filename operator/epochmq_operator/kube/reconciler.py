@@ -16,7 +16,7 @@ from epochmq_operator.kube.api import Api, ApiError, path_of
 from epochmq_operator.kube.cache import Cache
 from epochmq_operator.kube.leading import LeadershipLostError
 from epochmq_operator.kube.metrics import Metrics
-from epochmq_operator.kube.secrets import Secrets
+from epochmq_operator.kube.secrets import Credentials, Secrets
 from epochmq_operator.kube.sidecars import Sidecars
 from epochmq_operator.manifests.names import GROUP, KIND
 from epochmq_operator.plans.conditions import at
@@ -41,6 +41,8 @@ log = structlog.get_logger()
 
 class Reconciler:
     """All caretakers. `heard` may be called from anywhere in the event loop."""
+
+    kinds: tuple[str, ...] = RESOURCES
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class Reconciler:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                for kind in RESOURCES:
+                for kind in self.kinds:
                     for ref, _ in list(self._cache.all(kind)):
                         self._wake(ref)
                 await asyncio.Event().wait()
@@ -78,7 +80,7 @@ class Reconciler:
     def heard(self, manifest: Manifest) -> None:
         """Something changed: whoever it concerns is looked at soon."""
         ref = ref_of(manifest)
-        if ref.kind in RESOURCES:
+        if ref.kind in self.kinds:
             if ref.kind == "BrokerGroup" and (ref in self._caretakers) != (self._cache.get(ref) is not None):
                 # One more or one less that needs its controllers.
                 self._wake(Ref("ControllerGroup", ref.namespace, controllers_named(manifest)))
@@ -90,7 +92,7 @@ class Reconciler:
             return
         labels = metadata(manifest).get("labels") or {}
         kind, name = labels.get(KIND), labels.get(GROUP)
-        if kind in RESOURCES and name:
+        if kind in self.kinds and name:
             self._wake(Ref(kind, ref.namespace, name))
             if kind == "ControllerGroup" and ref.kind == "Pod":
                 for other, found in self._cache.all("BrokerGroup"):
@@ -134,7 +136,7 @@ class Reconciler:
             resource = self._cache.get(ref)
             if resource is None:
                 return 0.0
-            made = step(self._floor, await self._world(ref, resource, caretaker), time.time())
+            made = await self._made(ref, resource, caretaker)
             if made.writes:
                 outcome = "step"
                 for effect in made.effects:
@@ -154,6 +156,10 @@ class Reconciler:
             self._metrics.passes.labels(ref.kind, outcome).inc()
             self._metrics.seconds.observe(time.monotonic() - started)
             self._metrics.sidecar_failures.set(self._sidecars.failures)
+
+    async def _made(self, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> Pass:
+        """What the plans say."""
+        return step(self._floor, await self._world(ref, resource, caretaker), time.time())
 
     def _pause(self, made: Pass, caretaker: _Caretaker) -> float:
         if made.writes:
@@ -190,14 +196,7 @@ class Reconciler:
         objects = self._cache.namespace(ref.namespace)
         words: dict[str, Any] = {}
         for kind, name in self._asked(ref, resource):
-            pods = [
-                pod for other, pod in objects.items() if other.kind == "Pod" and _belongs(pod, kind, name)
-            ]
-            group = objects.get(Ref(kind, ref.namespace, name)) or {}
-            admin = _spec(group).get("admin")
-            secret = admin.get("tlsSecret") if isinstance(admin, Mapping) else None
-            named = secret if isinstance(secret, str) else None
-            credentials = await self._secrets.credentials(ref.namespace, named)
+            pods, credentials = await self._reached(objects, Ref(kind, ref.namespace, name))
             words.update(await self._sidecars.words(ref.namespace, pods, credentials))
         users = [
             other.name
@@ -206,6 +205,20 @@ class Reconciler:
         ]
         # The view is of a cache that changes only between awaits, and plans do not await.
         return World(resource, objects, words, tuple(users), caretaker.refusal)
+
+    async def _reached(
+        self, objects: Mapping[Ref, Manifest], group: Ref
+    ) -> tuple[list[Manifest], Credentials | None]:
+        """A group's pods, and what their sidecars ask for."""
+        pods = [
+            pod
+            for other, pod in objects.items()
+            if other.kind == "Pod" and _belongs(pod, group.kind, group.name)
+        ]
+        admin = _spec(objects.get(group) or {}).get("admin")
+        secret = admin.get("tlsSecret") if isinstance(admin, Mapping) else None
+        named = secret if isinstance(secret, str) else None
+        return pods, await self._secrets.credentials(group.namespace, named)
 
     def _asked(self, ref: Ref, resource: Manifest) -> list[tuple[str, str]]:
         """Whose pods are asked: the group's own, and those of its controllers."""

@@ -79,7 +79,9 @@ class Sidecars:
             return known.word
         try:
             async with self._free:
-                word = word_of(await self._ask(namespace, name, str(address_of(pod)), credentials))
+                word = word_of(
+                    await self._ask(namespace, name, str(address_of(pod)), credentials, "/v1/state")
+                )
         except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
             self.failures += 1
             return known.word if known is not None else None
@@ -88,18 +90,34 @@ class Sidecars:
         self._heard[key] = _Heard(uid, word, now)
         return word
 
-    async def _ask(self, namespace: str, pod: str, ip: str, credentials: Credentials | None) -> bytes:
+    async def epoch_files(
+        self, namespace: str, pods: Iterable[Manifest], credentials: Credentials | None
+    ) -> Mapping[str, bytes]:
+        """Copies of these brokers' epoch files, by pod, as they are now, of those that have one."""
+        asked = {str(metadata(pod)["name"]): ip for pod in pods if (ip := address_of(pod)) is not None}
+
+        async def copy(name: str, ip: str) -> bytes | None:
+            try:
+                async with self._free:
+                    return await self._ask(namespace, name, ip, credentials, "/v1/epoch-file")
+            except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                return None
+
+        found = await asyncio.gather(*(copy(name, ip) for name, ip in asked.items()))
+        return {name: data for name, data in zip(asked, found, strict=True) if data is not None}
+
+    async def _ask(
+        self, namespace: str, pod: str, ip: str, credentials: Credentials | None, path: str
+    ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
         tls: ssl.SSLContext | bool = credentials.tls if credentials else True
         session = self._session
         if self._by_proxy:
             session, tls = self._api.session, True
-            url = self._api.connection.server + proxy_path(
-                namespace, pod, "/v1/state", secure=bool(credentials)
-            )
+            url = self._api.connection.server + proxy_path(namespace, pod, path, secure=bool(credentials))
         else:
             host = f"[{ip}]" if ":" in ip else ip
-            url = f"{'https' if credentials else 'http'}://{host}:{ADMIN_PORT}/v1/state"
+            url = f"{'https' if credentials else 'http'}://{host}:{ADMIN_PORT}{path}"
         options: dict[str, Any] = {} if self._by_proxy else {"ssl": tls}
         async with session.get(url, timeout=timeout, **options) as answer:
             if answer.status != 200:

@@ -36,7 +36,7 @@ DOCUMENT_COUNT_MAX = 1000
 NESTING_MAX = 32
 
 UNSUPPORTED_KINDS = {
-    "BrokerGroupAudit": "this version has no audits",
+    "BrokerGroupAudit": "it is for Kubernetes; audit directories with: epochmq audit DIR…",
 }
 """Kinds that belong to the API group, with the reason why this version refuses them."""
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from epochmq_broker.admin.metrics import HELP
-from epochmq_operator.crd import definition
+from epochmq_operator.crd import audit_definition, definition
 from epochmq_operator.kube import config
 from epochmq_operator.manifests import Settings
 from epochmq_operator.resources import KINDS
@@ -181,8 +181,7 @@ def test_every_role_is_bound_to_the_operator() -> None:
 
 def test_the_definitions_come_with_the_release_and_stay_when_it_goes() -> None:
     found = {one["metadata"]["name"]: one for one in kinds(rendered(), "CustomResourceDefinition")}
-    for kind in KINDS:
-        wanted = definition(kind)
+    for wanted in (*(definition(kind) for kind in KINDS), audit_definition()):
         there = found.pop(wanted["metadata"]["name"])
         assert there["spec"] == wanted["spec"]
         assert there["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}

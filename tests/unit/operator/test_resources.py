@@ -242,8 +242,8 @@ def test_what_is_no_resource_is_refused_in_one_line(text: str, expected: str) ->
 def test_kinds_that_this_version_does_not_run_are_refused_clearly() -> None:
     (line,) = faults("apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroupAudit\nmetadata: {name: c}\n")
     assert line == (
-        "f.yaml:2: document 1 (BrokerGroupAudit c): kind: BrokerGroupAudit is not supported: this version "
-        "has no audits; expected BrokerGroup or ControllerGroup"
+        "f.yaml:2: document 1 (BrokerGroupAudit c): kind: BrokerGroupAudit is not supported: it is for "
+        "Kubernetes; audit directories with: epochmq audit DIR…; expected BrokerGroup or ControllerGroup"
     )
 
 

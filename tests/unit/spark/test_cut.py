@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,9 +16,12 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import cluster, drill, files, layout, remote, verdict
+import numpy as np
+
+from epochmq_spark import cluster, cut, drill, files, layout, remote, verdict
 from epochmq_spark.cut import Cut, epochs
 from epochmq_spark.decode.epoch_text import parse
+from epochmq_spark.decode.queue_units import index_entries
 from epochmq_spark.reader import Reader
 from tests.spark import corpus, groups, judge
 from tests.unit.spark import inprocess
@@ -171,3 +175,20 @@ def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
     data = cluster.report_data(summary, "<html>")
     assert len(json.loads(data["data"]["summary.json"])["findings"]) == cluster.SUMMARY_FINDINGS_MAX
     assert "report.html.gz" in data["binaryData"]
+
+
+def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment() -> None:
+    slots, count, kept = 5_000_000, 20_000, 10_000
+    table = np.zeros(count + 1, cut.ENTRY)
+    table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
+    table["previous"] = np.maximum(np.arange(count + 1) - 1, 0)
+    heads = np.zeros(slots, ">i4")
+    heads[7] = count
+    began = time.process_time()
+    head, length = cut.index(bytes(40), heads, table.tobytes(), kept * 100 + 1)
+    assert time.process_time() - began < 5
+    data = np.zeros(40 + slots * 4 + 4 * slots * 20 // 1000, np.uint8)
+    data[: len(head)] = np.frombuffer(head, np.uint8)
+    data[len(head) : length] = np.frombuffer(table.tobytes()[: length - len(head)], np.uint8)
+    found = index_entries(data, slots)
+    assert (len(found.numbers), len(found.broken)) == (kept, 0)

@@ -1,0 +1,395 @@
+"""The objects of an audit. They all belong to it, and go when it goes; Spark's executors belong to the
+driver's pod. All bear the labels `epochmq.io/kind`, `epochmq.io/group` (the audit's name),
+`epochmq.io/component` and `epochmq.io/run` (its number)."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from epochmq_operator.audits.cut import GroupCut
+from epochmq_operator.manifests import MANAGED_BY, MANAGER, Manifest, claim_name
+from epochmq_operator.manifests.names import COMPONENT, GROUP, KIND
+from epochmq_operator.render import broker_pod_name
+from epochmq_operator.resources import API_GROUP
+from epochmq_operator.resources.audit import KIND as AUDIT
+from epochmq_operator.resources.audit import BrokerGroupAudit
+
+RUN = f"{API_GROUP}/run"
+USER_ID = 10001
+"""The images' user, who owns the brokers' files."""
+READER_PORT = 9885
+DRIVER_PORT, BLOCKS_PORT = 7078, 7079
+VOLUME = "store"
+STORE_DIRECTORY = "/volume"
+JOB_DIRECTORY = "/etc/epochmq-audit"
+JOB_FILE, TEMPLATE_FILE = "job.json", "executor.yaml"
+PYTHON = "/opt/epochmq/bin/python3"
+READER_REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+READER_LIMITS = {"memory": "256Mi"}
+"""With the pages that it reads, which its own limit counts: so it takes no more of the node's cache than
+this."""
+DRIVER_CPU = "100m"
+GRACE_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """What the operator's configuration says of audits: the image of those that name none."""
+
+    image: str | None = None
+    image_pull_secrets: tuple[str, ...] = ()
+    network_policies: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the objects of one run are called."""
+
+    audit: str
+    number: int
+
+    @property
+    def run(self) -> str:
+        """The run itself; executors are this, `-exec-` and a number."""
+        return f"{self.audit}-audit-{self.number}"
+
+    @property
+    def job(self) -> str:
+        """The ConfigMap with what is to be done, and the cut."""
+        return f"{self.run}-job"
+
+    @property
+    def report(self) -> str:
+        """The ConfigMap that the driver puts its report into."""
+        return f"{self.run}-report"
+
+    @property
+    def driver(self) -> str:
+        """The driver's pod, and its ServiceAccount, Role and RoleBinding."""
+        return f"{self.run}-driver"
+
+    def reader(self, ordinal: int) -> str:
+        """The pod that shows a replica's volume."""
+        return f"{self.run}-reader-{ordinal}"
+
+    def labels(self, component: str) -> dict[str, str]:
+        """Of an object."""
+        return {
+            "app.kubernetes.io/name": "epochmq",
+            "app.kubernetes.io/instance": self.audit,
+            "app.kubernetes.io/component": component,
+            "app.kubernetes.io/part-of": "epochmq",
+            MANAGED_BY: MANAGER,
+            KIND: AUDIT,
+            GROUP: self.audit,
+            COMPONENT: component,
+            RUN: str(self.number),
+        }
+
+
+def _head(api: str, kind: str, name: str, audit: BrokerGroupAudit, names: Names, component: str) -> Manifest:
+    metadata = {
+        "name": name,
+        "namespace": audit.metadata.namespace,
+        "labels": names.labels(component),
+    }
+    return {"apiVersion": api, "kind": kind, "metadata": metadata}
+
+
+def image_of(audit: BrokerGroupAudit, settings: AuditSettings) -> str | None:
+    """The image of its pods, None when nobody names one."""
+    return audit.spec.image or settings.image
+
+
+def foundation(
+    audit: BrokerGroupAudit, names: Names, settings: AuditSettings, cut: GroupCut, broker_name: str
+) -> list[Manifest]:
+    """What is there before any pod: who the driver is and what it may do, who may reach the pods, an empty
+    report, and, last, the job with the cut."""
+    rules = [
+        # Spark makes its executors, looks after them, and removes them.
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "resourceNames": [names.report],
+            "verbs": ["patch"],
+        },
+    ]
+    authorization = "rbac.authorization.k8s.io"
+    subject = {"kind": "ServiceAccount", "name": names.driver, "namespace": audit.metadata.namespace}
+    made: list[Manifest] = [
+        {
+            **_head("v1", "ServiceAccount", names.driver, audit, names, "driver"),
+            "automountServiceAccountToken": False,
+        },
+        {**_head(f"{authorization}/v1", "Role", names.driver, audit, names, "driver"), "rules": rules},
+        {
+            **_head(f"{authorization}/v1", "RoleBinding", names.driver, audit, names, "driver"),
+            "roleRef": {"apiGroup": authorization, "kind": "Role", "name": names.driver},
+            "subjects": [subject],
+        },
+        _head("v1", "ConfigMap", names.report, audit, names, "report"),
+    ]
+    if settings.network_policies:
+        made.append(_policy(audit, names))
+    image = image_of(audit, settings) or ""
+    job = {
+        "group": broker_name,
+        "replicas": [one.document() for one in cut.replicas],
+        "view": cut.view,
+        "spark": spark_settings(audit, names, image),
+        "report": names.report,
+    }
+    data = {
+        JOB_FILE: json.dumps(job, indent=1, sort_keys=True),
+        TEMPLATE_FILE: yaml.safe_dump(executor_template(audit, names, settings), sort_keys=True),
+    }
+    made.append({**_head("v1", "ConfigMap", names.job, audit, names, "job"), "data": data})
+    return made
+
+
+def _policy(audit: BrokerGroupAudit, names: Names) -> Manifest:
+    """The pods of a run are reached by each other, and by nobody else."""
+    own = {"matchLabels": {KIND: AUDIT, GROUP: names.audit, RUN: str(names.number)}}
+    return {
+        **_head("networking.k8s.io/v1", "NetworkPolicy", names.run, audit, names, "policy"),
+        "spec": {
+            "podSelector": own,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": own}]}],
+        },
+    }
+
+
+def mebibytes(size: str) -> int:
+    """Of a size such as 512Mi or 2Gi."""
+    return int(size[:-2]) * (1024 if size.endswith("Gi") else 1)
+
+
+def spark_settings(audit: BrokerGroupAudit, names: Names, image: str) -> dict[str, str]:
+    """What Spark is told; where the driver is, it says itself."""
+    spec = audit.spec
+    executors = spec.executors
+    kubernetes = {
+        "namespace": audit.metadata.namespace,
+        "container.image": image,
+        "container.image.pullPolicy": str(spec.image_pull_policy),
+        "driver.pod.name": names.driver,
+        "executor.podNamePrefix": names.run,
+        "executor.podTemplateFile": f"{JOB_DIRECTORY}/{TEMPLATE_FILE}",
+        "executor.podTemplateContainerName": "executor",
+        "executor.disableConfigMap": "true",
+        "executor.request.cores": executors.cpu_request,
+        "driver.service.deleteOnTermination": "false",
+        "driver.ownPersistentVolumeClaim": "false",
+        **{f"executor.label.{key}": value for key, value in names.labels("executor").items()},
+    }
+    return {
+        **{f"spark.kubernetes.{key}": value for key, value in kubernetes.items()},
+        "spark.driver.memory": f"{mebibytes(spec.driver.memory)}m",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        "spark.blockManager.port": str(BLOCKS_PORT),
+        "spark.executor.instances": str(executors.instances),
+        "spark.executor.cores": str(executors.cores),
+        "spark.executor.memory": f"{mebibytes(executors.memory)}m",
+        "spark.executor.memoryOverhead": f"{mebibytes(executors.memory_overhead)}m",
+        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.executorEnv.HOME": "/tmp",
+        "spark.executorEnv.NUMBA_CACHE_DIR": "/tmp/numba",
+        "spark.pyspark.python": PYTHON,
+        "spark.pyspark.driver.python": PYTHON,
+        "spark.sql.shuffle.partitions": str(max(2, 2 * executors.instances * executors.cores)),
+    }
+
+
+def _container(name: str, image: str, audit: BrokerGroupAudit) -> Manifest:
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": str(audit.spec.image_pull_policy),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _pod_spec(settings: AuditSettings, container: Manifest) -> Manifest:
+    return {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        **(
+            {"imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets]}
+            if settings.image_pull_secrets
+            else {}
+        ),
+    }
+
+
+def _tolerations(audit: BrokerGroupAudit) -> list[Manifest]:
+    return [one.model_dump(by_alias=True, exclude_none=True) for one in audit.spec.tolerations]
+
+
+def _placed(audit: BrokerGroupAudit, spec: Manifest) -> Manifest:
+    found = dict(spec)
+    if audit.spec.node_selector:
+        found["nodeSelector"] = dict(audit.spec.node_selector)
+    if audit.spec.tolerations:
+        found["tolerations"] = _tolerations(audit)
+    return found
+
+
+def executor_template(audit: BrokerGroupAudit, names: Names, settings: AuditSettings) -> Manifest:
+    """What Spark makes its executors' pods of."""
+    spec = _pod_spec(settings, _container("executor", image_of(audit, settings) or "", audit))
+    return {"apiVersion": "v1", "kind": "Pod", "spec": _placed(audit, spec)}
+
+
+def driver(
+    audit: BrokerGroupAudit,
+    names: Names,
+    settings: AuditSettings,
+    readers: Mapping[str, str],
+    deadline_s: int,
+) -> Manifest:
+    """The driver's pod. `readers`: host:port by replica; a replica without one has an empty text."""
+    container = _container("driver", image_of(audit, settings) or "", audit)
+    heap, besides = mebibytes(audit.spec.driver.memory), mebibytes(audit.spec.driver.memory_overhead)
+    memory = f"{heap + besides}Mi"
+    container |= {
+        "args": ["driver", "--job", f"{JOB_DIRECTORY}/{JOB_FILE}"],
+        "env": [
+            {"name": "HOME", "value": "/tmp"},
+            {"name": "NUMBA_CACHE_DIR", "value": "/tmp/numba"},
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "READERS", "value": json.dumps(dict(sorted(readers.items())))},
+        ],
+        "resources": {"requests": {"cpu": DRIVER_CPU, "memory": memory}, "limits": {"memory": memory}},
+    }
+    container["volumeMounts"] = [
+        *container["volumeMounts"],
+        {"name": "job", "mountPath": JOB_DIRECTORY, "readOnly": True},
+    ]
+    spec = _placed(audit, _pod_spec(settings, container))
+    spec["volumes"] = [*spec["volumes"], {"name": "job", "configMap": {"name": names.job}}]
+    spec |= {
+        "serviceAccountName": names.driver,
+        "automountServiceAccountToken": True,
+        "activeDeadlineSeconds": max(deadline_s, 1),
+    }
+    return {**_head("v1", "Pod", names.driver, audit, names, "driver"), "spec": spec}
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSeen:
+    """A replica's volume: its claim, how large it is, and the node of the pod that uses it, if there is
+    one."""
+
+    claim: Mapping[str, Any]
+    size: str
+    node: str | None
+
+
+def reader(
+    audit: BrokerGroupAudit,
+    names: Names,
+    settings: AuditSettings,
+    ordinal: int,
+    volume: VolumeSeen,
+    group_tolerations: list[Manifest],
+    deadline_s: int,
+) -> Manifest:
+    """The pod that shows a replica's volume to the executors. It mounts the claim read-only, on the node
+    where it is mounted already; or a clone, as an ephemeral volume that goes with the pod."""
+    container = _container("reader", image_of(audit, settings) or "", audit)
+    container |= {
+        "args": [
+            "reader",
+            "--root",
+            STORE_DIRECTORY,
+            "--port",
+            str(READER_PORT),
+        ],
+        "ports": [{"name": "files", "containerPort": READER_PORT}],
+        "readinessProbe": {"httpGet": {"path": "/live", "port": READER_PORT}, "periodSeconds": 1},
+        "resources": {"requests": dict(READER_REQUESTS), "limits": dict(READER_LIMITS)},
+    }
+    container["volumeMounts"] = [
+        *container["volumeMounts"],
+        {"name": VOLUME, "mountPath": STORE_DIRECTORY, "readOnly": True},
+    ]
+    spec = _pod_spec(settings, container)
+    tolerations = [*group_tolerations, *(one for one in _tolerations(audit) if one not in group_tolerations)]
+    if tolerations:
+        spec["tolerations"] = tolerations
+    spec["activeDeadlineSeconds"] = max(deadline_s, 1)
+    name = names.reader(ordinal)
+    claim = volume.claim["metadata"]["name"]
+    if audit.spec.volume_snapshot_class_name is None:
+        source: Manifest = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        if volume.node is not None:
+            spec["affinity"] = _on_node(volume.node)
+    else:
+        source = {"ephemeral": {"volumeClaimTemplate": _clone(volume, name, names)}}
+    spec["volumes"] = [*spec["volumes"], {"name": VOLUME, **source}]
+    return {**_head("v1", "Pod", name, audit, names, "reader"), "spec": spec}
+
+
+def _on_node(node: str) -> Manifest:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    rule = {"nodeSelectorTerms": [term]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": rule}}
+
+
+def _clone(volume: VolumeSeen, snapshot: str, names: Names) -> Manifest:
+    spec: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": volume.size}},
+        "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot},
+    }
+    if (found := (volume.claim.get("spec") or {}).get("storageClassName")) is not None:
+        spec["storageClassName"] = found
+    return {"metadata": {"labels": names.labels("clone")}, "spec": spec}
+
+
+def snapshot(
+    audit: BrokerGroupAudit, names: Names, ordinal: int, volume: VolumeSeen, reader_uid: str
+) -> Manifest:
+    """The snapshot that a reader's clone is made of. It belongs to the reader's pod, and goes with it: so the
+    operator needs no right to delete one."""
+    name = names.reader(ordinal)
+    made = _head("snapshot.storage.k8s.io/v1", "VolumeSnapshot", name, audit, names, "snapshot")
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": reader_uid}
+    ]
+    source = {"persistentVolumeClaimName": volume.claim["metadata"]["name"]}
+    return {
+        **made,
+        "spec": {"volumeSnapshotClassName": audit.spec.volume_snapshot_class_name, "source": source},
+    }
+
+
+def claim_of(group: str, ordinal: int) -> str:
+    """The claim of a replica's volume."""
+    return claim_name(VOLUME, broker_pod_name(group, ordinal))

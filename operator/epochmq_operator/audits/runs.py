@@ -1,0 +1,134 @@
+"""What the status of an audit holds of its runs: the one that goes on, and those that ended."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from epochmq_operator.plans.objects import Manifest, metadata
+
+MESSAGE_LENGTH_MAX = 1000
+VERDICTS = ("healthy", "damaged", "undecided")
+
+
+def seconds_of(text: object) -> float | None:
+    """A time as Kubernetes writes it, in seconds since 1970; None for something else."""
+    try:
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One that goes on. `trigger` says what it was begun for: `once`, a time of the schedule in seconds, or
+    the annotation's value. `step` and `message` are for people."""
+
+    number: int
+    started: str
+    trigger: str
+    step: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Run | None:
+        """From a status; None when none goes on."""
+        found = status.get("run")
+        if not isinstance(found, Mapping) or type(found.get("number")) is not int:
+            return None
+        texts = {key: str(found.get(key, "")) for key in ("started", "trigger", "step", "message")}
+        return cls(number=found["number"], **texts)
+
+    def at(self, step: str, message: str) -> Run:
+        """The same, at a step."""
+        return replace(self, step=step, message=message)
+
+    def document(self) -> dict[str, Any]:
+        """For the status."""
+        return {
+            "number": self.number,
+            "started": self.started,
+            "trigger": self.trigger,
+            "step": self.step,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. Without a verdict, `reason` says why, in CamelCase."""
+
+    verdict: str = ""
+    reason: str = ""
+    message: str = ""
+    severities: Mapping[str, int] | None = None
+    stored: bool = False
+
+    def entry(self, run: Run, finished: str, report: str) -> dict[str, Any]:
+        """For the history."""
+        found = self.severities or {}
+        return {
+            "number": run.number,
+            "trigger": run.trigger,
+            "started": run.started,
+            "finished": finished,
+            "verdict": self.verdict,
+            "errors": int(found.get("error", 0)),
+            "warnings": int(found.get("warning", 0)),
+            "notes": int(found.get("note", 0)),
+            "reason": self.reason,
+            "message": self.message[:MESSAGE_LENGTH_MAX],
+            "report": report if self.stored else "",
+        }
+
+
+def history_of(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a status, the newest first; those that nobody could use are left out."""
+    found = status.get("history")
+    entries = found if isinstance(found, list) else []
+    return [one for one in entries if isinstance(one, Mapping) and type(one.get("number")) is int]
+
+
+def outcome_of(pod: Manifest) -> Outcome | None:
+    """What the driver's pod came to; None while it goes on."""
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if phase not in ("Succeeded", "Failed"):
+        return None
+    name = metadata(pod).get("name")
+    ended: Mapping[str, Any] = {}
+    for one in status.get("containerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+    said = _said(ended.get("message"))
+    if phase == "Succeeded" and said.get("verdict") in VERDICTS:
+        lines = said.get("findings")
+        severities = said.get("severities")
+        return Outcome(
+            verdict=said["verdict"],
+            message="; ".join(map(str, lines)) if isinstance(lines, list) else "",
+            severities={str(key): int(value) for key, value in severities.items()}
+            if isinstance(severities, Mapping)
+            else {},
+            stored=said.get("report") is True,
+        )
+    why = said.get("error") or status.get("message") or ended.get("message") or ""
+    if not why:
+        code, signal = ended.get("exitCode"), ended.get("reason")
+        why = (
+            f"it ended with {code}" + (f" ({signal})" if signal else "") if code is not None else "no reason"
+        )
+    reason = "DeadlineExceeded" if status.get("reason") == "DeadlineExceeded" else "DriverFailed"
+    return Outcome(reason=reason, message=f"{name}: {why}")
+
+
+def _said(text: object) -> Mapping[str, Any]:
+    try:
+        found = json.loads(str(text))
+    except ValueError:
+        return {}
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,179 @@
+"""The definition of `BrokerGroupAudit`, and its part of the reference."""
+
+# pure: data in, data and text out.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from epochmq_operator.crd.reference import default_of, fields_below
+from epochmq_operator.crd.schema import Schema, structural
+from epochmq_operator.crd.status import CONDITIONS, column
+from epochmq_operator.resources import API_GROUP, VERSION
+from epochmq_operator.resources.audit import (
+    AUDIT_RULES,
+    EXPECTED_OF_AUDITS,
+    KIND,
+    BrokerGroupAudit,
+    BrokerGroupAuditSpec,
+)
+
+AUDIT_CONDITIONS = ("Progressing", "Complete", "Healthy")
+NAME_LENGTH_OF_KUBERNETES = 253
+
+
+def _text(description: str) -> Schema:
+    return {"description": description, "type": "string"}
+
+
+def _number(description: str) -> Schema:
+    return {"description": description, "type": "integer", "format": "int64"}
+
+
+_RUN: Schema = {
+    "number": _number("Which of this resource's audits it is."),
+    "started": _text("When it began."),
+    "finished": _text("When it ended."),
+    "verdict": _text("healthy, damaged or undecided; empty when there is none."),
+    "errors": _number("Findings that are errors."),
+    "warnings": _number("Findings that are warnings."),
+    "notes": _number("Findings that are notes."),
+    "reason": _text("Why there is no verdict, in a word."),
+    "message": _text("The first findings, or why there is no verdict."),
+    "report": _text("The ConfigMap with summary.json and report.html.gz."),
+}
+
+AUDIT_STATUS: Schema = {
+    "description": "What the operator found; nobody else writes it.",
+    "type": "object",
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        "observedGeneration": _number("The generation of the resource that this status speaks of."),
+        "phase": _text("The audit in a word: Waiting, Running, Done, Failed, Suspended or Invalid."),
+        "verdict": _text("That of the last audit that came to one."),
+        "errors": _number("Errors that it found."),
+        "lastFinished": _text("When the last audit ended."),
+        "report": _text("The ConfigMap with the last report."),
+        "nextRun": _text("When the next is due."),
+        "run": {
+            "description": "The audit that goes on, and its step.",
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+        },
+        "history": {
+            "description": "The last audits, the newest first.",
+            "type": "array",
+            "maxItems": 100,
+            "x-kubernetes-list-type": "atomic",
+            "items": {
+                "type": "object",
+                "x-kubernetes-preserve-unknown-fields": True,
+                "properties": _RUN,
+            },
+        },
+        "conditions": {
+            **CONDITIONS,
+            "description": f"What holds of the audit: {', '.join(AUDIT_CONDITIONS)}.",
+        },
+    },
+}
+
+AUDIT_COLUMNS: list[dict[str, Any]] = [
+    column("Group", ".spec.brokerGroup"),
+    column("Schedule", ".spec.schedule"),
+    column("Phase", ".status.phase"),
+    column("Verdict", ".status.verdict"),
+    column("Errors", ".status.errors", "integer"),
+    column("Last", ".status.lastFinished", "date"),
+    column("Age", ".metadata.creationTimestamp", "date"),
+    column("Report", ".status.report", priority=1),
+]
+
+
+def audit_definition() -> Schema:
+    """The whole object for `kubectl apply`."""
+    singular = KIND.lower()
+    document = BrokerGroupAudit.model_json_schema(by_alias=True)
+    spec = structural(document["properties"]["spec"], document["$defs"])
+    for rule in AUDIT_RULES:
+        if rule.path:
+            spec.setdefault("x-kubernetes-validations", []).append(
+                {"rule": rule.cel, "message": rule.message}
+            )
+    schema = {
+        "description": (BrokerGroupAudit.__doc__ or "").strip(),
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": NAME_LENGTH_OF_KUBERNETES}},
+            },
+            "spec": spec,
+            "status": AUDIT_STATUS,
+        },
+        "x-kubernetes-validations": [
+            {"rule": rule.cel, "message": rule.message} for rule in AUDIT_RULES if not rule.path
+        ],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{singular}s.{API_GROUP}"},
+        "spec": {
+            "group": API_GROUP,
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": f"{singular}s",
+                "singular": singular,
+                "shortNames": ["bga"],
+                "categories": ["epochmq"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": AUDIT_COLUMNS,
+                    "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+def audit_reference() -> Iterator[str]:
+    """Its part of the reference, in Markdown."""
+    (version,) = audit_definition()["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    required = spec.get("required", [])
+    yield f"## {KIND}\n\n{(BrokerGroupAudit.__doc__ or '').strip()} On Kubernetes alone.\n"
+    yield "| field | | values | default |\n|---|---|---|---|"
+    for name in (info.alias or key for key, info in BrokerGroupAuditSpec.model_fields.items()):
+        for path, field in fields_below(f"spec.{name}", spec["properties"][name]):
+            default = "required" if path == f"spec.{name}" and name in required else default_of(field)
+            values = (
+                ", ".join(f"`{value}`" for value in field["enum"])
+                if "enum" in field
+                else EXPECTED_OF_AUDITS.get(path) or ("" if "properties" in field else field.get("type", ""))
+            )
+            yield f"| `{path}` | {field.get('description', '')} | {values} | {default} |"
+    yield "\nThe API server refuses, beside values of another form:\n"
+    yield "| at | what it says |\n|---|---|"
+    for rule in AUDIT_RULES:
+        yield f"| `{rule.path or 'the resource'}` | {rule.message} |"
+    columns = ", ".join(
+        f"{one['name']}{' (with `-o wide`)' if one.get('priority') else ''}" for one in AUDIT_COLUMNS
+    )
+    yield f"\n`kubectl get {KIND.lower()}s` shows {columns}.\n"
+    yield "| field of `status` | |\n|---|---|"
+    for name, field in AUDIT_STATUS["properties"].items():
+        yield f"| `{name}` | {field['description']} |"
+    inner = ", ".join(f"`{name}`" for name in _RUN)
+    yield f"\nAn entry of `history` has {inner}.\n"

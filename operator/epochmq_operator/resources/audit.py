@@ -1,0 +1,193 @@
+"""The model of `BrokerGroupAudit`, and its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from epochmq_operator.resources import cron
+from epochmq_operator.resources.model import (
+    DNS_LABEL,
+    IMAGE,
+    LABELS_MAX,
+    NAME_LENGTH_MAX,
+    TOLERATIONS_MAX,
+    DnsLabel,
+    DnsName,
+    Label,
+    LabelKey,
+    Metadata,
+    Model,
+    PullPolicy,
+    Toleration,
+    _chosen,
+)
+from epochmq_operator.resources.rules import Rule
+
+KIND = "BrokerGroupAudit"
+SCHEDULE = r"^[0-9*/,-]+( [0-9*/,-]+){4}$"
+CPU = r"^[1-9][0-9]*m?$"
+MEMORY = r"^[1-9][0-9]{0,5}(Mi|Gi)$"
+SCHEDULE_LENGTH_MAX = 100
+EXECUTORS_MAX = 32
+CORES_MAX = 16
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 60, 7 * 24 * 3600
+HISTORY_MAX = 20
+
+
+def _schedule(text: str) -> str:
+    try:
+        cron.parse(text)
+    except ValueError as error:
+        raise PydanticCustomError("refused", "{why}", {"why": str(error)}) from None
+    return text
+
+
+Memory = Annotated[str, Field(max_length=10, pattern=MEMORY)]
+
+
+class ExecutorsSpec(Model):
+    """The pods that read."""
+
+    instances: Annotated[int, Field(ge=1, le=EXECUTORS_MAX, description="How many.")] = 2
+    cores: Annotated[int, Field(ge=1, le=CORES_MAX, description="How much each reads at a time.")] = 1
+    cpu_request: Annotated[
+        str,
+        Field(
+            max_length=10,
+            pattern=CPU,
+            description="What the scheduler sets aside for each; brokers that ask for more go first.",
+        ),
+    ] = "100m"
+    memory: Annotated[Memory, Field(description="The Java heap of each.")] = "512Mi"
+    memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "768Mi"
+
+
+class DriverSpec(Model):
+    """The pod that compares."""
+
+    memory: Annotated[Memory, Field(description="Its Java heap.")] = "1Gi"
+    memory_overhead: Annotated[Memory, Field(description="What it may have besides: Python.")] = "512Mi"
+
+
+class BrokerGroupAuditSpec(Model):
+    """What is audited, when, and by what."""
+
+    broker_group: Annotated[
+        DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="The BrokerGroup. Settled once.")
+    ]
+    schedule: Annotated[
+        Annotated[str, Field(max_length=SCHEDULE_LENGTH_MAX, pattern=SCHEDULE), AfterValidator(_schedule)]
+        | None,
+        Field(
+            description="When, as cron has it, in UTC: minute, hour, day, month, day of the week. "
+            "Left out: once. One audit at a time: what is due while another goes on is left out."
+        ),
+    ] = None
+    suspend: Annotated[
+        bool, Field(description="No audit begins; one that goes on is brought to its end.")
+    ] = False
+    timeout_seconds: Annotated[
+        int,
+        Field(ge=TIMEOUT_S_MIN, le=TIMEOUT_S_MAX, description="After so long an audit is given up."),
+    ] = 3600
+    history_limit: Annotated[
+        int, Field(ge=1, le=HISTORY_MAX, description="How many audits' verdicts and reports are kept.")
+    ] = 3
+    volume_snapshot_class_name: Annotated[
+        DnsName | None,
+        Field(
+            max_length=253,
+            description="A VolumeSnapshotClass: clones of snapshots are read. Left out: the volumes "
+            "themselves, on their nodes.",
+        ),
+    ] = None
+    executors: Annotated[ExecutorsSpec, Field(description="The pods that read.")] = ExecutorsSpec()
+    driver: Annotated[DriverSpec, Field(description="The pod that compares.")] = DriverSpec()
+    image: Annotated[
+        str | None,
+        Field(
+            description="The image of the pods; the operator's own if left out.",
+            max_length=500,
+            pattern=IMAGE,
+        ),
+    ] = None
+    image_pull_policy: Annotated[
+        PullPolicy, _chosen(PullPolicy), Field(description="When a node pulls the image.")
+    ] = PullPolicy.IF_NOT_PRESENT
+    node_selector: Annotated[
+        dict[LabelKey, Label],
+        Field(
+            default_factory=dict,
+            description="Labels that the nodes of driver and executors must have.",
+            max_length=LABELS_MAX,
+        ),
+    ]
+    tolerations: Annotated[
+        list[Toleration],
+        Field(
+            default_factory=list,
+            description="Taints of nodes that the pods bear.",
+            max_length=TOLERATIONS_MAX,
+        ),
+    ]
+
+
+class BrokerGroupAudit(Model):
+    """An audit of a broker group's volumes by Spark, once or on a schedule."""
+
+    api_version: Literal["epochmq.io/v1alpha1"]
+    kind: Literal["BrokerGroupAudit"]
+    metadata: Metadata
+    spec: BrokerGroupAuditSpec
+    status: Annotated[
+        Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
+    ] = None
+
+    @property
+    def name(self) -> str:
+        """The audit's name, unique in its namespace."""
+        return self.metadata.name
+
+
+AUDIT_RULES: tuple[Rule, ...] = (
+    Rule(
+        "",
+        f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
+        f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods are made of it",
+    ),
+    Rule(
+        "",
+        f"self.metadata.name.matches('{DNS_LABEL}')",
+        "choose a name of lower-case letters, digits and '-' that begins with a letter",
+    ),
+    Rule(
+        "spec",
+        "self.brokerGroup == oldSelf.brokerGroup",
+        "brokerGroup cannot change, for verdicts and reports are of one group: put it back, or create a new "
+        "audit",
+    ),
+)
+
+EXPECTED_OF_AUDITS: Mapping[str, str] = {
+    "spec.brokerGroup": "the name of a BrokerGroup",
+    "spec.schedule": "five fields of cron, such as 0 3 * * *",
+    "spec.suspend": "true or false",
+    "spec.timeoutSeconds": f"a whole number from {TIMEOUT_S_MIN} to {TIMEOUT_S_MAX}",
+    "spec.historyLimit": f"a whole number from 1 to {HISTORY_MAX}",
+    "spec.volumeSnapshotClassName": "the name of a VolumeSnapshotClass",
+    "spec.executors.instances": f"a whole number from 1 to {EXECUTORS_MAX}",
+    "spec.executors.cores": f"a whole number from 1 to {CORES_MAX}",
+    "spec.executors.cpuRequest": "a quantity, such as 500m",
+    "spec.executors.memory": "a size, such as 512Mi",
+    "spec.executors.memoryOverhead": "a size, such as 512Mi",
+    "spec.driver.memory": "a size, such as 1Gi",
+    "spec.driver.memoryOverhead": "a size, such as 1Gi",
+    "spec.image": "the name of an image",
+    "spec.nodeSelector": "a mapping of labels to values",
+    "spec.tolerations": "a list of tolerations",
+}
+"""What each field takes, in words."""

@@ -1,0 +1,261 @@
+"""Plans of audits: what a run makes, how it ends, and that nothing stays of it whatever happens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from epochmq_operator.audits import manifests
+from epochmq_operator.audits.manifests import Names
+from epochmq_operator.plans.effects import EventType
+from epochmq_operator.plans.objects import Ref
+from tests.unit.operator_audits.fake import AUDITED, DAMAGED, NAMESPACE, Cluster
+
+REPORT = "ConfigMap nightly-audit-1-report"
+
+
+def test_an_audit_runs_once_and_leaves_its_verdict_and_report() -> None:
+    cluster = Cluster()
+    cluster.audit()
+    cluster.run()
+    status = cluster.status
+    assert (status["phase"], status["verdict"], status["errors"]) == ("Done", "healthy", 0)
+    assert status["report"] == "nightly-audit-1-report"
+    assert cluster.condition("Complete") == ("True", "Verdict")
+    assert cluster.condition("Healthy") == ("True", "Healthy")
+    assert cluster.own() == [REPORT]
+    assert [one.reason for one in cluster.events.values()] == ["AuditStarted", "AuditCut", "AuditHealthy"]
+    cluster.tick(1e6)
+    assert cluster.look().effects == ()
+
+
+def test_the_cut_bounds_every_replica_and_readers_are_where_the_volumes_are() -> None:
+    cluster = Cluster(hangs=True)
+    cluster.audit(tolerations=[{"key": "spot", "operator": "Exists"}])
+    cluster.run(8)
+    job = json.loads(cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]["job.json"])
+    assert {one["name"][-1]: one["end"] for one in job["replicas"]} == {"0": 1000, "1": 1000, "2": 700}
+    assert job["view"] == {
+        "brokerName": "orders",
+        "masterEpoch": 4,
+        "syncStateSet": [1, 2],
+        "replicas": [{"brokerId": 1}, {"brokerId": 2}, {"brokerId": 3}],
+    }
+    for ordinal in range(3):
+        spec = cluster.objects[Ref("Pod", NAMESPACE, f"nightly-audit-1-reader-{ordinal}")]["spec"]
+        claim = {"claimName": f"store-orders-broker-{ordinal}", "readOnly": True}
+        assert {"name": "store", "persistentVolumeClaim": claim} in spec["volumes"]
+        (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        assert term["matchFields"][0]["values"] == [f"n{ordinal % 2}"]
+        assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+    driver = cluster.objects[Ref("Pod", NAMESPACE, "nightly-audit-1-driver")]["spec"]
+    env = {one["name"]: one.get("value") for one in driver["containers"][0]["env"]}
+    assert json.loads(str(env["READERS"])) == {f"orders-broker-{n}": "10.0.0.7:9885" for n in range(3)}
+    assert cluster.asked == 1, "the cut is made once"
+
+
+def test_every_pod_is_restricted_and_the_driver_may_do_little() -> None:
+    cluster = Cluster(hangs=True)
+    cluster.audit()
+    cluster.run(8)
+    job = cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]
+    specs = [
+        found["spec"] for ref, found in cluster.objects.items() if "audit" in ref.name and ref.kind == "Pod"
+    ]
+    specs.append(yaml.safe_load(job["executor.yaml"])["spec"])
+    assert len(specs) == 5
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+    assert [spec["automountServiceAccountToken"] for spec in specs].count(True) == 1
+    role = cluster.objects[Ref("Role", NAMESPACE, "nightly-audit-1-driver")]["rules"]
+    assert {resource for rule in role for resource in rule["resources"]} == {"pods", "configmaps"}
+    assert role[1]["resourceNames"] == ["nightly-audit-1-report"]
+
+
+def test_damage_is_told_in_conditions_and_in_an_event() -> None:
+    cluster = Cluster(verdict=DAMAGED)
+    cluster.audit()
+    cluster.run()
+    assert cluster.condition("Healthy") == ("False", "Damaged")
+    assert (cluster.status["verdict"], cluster.status["errors"]) == ("damaged", 2)
+    last = list(cluster.events.values())[-1]
+    assert (last.type, last.reason) == (EventType.WARNING, "AuditDamaged")
+    assert "record.checksum" in last.message
+
+
+def finished(cluster: Cluster, reason: str) -> None:
+    """It failed for this reason, and nothing is left, the report it never had included."""
+    assert cluster.status["phase"] == "Failed"
+    assert cluster.condition("Complete") == ("False", reason)
+    assert cluster.status["history"][0]["verdict"] == ""
+    assert cluster.own() == []
+
+
+def test_a_driver_that_fails_is_told_of_and_nothing_is_left() -> None:
+    cluster = Cluster(verdict=None)
+    cluster.audit()
+    cluster.run()
+    finished(cluster, "DriverFailed")
+    assert "OSError: no" in cluster.status["history"][0]["message"]
+
+
+@pytest.mark.parametrize("pod", ["reader-1", "driver"])
+def test_a_bad_image_is_told_of_and_nothing_is_left(pod: str) -> None:
+    cluster = Cluster(stuck=pod)
+    cluster.audit(image="nobody/has:this")
+    cluster.run(300)
+    finished(cluster, "PodStuck")
+    assert "ErrImagePull" in cluster.status["history"][0]["message"]
+
+
+def test_what_takes_too_long_is_given_up() -> None:
+    cluster = Cluster(hangs=True)
+    cluster.audit(timeoutSeconds=100)
+    cluster.run(150)
+    finished(cluster, "TimedOut")
+
+
+def test_a_group_without_a_master_is_waited_for_and_given_up() -> None:
+    cluster = Cluster(master="")
+    cluster.audit(timeoutSeconds=100)
+    cluster.run(50)
+    assert "no replica says that it is the master" in cluster.status["run"]["message"]
+    cluster.run(100)
+    finished(cluster, "TimedOut")
+
+
+def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
+    cluster = Cluster(unready="reader-2", hangs=True)
+    cluster.audit()
+    cluster.run(250)
+    driver = cluster.objects[Ref("Pod", NAMESPACE, "nightly-audit-1-driver")]["spec"]["containers"][0]
+    env = {one["name"]: one.get("value") for one in driver["env"]}
+    assert json.loads(str(env["READERS"]))["orders-broker-2"] == ""
+
+
+def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers() -> None:
+    cluster = Cluster(unready="reader")
+    cluster.audit(volumeSnapshotClassName="fast")
+    cluster.run(5)
+    assert not [ref for ref in cluster.objects if ref.kind == "VolumeSnapshot"]
+    cluster.run(30)
+    reader = cluster.objects[Ref("Pod", NAMESPACE, "nightly-audit-1-reader-1")]
+    snapshot = cluster.objects[Ref("VolumeSnapshot", NAMESPACE, "nightly-audit-1-reader-1")]
+    assert snapshot["metadata"]["ownerReferences"][0]["uid"] == reader["metadata"]["uid"]
+    assert snapshot["spec"] == {
+        "volumeSnapshotClassName": "fast",
+        "source": {"persistentVolumeClaimName": "store-orders-broker-1"},
+    }
+    (volume,) = (one for one in reader["spec"]["volumes"] if one["name"] == "store")
+    spec = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert spec["dataSource"]["name"] == "nightly-audit-1-reader-1"
+    assert spec["resources"]["requests"] == {"storage": "5Gi"}
+    assert "affinity" not in reader["spec"]
+    cluster.unready = ""
+    cluster.run()
+    assert cluster.own() == [REPORT]
+
+
+def test_a_schedule_runs_when_it_is_due_and_keeps_a_bounded_history() -> None:
+    cluster = Cluster()
+    cluster.audit(schedule="0 * * * *", historyLimit=2)
+    cluster.run()
+    assert cluster.status["phase"] == "Waiting"
+    assert cluster.status["nextRun"] == "2027-01-15T09:00:00Z"
+    for _ in range(3):
+        cluster.tick(3600)
+        cluster.run()
+    assert [one["number"] for one in cluster.status["history"]] == [3, 2]
+    assert cluster.own() == [f"ConfigMap nightly-audit-{n}-report" for n in (2, 3)]
+    cluster.tick(100 * 3600)  # there was no operator
+    cluster.run()
+    assert cluster.status["history"][0]["number"] == 4, "what was missed is done once"
+
+
+def test_it_runs_when_somebody_asks_and_not_while_it_is_suspended() -> None:
+    cluster = Cluster()
+    cluster.audit()
+    cluster.run()
+    meta: dict[str, Any] = cluster.objects[AUDITED]["metadata"]
+    meta["annotations"] = {"epochmq.io/audit-now": "after the repair"}
+    cluster.objects[AUDITED]["spec"]["suspend"] = True
+    cluster.run()
+    assert (cluster.status["phase"], len(cluster.status["history"])) == ("Suspended", 1)
+    cluster.objects[AUDITED]["spec"]["suspend"] = False
+    for _ in range(2):
+        cluster.run()
+        assert [one["trigger"] for one in cluster.status["history"]] == ["asked after the repair", "once"]
+
+
+@pytest.mark.parametrize("verdict", [DAMAGED, None])
+def test_an_operator_killed_after_any_effect_finishes_the_run_once(verdict: Any) -> None:
+    whole = Cluster(verdict=verdict)
+    whole.audit()
+    total = 0
+    for _ in range(60):
+        effects = whole.look().effects
+        total += len(effects)
+        for effect in effects:
+            whole.act(effect)
+        whole.tick()
+    assert total > 15
+    for survived in range(total):
+        cluster, done = Cluster(verdict=verdict), 0
+        cluster.audit()
+        for _ in range(60):
+            for effect in cluster.look().effects:
+                if done == survived:
+                    done += 1
+                    break  # killed; the next one looks anew
+                cluster.act(effect)
+                done += 1
+            cluster.tick()
+        assert len(cluster.status["history"]) == 1, survived
+        assert cluster.status["history"][0]["verdict"] == (verdict or {}).get("verdict", ""), survived
+        assert cluster.own() == ([REPORT] if verdict else []), survived
+        pods = [name for name in cluster.created if name.startswith("Pod nightly")]
+        assert len(pods) == len(set(pods)) == 4, survived
+
+
+def test_a_deleted_audit_is_left_to_the_garbage_collector() -> None:
+    cluster = Cluster(hangs=True)
+    cluster.audit()
+    cluster.run(8)
+    executor = Names("nightly", 1)
+    driver = cluster.objects[Ref("Pod", NAMESPACE, executor.driver)]
+    owner = {"kind": "Pod", "name": executor.driver, "uid": driver["metadata"]["uid"]}
+    meta = {"name": f"{executor.run}-exec-1", "namespace": NAMESPACE, "ownerReferences": [owner]}
+    cluster.put({"kind": "Pod", "metadata": meta | {"labels": executor.labels("executor")}, "spec": {}})
+    assert len(cluster.own()) > 8
+    cluster.objects[AUDITED]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    assert cluster.look().effects == ()
+    cluster.remove(AUDITED)
+    assert cluster.own() == []
+
+
+def test_a_spec_that_cannot_be_used_says_why() -> None:
+    cluster = Cluster()
+    cluster.audit(schedule="0 0 31 2 *")
+    cluster.run()
+    assert cluster.status["phase"] == "Invalid"
+    assert cluster.condition("Progressing") == ("False", "InvalidSpec")
+    assert cluster.own() == []
+
+
+def test_names_of_the_longest_audit_are_short_enough() -> None:
+    names = Names("a" * 40, 99999)
+    longest = max((names.job, names.report, names.driver, names.reader(8), f"{names.run}-exec-32"), key=len)
+    assert len(longest) <= 63
+    assert manifests.mebibytes("2Gi") == 2048
