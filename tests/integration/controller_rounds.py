@@ -22,7 +22,8 @@ from tests.support.replica_group import ReplicaGroup, our_controller
 REGISTER_BROKER, GET_SYNC_STATE_DATA = 1003, 1006
 ALTER_SYNC_STATE_SET, ELECT_MASTER, APPLY_BROKER_ID, HEARTBEAT = 1001, 1002, 1013, 904
 CLUSTER = "kills"
-LEADER_TIMEOUT_S = 30
+BEFORE_A_KILL = 3
+"""So much at least is acknowledged before each kill, however slow the machine is."""
 
 
 @dataclass
@@ -52,7 +53,7 @@ class ControllerRounds:
         self.wait_leader()
 
     def wait_leader(self) -> None:
-        wait_until(lambda: self.group.leader() is not None, timeout_s=LEADER_TIMEOUT_S, what="a leader")
+        self.group.wait_leader()
 
     def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
         """The leader's answer; None when the outcome is open."""
@@ -60,7 +61,7 @@ class ControllerRounds:
         if leader is None:
             return None
         try:
-            answer = call(leader.address, code, ext, body, timeout_s=6)
+            answer = call(leader.address, code, ext, body, timeout_s=10)
         except (OSError, ValueError):
             return None
         return None if answer.code in (1, 2007) else answer
@@ -79,15 +80,22 @@ class ControllerRounds:
                     "heartbeatTimeoutMills": "600000",
                 }
                 try:
-                    call(member.address, HEARTBEAT, ext, timeout_s=2)
+                    call(member.address, HEARTBEAT, ext, timeout_s=5)
                 except (OSError, ValueError):
                     continue
 
-    def work(self, seconds: float) -> None:
-        """Requests for a while, about one group after another."""
-        until = time.monotonic() + seconds
+    def work(self, seconds: float, acknowledged: int = 0) -> None:
+        """Requests for a while, about one group after another, and on until so many are acknowledged."""
+        until, floor = time.monotonic() + seconds, self.acknowledged + acknowledged
         while time.monotonic() < until:
             self.step()
+
+        def enough() -> bool:
+            if self.acknowledged < floor:
+                self.step()
+            return self.acknowledged >= floor
+
+        wait_until(enough, what=f"{acknowledged} requests are acknowledged")
 
     def step(self) -> None:
         """One request: a new group, a new id, a SyncStateSet, or an election."""
@@ -164,7 +172,7 @@ class ControllerRounds:
             table.update(self.overview(names))
             return bool(table) or not names
 
-        wait_until(answered, timeout_s=LEADER_TIMEOUT_S, what="the leader's overview")
+        wait_until(answered, what="the leader's overview")
         for name in names:
             known, found = self.known[name], table[name]
             replicas = [*found["inSyncReplicas"], *found["notInSyncReplicas"]]
@@ -177,7 +185,7 @@ class ControllerRounds:
 
     def round(self, number: int) -> None:
         """Work, a kill at a random moment, work with what is left, the dead one back, and the check."""
-        self.work(self.random.uniform(0.05, 0.6))
+        self.work(self.random.uniform(0.05, 0.6), BEFORE_A_KILL)
         leader = self.group.leader()
         followers = [m for m in self.group.controllers if m is not leader]
         victim = leader if leader is not None and number % 2 == 0 else self.random.choice(followers)

@@ -28,6 +28,7 @@ from tests.support.group_traffic import (
     check_equal,
     read_queue,
     send_header,
+    wait_confirmed,
 )
 from tests.support.process import wait_until
 from tests.support.remoting import frame, read_frame, split_address
@@ -65,7 +66,7 @@ class Producer(threading.Thread):
     def finish(self) -> None:
         """Sends no more; waits for the end."""
         self._over.set()
-        self.join(30)
+        self.join(120)
         assert not self.is_alive()
         assert self.fault is None, self.fault
 
@@ -220,7 +221,7 @@ class ReplicaRounds:
         """What was acknowledged is there, where it was said to be; queues are dense; at most one master
         acknowledged at a time; all replicas are equal."""
         self.group.wait_in_sync(3)
-        master = self.group.wait_master()
+        master = wait_confirmed(self.group)
         queues = [read_queue(master, producer.queue_id) for producer in self.producers]
         acks = [ack for one in self.producers for ack in one.acks]
         check_stored(queues, acks, lambda body: 1)

@@ -14,18 +14,29 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import our_process, properties
-from tests.support.group_traffic import SUCCESS, acknowledged, check_equal, read_queue, send, send_header
+from tests.support.group_traffic import (
+    SUCCESS,
+    check_equal,
+    deliver,
+    deliver_to,
+    read_queue,
+    send,
+    send_header,
+    wait_confirmed,
+)
 from tests.support.net import free_port, loopback
-from tests.support.process import wait_until
+from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import frame, read_frame, split_address
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
 from tests.support.sidecar import Sidecar
+from tests.support.stalls import unless_stalled
 
 OCTET = 74
 SEND_MESSAGE_V2 = 310
@@ -68,8 +79,31 @@ class Pods:
             ]
             return len(found) == 1
 
-        wait_until(reached, timeout_s=120, what="one sidecar says that its broker is a ready master")
+        wait_until(reached, what="one sidecar says that its broker is a ready master")
         return found[0]
+
+    def members(self, member: Member) -> list[int]:
+        """The SyncStateSet as this broker knows it; nobody while it does not answer."""
+        found: list[int] = self.of(member).state().get("syncStateSet", [])
+        return found
+
+    def switch(self, member: Member, path: str, body: object = None) -> dict[str, Any]:
+        """A switch of the master, asked for at this broker's sidecar until it is made: a replica that was
+        starved is out of the SyncStateSet for a moment, and is refused then."""
+        answers: list[httpx.Response] = []
+
+        def made() -> bool:
+            self.wait_ready()
+            answers.append(self.of(member).ask("POST", path, body))
+            return answers[-1].status_code == 200
+
+        try:
+            wait_until(made, what=f"{path} at {member.name}")
+        except AssertionError as error:
+            error.add_note(answers[-1].text if answers else "no answer")
+            raise
+        found: dict[str, Any] = answers[-1].json()
+        return found
 
     def others(self, master: Member) -> list[Member]:
         """The replicas."""
@@ -135,11 +169,11 @@ class Producer(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self.join(30)
+        self.join(60)
 
     def run(self) -> None:
         try:
-            with socket.create_connection(split_address(self._target.address), timeout=10) as connection:
+            with socket.create_connection(split_address(self._target.address), timeout=30) as connection:
                 for number in itertools.count(1):
                     if self._over.is_set():
                         return
@@ -153,16 +187,17 @@ class Producer(threading.Thread):
 
 
 def test_every_state_is_what_the_group_says(pods: Pods) -> None:
-    found = pods.group.replicas()
-    assert found is not None
+    wait_holds(lambda: check_states(pods))
+
+
+def check_states(pods: Pods) -> None:
+    """What every sidecar says, beside what the controllers say. A replica hears a little later who is in
+    sync, and on a busy machine that changes."""
+    found = pods.group.wait_replicas()
     master = pods.master()
     for member in pods.brokers:
-        sidecar = pods.of(member)
-        wait_until(
-            lambda asked=sidecar: asked.state().get("syncStateSet") == [1, 2, 3],  # type: ignore[misc]
-            what="a replica has heard of the last one in sync",
-        )
-        state = sidecar.state()
+        state = pods.of(member).state()
+        assert state, f"{member.name} says nothing"
         assert (state["component"], state["cluster"], state["brokerName"]) == (
             "broker",
             ReplicaGroup.CLUSTER,
@@ -181,31 +216,28 @@ def test_every_state_is_what_the_group_says(pods: Pods) -> None:
             assert state["takesMessages"]
         else:
             assert (state["role"], state["lease"], state["lagBytes"]) == ("replica", None, 0)
-    ids = {pods.of(member).state()["brokerId"] for member in pods.brokers}
+    ids = {pods.of(member).state().get("brokerId") for member in pods.brokers}
     assert ids == {1, 2, 3}
 
 
 def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
     sidecar = pods.of(pods.group.controllers[0])
-    everybody = {(member.address, True) for member in pods.brokers}
 
-    def knows_all() -> bool:
+    def check() -> None:
         """A follower hears a little later of what is committed, and every controller of who lives."""
-        groups = sidecar.state()["groups"]
-        return bool(groups) and (
-            groups[0]["syncStateSet"],
-            {(one["address"], one["alive"]) for one in groups[0]["replicas"]},
-        ) == ([1, 2, 3], everybody)
+        state, leader = sidecar.state(), pods.group.wait_leader()
+        assert state, "the controller says nothing"
+        assert (state["component"], state["id"], state["ready"]) == ("controller", "n0", True)
+        assert state["leaderAddress"] == leader.address
+        assert state["role"] == ("leader" if leader is pods.group.controllers[0] else "follower")
+        assert [peer["id"] for peer in state["peers"]] == ["n0", "n1", "n2"]
+        assert [group["brokerName"] for group in state["groups"]] == [ReplicaGroup.NAME]
+        (group,) = state["groups"]
+        assert group["syncStateSet"] == [1, 2, 3]
+        replicas = {(one["address"], one["alive"]) for one in group["replicas"]}
+        assert replicas == {(member.address, True) for member in pods.brokers}
 
-    wait_until(knows_all, what="the controller knows of all brokers, in sync and alive")
-    state = sidecar.state()
-    leader = pods.group.leader()
-    assert leader is not None
-    assert (state["component"], state["id"], state["ready"]) == ("controller", "n0", True)
-    assert state["leaderAddress"] == leader.address
-    assert state["role"] == ("leader" if leader is pods.group.controllers[0] else "follower")
-    assert [peer["id"] for peer in state["peers"]] == ["n0", "n1", "n2"]
-    assert [group["brokerName"] for group in state["groups"]] == [ReplicaGroup.NAME]
+    wait_holds(check)
     assert sidecar.get("/live").json()["component"] == "controller"
     assert sidecar.get("/v1/config").json()["config"]["controllerDLegerSelfId"] == "n0"
     assert sidecar.get("/v1/epochs").status_code == 404
@@ -213,26 +245,34 @@ def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
 
 
 def test_what_is_told_of_the_log(pods: Pods) -> None:
-    master = pods.master()
-    assert send(master).code == SUCCESS
-    sidecar = pods.of(master)
-    epochs = sidecar.get("/v1/epochs").json()
-    assert epochs["epochs"][-1]["endOffset"] is None
-    file = master.config.parent / "store" / "epochFileCheckpoint"
-    assert sidecar.get("/v1/epoch-file").content == file.read_bytes()
-    wait_until(
-        lambda: (
-            [(one["lagBytes"], one["inSync"]) for one in sidecar.get("/v1/lag").json()["replicas"]]
-            == [(0, True)] * 2
-        ),
-        what="both replicas have it",
-    )
-    assert sidecar.get("/v1/sync-state-set").json()["members"] == [1, 2, 3]
-    assert sidecar.get("/v1/lease").json()["mayWrite"]
-    assert sidecar.get("/v1/config").json()["config"]["brokerName"] == ReplicaGroup.NAME
+    deliver_to(pods.group)
+
+    def check() -> None:
+        master = pods.master()
+        sidecar = pods.of(master)
+        found = {
+            path: sidecar.get(f"/v1/{path}").json()
+            for path in ("epochs", "lag", "sync-state-set", "lease", "config")
+        }
+        assert not any("error" in answer for answer in found.values()), found
+        assert found["epochs"]["epochs"][-1]["endOffset"] is None
+        file = master.config.parent / "store" / "epochFileCheckpoint"
+        assert sidecar.get("/v1/epoch-file").content == file.read_bytes()
+        replicas = [(one["lagBytes"], one["inSync"]) for one in found["lag"]["replicas"]]
+        assert replicas == [(0, True)] * 2
+        assert found["sync-state-set"]["members"] == [1, 2, 3]
+        assert found["lease"]["mayWrite"]
+        assert found["config"]["config"]["brokerName"] == ReplicaGroup.NAME
+
+    wait_holds(check)
 
 
 def test_metrics_are_prometheus_text(pods: Pods) -> None:
+    wait_holds(lambda: check_metrics(pods))
+
+
+def check_metrics(pods: Pods) -> None:
+    """Those of every broker and of a controller, which hears of all a little later than its leader."""
     master = pods.master()
     for member in [*pods.brokers, pods.group.controllers[0]]:
         text = pods.of(member).get("/metrics").text
@@ -247,14 +287,20 @@ def test_metrics_are_prometheus_text(pods: Pods) -> None:
             assert found["epochmq_group_replicas_alive"].samples[0].value == 3
 
 
-def test_a_handover_under_load_fails_no_send(pods: Pods) -> None:
+def test_a_handover_under_load_fails_no_send(pods: Pods, tmp_path: Path) -> None:
     """The producer stays with the address it knows; not one of its sends is refused or lost."""
-    before = pods.master()
-    assert send(before).code == SUCCESS  # makes the topic
+    unless_stalled(tmp_path, lambda _: hand_over_under_load(pods))
+
+
+def hand_over_under_load(pods: Pods) -> None:
+    """One handover. A master that stands still loses its lease, and refuses sends without any switch."""
+    pods.wait_ready()
+    before = deliver_to(pods.group)  # makes the topic
+    assert wait_confirmed(pods.group) is before
     stored = len(read_queue(before, 3))
     with Producer(before, 3) as producer:
-        epoch = pods.of(before).state()["masterEpoch"]
-        done = pods.of(before).ask("POST", "/v1/handover", {"timeoutMs": 20_000})
+        epoch = pods.of(before).state().get("masterEpoch", 0)
+        done = pods.of(before).ask("POST", "/v1/handover", {"timeoutMs": 60_000})
         assert done.status_code == 200, done.text
         assert done.json()["moved"]
         assert done.json()["masterEpoch"] > epoch
@@ -264,33 +310,46 @@ def test_a_handover_under_load_fails_no_send(pods: Pods) -> None:
     after = pods.master()
     assert after is not before
     assert done.json()["masterAddress"] == after.address
-    assert len(read_queue(after, 3)) == stored + producer.codes[SUCCESS]
+    assert len(read_queue(wait_confirmed(pods.group), 3)) == stored + producer.codes[SUCCESS]
     pods.wait_ready()
     check_equal(pods.group)
 
 
 def test_a_hook_hands_over_and_ends_with_0_from_whoever_is_no_master(pods: Pods) -> None:
-    master = pods.master()
-    replica = pods.others(master)[0]
+    replica = pods.others(pods.master())[0]
     done = pods.of(replica).call("handover")
     assert (done.returncode, json.loads(done.stdout)["moved"]) == (0, False), done.stderr
-    assert pods.master() is master
-    done = pods.of(master).call("--timeout", "20", "handover")
-    assert (done.returncode, json.loads(done.stdout)["moved"]) == (0, True), done.stderr
-    assert pods.master() is not master
+    # Who stands still for a moment is replaced without being asked: the hook is run where the master is now.
+    masters: list[Member] = []
+
+    def moved() -> bool:
+        pods.wait_ready()
+        masters.append(pods.master())
+        done = pods.of(masters[-1]).call("--timeout", "100", "handover")
+        return done.returncode == 0 and json.loads(done.stdout)["moved"]
+
+    wait_until(moved, what="the hook of a master hands over")
+    master = masters[-1]
+    wait_until(lambda: pods.master() is not master, what="another is master")
     done = pods.of(master).call("ready")
     assert done.returncode in (0, 1)
     wait_until(lambda: pods.of(master).call("ready").returncode == 0, what="it is a ready replica")
 
 
-def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods) -> None:
+def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods, tmp_path: Path) -> None:
     """Who is stopped after a handover leaves nobody behind who still sends there."""
-    master = pods.master()
+    unless_stalled(tmp_path, lambda _: hand_over_and_linger(pods))
+
+
+def hand_over_and_linger(pods: Pods) -> None:
+    """One handover. A client that stands still for two seconds counts as one that is gone."""
+    pods.wait_ready()
+    master = deliver_to(pods.group)  # makes the topic
     ended = threading.Event()
     done: list[int] = []
 
     def hand_over() -> None:
-        answer = pods.of(master).call("--timeout", "60", "handover", "lingerMs=60000")
+        answer = pods.of(master).call("--timeout", "120", "handover", "lingerMs=90000")
         done.append(answer.returncode)
         ended.set()
 
@@ -303,15 +362,14 @@ def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods) 
         count = producer.codes[SUCCESS]
         wait_until(lambda: producer.codes[SUCCESS] > count + 200, what="messages are passed on")
         assert not ended.is_set()
-    wait_until(ended.is_set, timeout_s=30, what="the hook ends when nobody sends there any more")
+    wait_until(ended.is_set, what="the hook ends when nobody sends there any more")
     assert (done, set(producer.codes)) == ([0], {SUCCESS})
 
 
 @pytest.mark.soak
 def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
     """Four producers stay with the address that they know first."""
-    first = pods.master()
-    assert send(first).code == SUCCESS  # makes the topic
+    first = deliver_to(pods.group)  # makes the topic
     stored = {queue: len(read_queue(first, queue)) for queue in range(4)}
     held: list[int] = []
     with contextlib.ExitStack() as producers:
@@ -324,7 +382,7 @@ def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
             pods.wait_ready()
     print(f"sends were held {sorted(held)} ms")
     assert [set(one.codes) for one in running] == [{SUCCESS}] * 4
-    master = pods.master()
+    master = wait_confirmed(pods.group)
     for queue, producer in enumerate(running):
         assert len(read_queue(master, queue)) == stored[queue] + producer.codes[SUCCESS]
     check_equal(pods.group)
@@ -333,7 +391,6 @@ def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
 def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:
     """It is given back by its next leader, so that the one with a sidecar is asked as its leader, too."""
     sidecar = pods.of(pods.group.controllers[0])
-    master = pods.master()
 
     def leads() -> bool:
         if sidecar.state().get("leads"):
@@ -342,32 +399,34 @@ def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:
         if leader is not None:
             leader.process.kill()
             leader.start()
-        wait_until(lambda: pods.group.leader() is not None, timeout_s=120, what="a controller leads")
+        pods.group.wait_leader()
         return bool(sidecar.state().get("leads"))
 
-    wait_until(leads, timeout_s=180, what="the controller with a sidecar leads")
-    done = sidecar.ask("POST", "/v1/handover", {"timeoutMs": 20_000})
-    assert (done.status_code, done.json()["moved"]) == (200, True), done.text
-    assert done.json()["leader"] in ("n1", "n2")
-    again = sidecar.ask("POST", "/v1/handover")
-    assert (again.json()["moved"], again.json()["reason"]) == (False, "this controller does not lead")
-    assert sidecar.ready() == (200, [])
-    wait_until(lambda: acknowledged(master), what="the master goes on under the next leader")
+    def moved() -> bool:
+        wait_until(leads, what="the controller with a sidecar leads")
+        done = sidecar.ask("POST", "/v1/handover", {"timeoutMs": 60_000})
+        return done.status_code == 200 and done.json()["moved"] and done.json()["leader"] in ("n1", "n2")
+
+    def check() -> None:
+        again = sidecar.ask("POST", "/v1/handover")
+        assert again.status_code == 200, again.text
+        assert (again.json()["moved"], again.json()["reason"]) == (False, "this controller does not lead")
+        assert sidecar.ready() == (200, [])
+
+    wait_until(moved, timeout_s=240, what="it has given its leadership away")
+    wait_holds(check)
+    deliver_to(pods.group)  # the master goes on under the next leader
 
 
 def test_a_replica_is_promoted_by_its_own_sidecar_or_by_its_masters(pods: Pods) -> None:
-    master = pods.master()
-    one, two = pods.others(master)
-    done = pods.of(one).ask("POST", "/v1/promote")
-    assert (done.status_code, done.json()["masterAddress"]) == (200, one.address), done.text
-    assert pods.master() is one
-    pods.wait_ready()
+    one, two = pods.others(pods.master())
+    assert pods.switch(one, "/v1/promote")["masterAddress"] == one.address
+    wait_until(lambda: pods.master() is one, what="it is the master")
     wanted = pods.of(two).state()["brokerId"]
-    done = pods.of(one).ask("POST", "/v1/promote", {"brokerId": wanted})
-    assert (done.status_code, done.json()["masterBrokerId"]) == (200, wanted), done.text
-    assert pods.master() is two
-    done = pods.of(two).ask("POST", "/v1/promote")
-    assert (done.json()["moved"], done.json()["reason"]) == (False, "it is the master already")
+    assert pods.switch(one, "/v1/promote", {"brokerId": wanted})["masterBrokerId"] == wanted
+    wait_until(lambda: pods.master() is two, what="the other one is the master")
+    done = pods.switch(two, "/v1/promote")
+    assert (done["moved"], done["reason"]) == (False, "it is the master already")
     assert pods.of(two).ask("POST", "/v1/promote", {"brokerId": 9}).status_code == 409
 
 
@@ -375,12 +434,14 @@ def test_a_fenced_master_takes_nothing_and_says_so(pods: Pods) -> None:
     sidecar = pods.of(master := pods.master())
     assert sidecar.ask("POST", "/v1/fence", token=None).status_code == 401
     assert sidecar.ask("POST", "/v1/fence", token="not-the-token-of-here").status_code == 401
-    assert send(master).code == SUCCESS
+    deliver(master)
     assert sidecar.ask("POST", "/v1/fence").json()["fenced"]
     assert send(master).code != SUCCESS
-    assert sidecar.ready() == (503, ["it was fenced, and takes no messages until it is unfenced"])
+    status, reasons = sidecar.ready()
+    assert status == 503
+    assert "it was fenced, and takes no messages until it is unfenced" in reasons
     assert not sidecar.ask("POST", "/v1/unfence").json()["fenced"]
-    wait_until(lambda: acknowledged(master), what="messages are taken again")
+    deliver_to(pods.group)
 
 
 def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
@@ -393,13 +454,13 @@ def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
     assert done.json()["switched"]["moved"]
     successor = pods.master()
     assert successor is not master
-    wait_until(lambda: own_id not in pods.of(successor).state()["syncStateSet"], what="it is out of the set")
+    wait_until(lambda: own_id not in (pods.members(successor) or [own_id]), what="it is out of the set")
     status, reasons = sidecar.ready()
     assert status == 503
     assert reasons[0] == "it was drained, and takes no part until it is undrained"
     assert sidecar.ask("POST", "/v1/undrain").status_code == 200
     pods.wait_ready()
-    assert own_id in pods.of(successor).state()["syncStateSet"]
+    wait_until(lambda: own_id in pods.members(pods.master()), what="it is in the set")
 
 
 def test_readiness_follows_a_killed_master(pods: Pods) -> None:
@@ -416,34 +477,36 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     assert "epochmq_up 0\n" in text
     successor = pods.master()
     assert successor is not master
-    wait_until(lambda: len(pods.of(successor).state()["syncStateSet"]) == 2, what="it knows of its set")
+    wait_until(lambda: len(pods.members(pods.master())) == 2, what="a master knows of its set")
     master.start()
-    wait_until(lambda: sidecar.get("/live").status_code == 200, timeout_s=120, what="it answers again")
-    wait_until(lambda: sidecar.ready()[0] == 200, timeout_s=120, what="it is ready")
-    state = sidecar.state()
-    assert (state["role"], state["brokerId"] in state["syncStateSet"]) == ("replica", True)
+    wait_until(lambda: sidecar.get("/live").status_code == 200, what="it answers again")
+    wait_until(lambda: sidecar.ready()[0] == 200, what="it is ready")
+
+    def check() -> None:
+        state = sidecar.state()
+        assert (state["role"], state["brokerId"] in state["syncStateSet"]) == ("replica", True)
+
+    wait_holds(check)
 
 
 def test_a_replica_outside_the_set_says_what_it_lacks(pods: Pods) -> None:
     """One that hangs is thrown out of the SyncStateSet; its sidecar says that it does not answer. What it
     lacks it says when it goes on, unless it is in sync by then."""
-    master = pods.master()
-    replica = pods.others(master)[0]
+    replica = pods.others(pods.master())[0]
     sidecar = pods.of(replica)
     own_id = sidecar.state()["brokerId"]
     replica.process.signal(signal.SIGSTOP)
     assert sidecar.get("/live").status_code == 504
     assert sidecar.ready()[0] == 503
-    wait_until(lambda: own_id not in pods.of(master).state()["syncStateSet"], timeout_s=120, what="it is out")
-    assert pods.of(master).ready() == (200, [])
+    wait_until(lambda: own_id not in pods.members(pods.master()), what="it is out, and the master is ready")
     for _ in range(20):
-        assert send(master, b"x" * 1000).code == SUCCESS
+        deliver_to(pods.group, b"x" * 1000)
     replica.process.signal(signal.SIGCONT)
 
     def is_back() -> bool:
-        return sidecar.ready()[0] == 200 and own_id in pods.of(master).state()["syncStateSet"]
+        return sidecar.ready()[0] == 200 and own_id in pods.members(pods.master())
 
-    wait_until(is_back, timeout_s=120, what="it is in sync and ready again")
+    wait_until(is_back, what="it is in sync and ready again")
 
 
 def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
@@ -452,7 +515,7 @@ def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
     for other in others:
         other.process.kill()
     said = "1 replicas are in sync, minInSyncReplicas=2 are needed"
-    wait_until(lambda: pods.of(master).ready() == (503, [said]), timeout_s=120, what=said)
+    wait_until(lambda: pods.of(master).ready() == (503, [said]), what=said)
     assert pods.of(master).get("/live").status_code == 200
     for other in others:
         other.start()
@@ -481,14 +544,15 @@ def test_whatever_comes_over_the_socket_the_broker_goes_on(pods: Pods) -> None:
     pid = master.process.pid
     for data in (b"", b"\0", b"\xff" * 5000, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x05[[[[[", os.urandom(3000)):
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(20)
+            connection.settimeout(60)
             connection.connect(path)
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             answer = connection.recv(65536)
             assert answer == b"" or b"fault" in answer
-    assert pods.of(master).ready() == (200, [])
-    assert (send(master).code, master.process.pid, master.process.alive) == (SUCCESS, pid, True)
+    assert (master.process.pid, master.process.alive) == (pid, True)
+    pods.wait_ready()
+    deliver_to(pods.group)
 
 
 def test_an_idle_sidecar_is_small_and_ends_in_order(pods: Pods) -> None:

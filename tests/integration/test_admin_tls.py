@@ -48,7 +48,7 @@ class Guarded:
         context = ssl.create_default_context(cadata=authority.pem.decode())
         if certificate is not None:
             context.load_cert_chain(*certificate)
-        return httpx.Client(base_url=f"https://{self.host}:{self.port}", verify=context, timeout=30)
+        return httpx.Client(base_url=f"https://{self.host}:{self.port}", verify=context, timeout=120)
 
     def status(self, authority: Authority, certificate: tuple[Path, Path] | None, token: str = "") -> int:
         """That of a request that changes something, over a new connection; 0 when there is no connection."""
@@ -97,7 +97,7 @@ def test_a_certificate_or_a_token_is_needed_to_change_anything(make: Callable[[s
     with guarded.client(first) as client:  # a probe
         assert client.get("/live").status_code == SILENT
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://{guarded.host}:{guarded.port}/live", timeout=10)
+        httpx.get(f"http://{guarded.host}:{guarded.port}/live", timeout=60)
 
 
 def test_without_a_certificate_there_is_no_connection_when_one_is_required(
@@ -118,18 +118,27 @@ def test_everything_is_replaced_while_it_runs(make: Callable[[str], Guarded]) ->
     with guarded.client(first, old) as staying:
         assert staying.get("/live").status_code == SILENT
 
+        def until(status: int, authority: Authority, certificate: tuple[Path, Path], what: str) -> None:
+            """Waits for that answer. The connection that stays is used meanwhile: an idle one is closed."""
+
+            def reached() -> bool:
+                assert staying.get("/live").status_code == SILENT, "a connection that was open stays"
+                return guarded.status(authority, certificate) == status
+
+            wait_until(reached, what=what)
+
         replace(guarded.ca, first.pem + second.pem)  # both, while clients change over
-        wait_until(lambda: guarded.status(first, new) == SILENT, what="the new client is let in")
+        until(SILENT, first, new, "the new client is let in")
         assert guarded.status(first, old) == SILENT
 
         cert, key = second.issue(guarded.directory / "next", "sidecar", address=guarded.host)
         replace(guarded.cert, cert.read_bytes())
         replace(guarded.key, key.read_bytes())
-        wait_until(lambda: guarded.status(second, new) == SILENT, what="the new certificate is shown")
+        until(SILENT, second, new, "the new certificate is shown")
         assert guarded.status(first, new) == 0
 
         replace(guarded.ca, second.pem)
-        wait_until(lambda: guarded.status(second, old) == 0, what="the old client is out")
+        until(0, second, old, "the old client is out")
         assert guarded.status(second, new) == SILENT
         assert staying.get("/live").status_code == SILENT, "a connection that was open stays"
 

@@ -18,17 +18,18 @@ from tests.support.remoting import call
 from tests.support.replica_group import Member, ReplicaGroup, our_controller
 
 METADATA, REPLICA_INFO, APPLY_BROKER_ID = 1005, 1004, 1013
-GAP_MAX_S = 3.0
+GAP_MAX_S = 20.0
 """Longest time without an acknowledged request that still counts as served, on a busy machine."""
+BEAT_MS = 1000
+"""Between two heartbeats of the leader: one that is starved for two seconds leads on."""
 
 
 class Quorum(ReplicaGroup):
     """n0, n1 and n2 are a quorum; n3 and n4 wait to be added."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(
-            directory, [our_controller] * 5, [], controller={"mappedFileSize": 1 << 16}, octet=61
-        )
+        settings = {"mappedFileSize": 1 << 16, "heartBeatTimeIntervalMs": BEAT_MS}
+        super().__init__(directory, [our_controller] * 5, [], controller=settings, octet=61)
         first = [f"n{i}-{member.address}" for i, member in enumerate(self.controllers[:3])]
         for number, member in enumerate(self.controllers):
             peers = first if number < 3 else [*first, f"n{number}-{member.address}"]
@@ -46,17 +47,10 @@ class Quorum(ReplicaGroup):
         for member in self.controllers:
             member.process.kill()
 
-    def leading(self) -> Member:
-        """The controller that leads, waited for."""
-        wait_until(lambda: self.leader() is not None, timeout_s=30, what="a leader")
-        found = self.leader()
-        assert found is not None
-        return found
-
     def shown(self, asked: Member, *arguments: str) -> str:
         """What `epochmq controller members` prints; it must succeed."""
         command = [sys.executable, "-m", "epochmq", "controller", "members", asked.address, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr + self.logs(1500)
         return done.stdout
 
@@ -80,12 +74,13 @@ class Client(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        last, number, leader = time.monotonic(), 0, self.quorum.leading()
+        last, number, leader = time.monotonic(), 0, self.quorum.wait_leader()
         while not self.done.is_set():
             number += 1
             ext = {"clusterName": "c", "brokerName": f"g{number}", "appliedBrokerId": "1"}
             try:
-                answer = call(leader.address, APPLY_BROKER_ID, {**ext, "registerCheckCode": "1.1.1.1:1;x"})
+                ext["registerCheckCode"] = "1.1.1.1:1;x"
+                answer = call(leader.address, APPLY_BROKER_ID, ext, timeout_s=5)
                 code = answer.code
             except (OSError, ValueError):
                 code = -1
@@ -106,11 +101,10 @@ def served(quorum: Quorum) -> Iterator[Client]:
         yield client
     finally:
         client.done.set()
-        client.join(30)
-    leader = quorum.leading()
+        client.join(120)
     assert client.acknowledged
     for name in client.acknowledged:
-        assert call(leader.address, REPLICA_INFO, {"brokerName": name}).code == 0, name
+        assert quorum.answered(REPLICA_INFO, {"brokerName": name}).code == 0, name
 
 
 def names(printed: str) -> set[str]:
@@ -122,12 +116,12 @@ def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
     """One leader in one term, until it is removed itself."""
     for member in quorum.controllers:
         member.start()
-    leader = quorum.leading()
+    leader = quorum.wait_leader()
     term = call(leader.address, METADATA).ext["term"]
     own = f"n{quorum.controllers.index(leader)}"
     others = [name for name in ("n0", "n1", "n2") if name != own]
     with served(quorum) as client:
-        wait_until(lambda: len(client.acknowledged) > 20, timeout_s=30, what="requests served")
+        wait_until(lambda: len(client.acknowledged) > 20, what="requests served")
         for number in (3, 4):
             asked = quorum.controllers[number - 2]
             printed = quorum.shown(asked, "--add", f"n{number}-{quorum.controllers[number].address}")
@@ -145,14 +139,15 @@ def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
         gone = quorum.controllers[int(name[1])]
         wait_until(
             lambda gone=gone: "n3" in (call(gone.address, METADATA).ext.get("peers") or ""),
-            timeout_s=10,
             what=f"{name} knows that it was removed",
         )
     kept = quorum.controllers[3]
     kept.process.kill()
     kept.start()
-    quorum.leading()
-    assert "the group is n3-" in kept.process.output()
+    quorum.wait_leader()
+    kept.process.wait_until(
+        lambda: "the group is n3-" in kept.process.output(100_000), what="told of its group"
+    )
     assert names(quorum.shown(kept)) == {"n3", "n4"}
 
 
@@ -161,17 +156,19 @@ def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quor
     quorum.put(odd, writeLeaseMs="1200")
     for member in (odd, *others):
         member.start()
-    leader = quorum.leading()
-    assert leader is not odd
+    assert quorum.wait_leader() is not odd
     said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
-    leader.process.wait_until(lambda: said in leader.process.output(), timeout_s=20, what="a word about it")
+    wait_until(
+        lambda: any(said in one.process.output(100_000) for one in others),
+        what="a leader has a word about it",
+    )
     known = quorum.metadata(odd)
     assert known is None or "controllerLeaderId" not in known
     odd.process.stop()
     quorum.put(odd, writeLeaseMs="300")
     odd.start()
     odd.process.wait_until(
-        lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), timeout_s=20, what="its part"
+        lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), what="told who leads"
     )
     assert "writeLeaseMs was 1200: waiting 1260 ms" in odd.process.output()
 
@@ -181,37 +178,37 @@ def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables
     for member in quorum.controllers[:3]:
         quorum.put(member, controllerSnapshotEntries="50", mappedFileSize="4096")
         member.start()
-    leader = quorum.leading()
+    leader = quorum.wait_leader()
     away = next(one for one in quorum.controllers[:3] if one is not leader)
     with served(quorum) as client:
-        wait_until(lambda: len(client.acknowledged) > 20, timeout_s=30, what="requests served")
+        wait_until(lambda: len(client.acknowledged) > 20, what="requests served")
         away.process.kill()
         seen = len(client.acknowledged)
-        wait_until(lambda: len(client.acknowledged) > seen + 200, timeout_s=60, what="requests served")
+        wait_until(lambda: len(client.acknowledged) > seen + 200, what="requests served")
         away.start()
         number = quorum.controllers.index(away)
         folder = away.config.parent / "store" / f"dledger-n{number}"
-        wait_until(lambda: not (folder / "data" / f"{0:020d}").exists(), timeout_s=30, what="the snapshot")
+        wait_until(lambda: not (folder / "data" / f"{0:020d}").exists(), what="the snapshot")
     for member in quorum.controllers[:3]:
         member.process.kill()
     for member in quorum.controllers[:3]:
         member.start()
         member.process.wait_until(lambda member=member: quorum.metadata(member) is not None)
-    tables = []
-    for member in quorum.controllers[:3]:
-        found: list[str] = []
 
-        def all_names(member: Member = member, found: list[str] = found) -> bool:
-            after = ""
-            found.clear()
-            while True:
-                ext = call(member.address, METADATA, {"brokerNamesAfter": after}).ext
-                more = json.loads(ext["brokerNames"])
-                found.extend(more)
-                if not more:
-                    return set(client.acknowledged) <= set(found)
-                after = more[-1]
+    def all_equal() -> bool:
+        """What was asked for last, and not acknowledged, may be committed after the restart."""
+        tables = [names_of(member) for member in quorum.controllers[:3]]
+        return tables[0] == tables[1] == tables[2] and set(client.acknowledged) <= set(tables[0])
 
-        wait_until(all_names, timeout_s=20, what=f"{member.name} has all tables")
-        tables.append(found)
-    assert tables[0] == tables[1] == tables[2]
+    wait_until(all_equal, what="all have all tables")
+
+
+def names_of(member: Member) -> list[str]:
+    """All groups that a controller knows, page by page."""
+    found: list[str] = []
+    while True:
+        ext = call(member.address, METADATA, {"brokerNamesAfter": found[-1] if found else ""}).ext
+        more = json.loads(ext.get("brokerNames", "[]"))
+        if not more:
+            return found
+        found += more

@@ -91,7 +91,7 @@ def send(cluster: Cluster, number: int) -> Answer:
         "h": "0",
     }
     header["i"] = f"UNIQ_KEY\x01{number:032X}\x02"
-    return call(cluster.broker_address, 310, header, body_of(number), timeout_s=20)
+    return call(cluster.broker_address, 310, header, body_of(number), timeout_s=120)
 
 
 def send_until_refused(cluster: Cluster, acked: dict[int, int], first: int) -> Answer:
@@ -168,7 +168,7 @@ def test_sends_are_refused_on_a_full_disk_and_go_on_when_there_is_room(cluster: 
     assert_readable(cluster, acked)
 
     (disk / "ballast").unlink()
-    wait_until(lambda: writable_again(cluster, acked, 9000), timeout_s=30, what="the broker writes again")
+    wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
     for number in range(9001, 9051):
         assert writable_again(cluster, acked, number), "it accepted one message and refused the next"
     assert_readable(cluster, acked)
@@ -202,7 +202,7 @@ def test_a_disk_filled_by_somebody_else_damages_nothing(cluster: Cluster, disk: 
         )
         assert_readable(cluster, acked)
         assert cluster.broker_process.alive
-    wait_until(lambda: writable_again(cluster, acked, 9000), timeout_s=30, what="the broker writes again")
+    wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
     assert_readable(cluster, acked)
 
 
@@ -218,8 +218,7 @@ def test_a_broker_killed_on_a_full_disk_comes_back_with_everything_once_there_is
         cluster.broker_process.start()
         # On the full disk it either serves what it has or says why it cannot start; it damages nothing.
         wait_until(
-            lambda: not cluster.broker_process.alive or cluster.broker_registered(),
-            timeout_s=60,
+            lambda: not cluster.broker_process.alive or cluster.broker_answers(),
             what="the broker serves or has given up",
         )
         if cluster.broker_process.alive:
@@ -228,5 +227,5 @@ def test_a_broker_killed_on_a_full_disk_comes_back_with_everything_once_there_is
         else:
             assert (cluster.broker_process.status or 0) > 0, f"a signal ended it\n{cluster.logs()}"
     cluster.start_broker()
-    wait_until(lambda: writable_again(cluster, acked, 9000), timeout_s=30, what="the broker writes again")
+    wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
     assert_readable(cluster, acked)

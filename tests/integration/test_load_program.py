@@ -68,7 +68,7 @@ def broker(reply: Reply) -> Iterator[str]:
         thread.start()
         host, port = listener.getsockname()
         yield f"host={host} port={port}"
-        thread.join(10)
+        thread.join(60)
 
 
 def stored(number: int, header: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def stored(number: int, header: dict[str, Any]) -> dict[str, Any]:
 def run(program: Path, reply: Reply) -> tuple[int, dict[str, Any]]:
     with broker(reply) as address:
         command = [str(program), "send", *address.split(), "topic=t", "queues=1", "depth=4", "count=50"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     return done.returncode, json.loads(done.stdout)
 
 

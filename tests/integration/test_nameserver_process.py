@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.net import free_port, loopback
-from tests.support.process import ManagedProcess, wait_until
+from tests.support.process import ManagedProcess
 from tests.support.remoting import call, frame
 
 IDLE_KIB_MAX = 41 * 1024
@@ -43,7 +43,7 @@ class Process(ManagedProcess):
     def run(self) -> None:
         """Starts it and waits until it answers."""
         self.start()
-        self.wait_until(self.answers, timeout_s=30, what="answering")
+        self.wait_until(self.answers, what="answering")
 
     def answers(self) -> bool:
         try:
@@ -62,10 +62,10 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_in_order_when_asked_to(process: Process, number: signal.Signals) -> None:
-    with socket.create_connection(process.address.split(":"), timeout=5) as idle:  # type: ignore[arg-type]
+    with socket.create_connection(process.address.split(":"), timeout=60) as idle:  # type: ignore[arg-type]
         idle.sendall(frame(106))
         process.signal(number)
-        assert process.wait(10) == 0
+        assert process.wait() == 0
     assert "The Name Server boot success." in process.output()
     assert "event=stopped" in process.output()
 
@@ -93,7 +93,7 @@ def test_what_administrators_set_is_there_after_a_restart(process: Process) -> N
 def test_bytes_that_are_no_frames_disturb_nobody(process: Process) -> None:
     host, port = process.address.split(":")
     for size in range(0, 4000, 40):
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             try:
                 connection.sendall(os.urandom(size))
                 connection.shutdown(socket.SHUT_WR)
@@ -101,8 +101,7 @@ def test_bytes_that_are_no_frames_disturb_nobody(process: Process) -> None:
                     pass
             except OSError:
                 pass  # closed while it was being sent
-    assert process.answers()
-    assert process.alive
+    process.wait_until(process.answers, what="answering")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_a_bad_setting_ends_it_with_key_value_and_expectation(
 ) -> None:
     process = Process(tmp_path, settings)
     process.start()
-    assert process.wait(30) == 2
+    assert process.wait() == 2
     assert said in process.output()
     assert "Traceback" not in process.output()
 
@@ -128,7 +127,7 @@ def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
     host, port = process.address.split(":")
     with socket.create_server((host, int(port))):
         process.start()
-        assert process.wait(30) == 1
+        assert process.wait() == 1
     assert process.address.split(":")[1] in process.output()
     assert "Traceback" not in process.output()
 
@@ -137,7 +136,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.config.unlink()
     process.start()
-    assert process.wait(30) == 2
+    assert process.wait() == 2
     assert "namesrv.conf: expected a readable file" in process.output()
 
 
@@ -146,6 +145,6 @@ def test_settings_on_the_command_line_win(tmp_path: Path) -> None:
     process.run()
     try:
         assert b"\nsupportActingMaster=true\n" in call(process.address, 319).body
-        wait_until(process.answers, timeout_s=5, what="still answering")
+        process.wait_until(process.answers, what="still answering")
     finally:
         process.kill()

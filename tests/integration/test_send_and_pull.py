@@ -4,6 +4,7 @@ the nameserver knows where it all is."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -24,11 +25,12 @@ from epochmq_protocol.headers import (
 )
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.cluster import OurCluster
-from tests.support.process import ManagedProcess
+from tests.support.process import PATIENCE_S, ManagedProcess, wait_until
 
 OCTET = 53
 IDLE_RSS_MAX_KIB = 64 * 1024
-DELIVERY_MAX_S = 0.2
+DELIVERY_MAX_S = 1.0
+"""By the median, on a busy machine. Who is not woken waits until the broker looks round, every 5 s."""
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +39,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurCluster]:
         yield started
 
 
+class Client(RemotingClient):
+    """One with more patience than clients have."""
+
+    async def call(self, address: str, command: Command, timeout_ms: float = PATIENCE_S * 1000) -> Command:
+        return await super().call(address, command, timeout_ms)
+
+
 @pytest.fixture
 async def client() -> AsyncIterator[RemotingClient]:
-    made = RemotingClient()
+    made = Client()
     yield made
     await made.close()
 
@@ -109,10 +118,9 @@ async def test_a_new_topic_is_known_to_the_nameserver_at_once(
 ) -> None:
     assert await route(client, cluster, "Fresh") is None
     await client.call(cluster.broker_address, send_command("Fresh", b"x"))
-    deadline = time.monotonic() + 10
-    while (found := await route(client, cluster, "Fresh")) is None:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := await route(client, cluster, "Fresh")) is None:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.01)
     assert found["brokerDatas"][0]["brokerAddrs"] == {"0": cluster.broker_address}
     assert found["queueDatas"][0]["writeQueueNums"] == 4
 
@@ -120,12 +128,12 @@ async def test_a_new_topic_is_known_to_the_nameserver_at_once(
 async def test_a_waiting_pull_gets_a_message_well_within_the_promise(
     cluster: OurCluster, client: RemotingClient
 ) -> None:
-    producer = RemotingClient()
+    producer = Client()
     await client.call(cluster.broker_address, send_command("Wait", b"first"))
     took = []
     for number in range(1, 21):
         waiting = asyncio.create_task(
-            client.call(cluster.broker_address, pull_command("Wait", number, wait_ms=15_000), 20_000)
+            client.call(cluster.broker_address, pull_command("Wait", number, wait_ms=15_000))
         )
         await asyncio.sleep(0.005)
         sent = time.perf_counter()
@@ -140,9 +148,9 @@ async def test_a_waiting_pull_gets_a_message_well_within_the_promise(
 async def test_a_delayed_message_comes_after_its_delay(cluster: OurCluster, client: RemotingClient) -> None:
     sent = time.time()
     await client.call(cluster.broker_address, send_command("Late", b"later", DELAY="1"))
-    answer = await client.call(cluster.broker_address, pull_command("Late", wait_ms=15_000), 20_000)
+    answer = await client.call(cluster.broker_address, pull_command("Late", wait_ms=15_000))
     assert bodies(answer) == [b"later"]
-    assert 0.9 < time.time() - sent < 5
+    assert time.time() - sent > 0.9
 
 
 async def test_the_vip_port_takes_sends_but_no_pulls(cluster: OurCluster, client: RemotingClient) -> None:
@@ -174,16 +182,21 @@ async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everythin
     try:
         address = cluster.broker_address
         await client.call(address, send_command("Kept", b"before"))
-        waiting = asyncio.create_task(client.call(address, pull_command("Kept", 1, wait_ms=15_000), 20_000))
-        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(client.call(address, pull_command("Kept", 1, wait_ms=60_000)))
+        await asyncio.sleep(0)
+        header = GetMaxOffsetRequestHeader(topic="Kept", queue_id=0)
+        # What comes over the same connection and is answered came after the pull: that is held now.
+        await client.call(address, request(RequestCode.GET_MAX_OFFSET, header))
         assert await asyncio.to_thread(cluster.stop_broker) == 0
         assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
         assert not (cluster.store / "abort").exists()
-        assert not cluster.broker_registered()
+        # A nameserver takes leave of brokers in batches, after its answer.
+        await asyncio.to_thread(
+            wait_until, lambda: not cluster.broker_registered(), what="the nameserver lists it no more"
+        )
         await asyncio.to_thread(cluster.start_broker)
         answer = await client.call(address, pull_command("Kept"))
         assert bodies(answer) == [b"before"]
-        header = GetMaxOffsetRequestHeader(topic="Kept", queue_id=0)
         end = await client.call(address, request(RequestCode.GET_MAX_OFFSET, header))
         assert end.ext == {"offset": "1"}
         assert (await client.call(address, send_command("Kept", b"after"))).code == ResponseCode.SUCCESS
@@ -195,22 +208,18 @@ async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everythin
 async def test_a_nameserver_that_comes_back_is_told_everything_soon(
     tmp_path: Path, client: RemotingClient
 ) -> None:
-    cluster = OurCluster(tmp_path, octet=OCTET)
+    cluster = OurCluster(tmp_path, octet=OCTET, broker={"registerNameServerPeriod": 60_000})
     cluster.start()
     try:
         await client.call(cluster.broker_address, send_command("Remembered", b"x"))
         await asyncio.to_thread(cluster.nameserver_process.kill)
         await asyncio.to_thread(cluster.start_nameserver)
-        deadline = time.monotonic() + 20  # a full registration comes every 30 s otherwise
-        while True:
-            try:
-                found = await route(client, cluster, "Remembered")
-            except ConnectFailed:
-                found = None
-            if found is not None:
-                break
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+        found = None
+        async with asyncio.timeout(45):  # a full registration comes every 60 s otherwise
+            while found is None:
+                with contextlib.suppress(ConnectFailed):
+                    found = await route(client, cluster, "Remembered")
+                await asyncio.sleep(0.05)
     finally:
         await asyncio.to_thread(cluster.stop)
 
@@ -220,7 +229,7 @@ def test_a_bad_configuration_is_named_and_refused(tmp_path: Path) -> None:
     cluster.start_nameserver()
     try:
         cluster.broker_process.start()
-        assert cluster.broker_process.wait(timeout_s=20) != 0
+        assert cluster.broker_process.wait() != 0
         told = cluster.broker_process.output(3000)
         for word in ("flushDiskType", "SOMETIMES", "SYNC_FLUSH"):
             assert word in told

@@ -16,13 +16,15 @@ import subprocess
 import sys
 import termios
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.process import wait_until
+from tests.support.process import wait_holds, wait_until
 
 COMMAND = [sys.executable, "-m", "epochmq"]
 GROUP = """\
@@ -37,7 +39,12 @@ spec:
     mappedFileSizeCommitLog: 33554432
 {config}
 """
-TIMEOUT_S = 120
+UP_S = 200
+"""How long a group may take to be ready."""
+TIMEOUT_S = 240
+"""How long a command may take."""
+PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
+"""Verbs that a busy machine must not fail; what the caller says wins."""
 
 
 def alive(pid: int) -> bool:
@@ -74,7 +81,8 @@ class Run:
         )
 
     def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        return self.call(verb, *arguments, "--state", str(self.state), stdin=stdin)
+        patience = PATIENT.get(verb, ()) if "--timeout" not in arguments else ()
+        return self.call(verb, *arguments, *patience, "--state", str(self.state), stdin=stdin)
 
     def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
         done = self.here(verb, *arguments, stdin=stdin)
@@ -83,7 +91,7 @@ class Run:
         return done.stdout
 
     def up(self) -> str:
-        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(TIMEOUT_S))
+        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
 
     def status(self) -> Any:
         return json.loads(self.ok("status", "-o", "json"))
@@ -94,7 +102,7 @@ class Run:
         return found["nameserverPods"][0]["pid"], found["brokerGroups"][0]["replicas"][0]["pid"]
 
     def consume(self, *arguments: str) -> list[str]:
-        return self.ok("consume", "orders", "--timeout", "60", *arguments).splitlines()
+        return self.ok("consume", "orders", "--timeout", "120", *arguments).splitlines()
 
 
 @pytest.fixture
@@ -165,7 +173,7 @@ def wait_healed(run: Run, killed: int) -> None:
         return bool(replica["ready"] and replica["pid"] != killed and replica["restarts"])
 
     try:
-        wait_until(healed, timeout_s=90, what="the broker started again and ready")
+        wait_until(healed, what="the broker started again and ready")
     except AssertionError as error:
         for path in (run.state / "supervisor.log", run.state / "logs" / "orders-broker-0.log"):
             if path.exists():
@@ -174,6 +182,11 @@ def wait_healed(run: Run, killed: int) -> None:
 
 
 def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: Run) -> None:
+    wait_holds(lambda: check_status(shared))
+
+
+def check_status(shared: Run) -> None:
+    """A broker that is starved for a moment is not ready in it."""
     found = shared.status()
     (nameserver,) = found["nameservers"]
     assert re.fullmatch(r"127\.\d+\.\d+\.1:9876", nameserver)
@@ -205,6 +218,11 @@ def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: Run) -> None:
 
 
 def test_status_as_a_table_names_every_pod(shared: Run) -> None:
+    wait_holds(lambda: check_table(shared))
+
+
+def check_table(shared: Run) -> None:
+    """As `check_status`."""
     lines = shared.ok("status").splitlines()
     assert lines[0].split()[:5] == ["POD", "ROLE", "ADDRESS", "PID", "STATE"]
     assert [line.split()[0] for line in lines[1:]] == ["orders-nameserver-0", "orders-broker-0"]
@@ -222,7 +240,7 @@ def test_lines_of_a_pipe_are_messages_and_come_back_in_any_format(shared: Run) -
     assert [result["status"] for result in results] == ["SEND_OK"] * 300
     assert {result["queueId"] for result in results} == {0, 1, 2, 3}
 
-    read = shared.ok("consume", "piped", "--count", "300", "-o", "json", "--timeout", "60")
+    read = shared.ok("consume", "piped", "--count", "300", "-o", "json", "--timeout", "120")
     messages = [json.loads(line) for line in read.splitlines()]
     assert sorted(message["body"] for message in messages) == sorted(lines)
     place = ("msgId", "brokerName", "queueId", "queueOffset", "offsetMsgId")
@@ -230,19 +248,19 @@ def test_lines_of_a_pipe_are_messages_and_come_back_in_any_format(shared: Run) -
     assert sent_to == read_from
     assert {(message["tags"], message["keys"]) for message in messages} == {("t1", "k")}
 
-    plain = shared.ok("consume", "piped", "--count", "300", "--group", "plain", "--timeout", "60")
+    plain = shared.ok("consume", "piped", "--count", "300", "--group", "plain", "--timeout", "120")
     assert sorted(plain.splitlines()) == sorted(lines)
 
 
 def test_bodies_keep_their_bytes(shared: Run) -> None:
     shared.ok("produce", "bytes", "grüße \u0001 \U0001f680")
-    assert shared.ok("consume", "bytes", "--count", "1", "--timeout", "60") == "grüße \u0001 \U0001f680\n"
+    assert shared.ok("consume", "bytes", "--count", "1", "--timeout", "120") == "grüße \u0001 \U0001f680\n"
 
 
 def test_a_group_goes_on_where_it_left_off(shared: Run) -> None:
     shared.ok("produce", "steps", stdin="".join(f"{n}\n" for n in range(10)))
-    first = shared.ok("consume", "steps", "--count", "4", "--timeout", "60").split()
-    rest = shared.ok("consume", "steps", "--count", "6", "--timeout", "60").split()
+    first = shared.ok("consume", "steps", "--count", "4", "--timeout", "120").split()
+    rest = shared.ok("consume", "steps", "--count", "6", "--timeout", "120").split()
     assert sorted(first + rest, key=int) == [str(n) for n in range(10)]
     none = shared.here("consume", "steps", "--timeout", "1")
     assert (none.returncode, none.stdout) == (1, "")
@@ -264,17 +282,20 @@ def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: 
     try:
         # Lines are sent until both have had some: then the queues are shared.
         sent = ["warm"] * 4
-        deadline = time.monotonic() + 60
-        while not all("m" in "".join(line[0] for line in lines if line != "warm") for lines in read()):
-            assert time.monotonic() < deadline, f"both had a share: {read()}"
+
+        def both_had_some() -> bool:
             batch = [f"m{len(sent) + n}" for n in range(8)]
             shared.ok("produce", "shared", stdin="".join(f"{line}\n" for line in batch))
-            sent += batch
-        wait_until(lambda: sum(map(len, read())) >= len(sent), what="all were read")
-        assert sorted(line for lines in read() for line in lines) == sorted(sent)
+            sent.extend(batch)
+            return all("m" in "".join(line[0] for line in lines if line != "warm") for lines in read())
+
+        wait_until(both_had_some, what="both had a share")
+        # A queue that changes hands on a busy machine may bring a line again.
+        wait_until(lambda: Counter(sent) <= Counter(chain(*read())), what="all were read")
+        assert set(chain(*read())) == set(sent)
 
         readers[0].send_signal(signal.SIGINT)
-        assert readers[0].wait(30) == 130
+        assert readers[0].wait(120) == 130
         batch = [f"t{n}" for n in range(8)]
         shared.ok("produce", "shared", stdin="".join(f"{line}\n" for line in batch))
         wait_until(lambda: set(batch) <= set(read()[1]), what="the other one took over")
@@ -295,7 +316,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(shared: Run) -> None:
         assert reader.stdout.readline() == b"x\n"
         reader.stdout.close()
         shared.ok("produce", "cut", stdin="y\n" * 50)
-        assert reader.wait(60) == 141
+        assert reader.wait(120) == 141
         assert b"Traceback" not in reader.stderr.read()
 
 
@@ -424,13 +445,15 @@ def test_groups_are_added_to_a_run_and_told_apart(run: Run) -> None:
 
 def test_a_killed_supervisor_leaves_pods_that_status_shows_and_down_ends(run: Run) -> None:
     run.up()
-    found = run.status()
-    os.kill(found["supervisorPid"], signal.SIGKILL)
-    wait_until(lambda: not alive(found["supervisorPid"]), what="the supervisor is gone")
+    kill_supervisor(run)
     pids = run.pids()
-    after = run.status()
-    assert after["supervisorPid"] is None
-    assert after["brokerGroups"][0]["phase"] == "Ready"
+
+    def check() -> None:
+        after = run.status()
+        assert after["supervisorPid"] is None
+        assert after["brokerGroups"][0]["phase"] == "Ready"
+
+    wait_holds(check)
     assert "the supervisor is gone" in run.here("status").stderr
     assert "SEND_OK" in run.ok("produce", "orders", "still served")
     said = run.ok("down")
@@ -438,10 +461,17 @@ def test_a_killed_supervisor_leaves_pods_that_status_shows_and_down_ends(run: Ru
     assert not any(alive(pid) for pid in pids)
 
 
+def kill_supervisor(run: Run) -> None:
+    """kill -9; returns when it is gone."""
+    pid = run.status()["supervisorPid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid), what="the supervisor is gone")
+
+
 def test_up_after_a_killed_supervisor_starts_over_with_the_data(run: Run) -> None:
     run.up()
     run.ok("produce", "orders", "kept")
-    os.kill(run.status()["supervisorPid"], signal.SIGKILL)
+    kill_supervisor(run)
     pids = run.pids()
     run.up()
     assert not any(alive(pid) for pid in pids)
@@ -460,17 +490,17 @@ def foreground(run: Run, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(120)
 
 
 def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: Run) -> None:
     path = run.directory / "output"
     with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output) as process:
-        wait_until(lambda: "Now type" in path.read_text(), timeout_s=60, what="what to type next")
+        wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
         assert process.poll() is None
         pids = run.pids()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert not any(alive(pid) for pid in pids)
     lines = path.read_text().splitlines()
 
@@ -489,7 +519,7 @@ class Terminal:
         self.end, self.inner = pty.openpty()
         self.written = ""
 
-    def read_until(self, condition: Callable[[str], bool], what: str, timeout_s: float = 60) -> None:
+    def read_until(self, condition: Callable[[str], bool], what: str, timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition(self.written):
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{self.written[-2000:]}"
@@ -528,7 +558,7 @@ def test_a_terminal_shows_a_live_table_and_ctrl_c_is_typed_into_it(run: Run) -> 
             wait_healed(run, pids[1])
             terminal.type(b"\x03")
             terminal.read_until(lambda text: "stopped; the data stays" in text, "the end")
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
     finally:
         terminal.close()
 
@@ -536,7 +566,7 @@ def test_a_terminal_shows_a_live_table_and_ctrl_c_is_typed_into_it(run: Run) -> 
 def test_a_second_up_of_a_run_in_the_foreground_is_a_no_op_too(run: Run) -> None:
     path = run.directory / "output"
     with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output):
-        wait_until(lambda: "Now type" in path.read_text(), timeout_s=60, what="what to type next")
+        wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
         before = run.pids()
         assert "nothing changed" in run.up()
         assert run.pids() == before
@@ -552,7 +582,17 @@ def test_a_start_that_fails_in_the_foreground_ends_with_the_reason(run: Run) -> 
 
 
 def test_several_ups_at_once_make_one_run(run: Run) -> None:
-    command = [*COMMAND, "up", "-f", str(run.file), "--state", str(run.state), "--detach", "--timeout", "120"]
+    command = [
+        *COMMAND,
+        "up",
+        "-f",
+        str(run.file),
+        "--state",
+        str(run.state),
+        "--detach",
+        "--timeout",
+        str(UP_S),
+    ]
     at_once = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         for _ in range(3)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_up import TIMEOUT_S, Run, alive
-from tests.support.process import wait_until
+from tests.integration.test_up import UP_S, Run, alive, kill_supervisor
+from tests.support.process import wait_holds, wait_until
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 def up(run: Run, *options: str) -> Any:
     """Detached; returns how it went."""
-    return run.here("up", "-f", str(run.file), "--detach", "--timeout", str(TIMEOUT_S), *options)
+    return run.here("up", "-f", str(run.file), "--detach", "--timeout", str(UP_S), *options)
 
 
 def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[int, Any]:
@@ -38,7 +38,7 @@ def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[i
     method = "GET" if body is None else "PUT"
     request = urllib.request.Request(f"http://{address}{path}", body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -65,11 +65,20 @@ def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) 
     (replica,) = found["brokerGroups"][0]["replicas"]
     admin = replica["adminAddress"]
     assert admin == replica["address"].replace(":10911", ":9880")
-    wait_until(lambda: answers(admin), timeout_s=60, what="the sidecar answers")
-    status, state = ask(admin, "/v1/state")
-    assert (status, state["brokerName"], state["role"], state["ready"]) == (200, "orders-a", "master", True)
+    wait_until(lambda: answers(admin), what="the sidecar answers")
+
+    def check() -> None:
+        status, state = ask(admin, "/v1/state")
+        assert (status, state["brokerName"], state["role"], state["ready"]) == (
+            200,
+            "orders-a",
+            "master",
+            True,
+        )
+
+    wait_holds(check)
     (nameserver,) = found["nameserverPods"]
-    wait_until(lambda: answers(nameserver["adminAddress"]), timeout_s=60, what="the nameserver's answers too")
+    wait_until(lambda: answers(nameserver["adminAddress"]), what="the nameserver's answers too")
 
     # What changes something needs the token of this run, which nobody else may read.
     token_file = run.state / "admin-token"
@@ -82,10 +91,8 @@ def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) 
     pid = sidecar_pid(run, replica["pod"])
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait_until(
-        lambda: sidecar_pid(run, replica["pod"]) not in (pid, None), timeout_s=60, what="another sidecar"
-    )
-    wait_until(lambda: answers(admin), timeout_s=60, what="it answers")
+    wait_until(lambda: sidecar_pid(run, replica["pod"]) not in (pid, None), what="another sidecar")
+    wait_until(lambda: answers(admin), what="it answers")
     assert run.status()["brokerGroups"][0]["replicas"][0]["pid"] == replica["pid"]
 
     pids = [sidecar_pid(run, pod) for pod in (replica["pod"], nameserver["pod"])]
@@ -95,11 +102,10 @@ def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) 
 
 def test_a_supervisor_that_was_killed_leaves_no_sidecar_to_the_next_run(run: Run) -> None:
     assert up(run, "--admin").returncode == 0
-    supervisor = run.status()["supervisorPid"]
-    wait_until(lambda: sidecar_pid(run, "orders-broker-0") is not None, timeout_s=60, what="the sidecar")
+    wait_until(lambda: sidecar_pid(run, "orders-broker-0") is not None, what="the sidecar")
     left = sidecar_pid(run, "orders-broker-0")
     assert left is not None
-    os.kill(supervisor, signal.SIGKILL)
+    kill_supervisor(run)
     assert "orders-broker-0, which an earlier supervisor had left" in run.ok("down")
     assert not alive(left)
 

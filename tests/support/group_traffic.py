@@ -11,7 +11,7 @@ from tests.support.process import wait_until
 from tests.support.remoting import Answer, call
 from tests.support.replica_group import Member, ReplicaGroup
 
-SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_EPOCH_CACHE = 310, 11, 1007
+SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_RUNTIME_INFO, GET_BROKER_EPOCH_CACHE = 310, 11, 28, 1007
 SUCCESS, PULL_NOT_FOUND = 0, 19
 TOPIC = "orders"
 QUEUES = 4
@@ -27,10 +27,9 @@ def send_header(queue_id: int, key: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def send(member: Member, body: bytes = b"hello", *, queue_id: int = 0, timeout_s: float = 5) -> Answer:
-    """One message."""
-    header = send_header(queue_id, f"{next(_keys):032X}")
-    return call(member.address, SEND_MESSAGE_V2, header, body, timeout_s=timeout_s)
+def send(member: Member, body: bytes = b"hello", *, queue_id: int = 0) -> Answer:
+    """One message, once."""
+    return call(member.address, SEND_MESSAGE_V2, send_header(queue_id, f"{next(_keys):032X}"), body)
 
 
 def acknowledged(member: Member, body: bytes = b"hello") -> bool:
@@ -39,6 +38,28 @@ def acknowledged(member: Member, body: bytes = b"hello") -> bool:
         return send(member, body).code == SUCCESS
     except OSError:
         return False
+
+
+def deliver(member: Member, body: bytes = b"hello") -> None:
+    """One message, sent until it is acknowledged there, as a client does it: a master that was starved for a
+    moment is without its lease for another. It may be stored more than once."""
+    wait_until(lambda: acknowledged(member, body), what=f"{member.name} acknowledges {body[:40]!r}")
+
+
+def deliver_to(group: ReplicaGroup, body: bytes = b"hello", *, properties: str = "") -> Member:
+    """One message, sent to whoever is master until it is acknowledged; by whom. It may be stored more than
+    once."""
+    header = send_header(0, f"{next(_keys):032X}")
+    header["i"] += properties
+    by: list[Member] = []
+
+    def taken() -> bool:
+        master = group.master()
+        by[:] = [] if master is None else [master]
+        return master is not None and call(master.address, SEND_MESSAGE_V2, header, body).code == SUCCESS
+
+    wait_until(taken, what=f"the group acknowledges {body[:40]!r}")
+    return by[0]
 
 
 def read_queue(member: Member, queue_id: int = 0) -> list[MessageExt]:
@@ -86,13 +107,42 @@ def epochs_of(member: Member) -> str:
     return (member.config.parent / "store" / "epochFileCheckpoint").read_text()
 
 
-def check_equal(group: ReplicaGroup, *, timeout_s: float = 30) -> None:
-    """All logs and epoch files are the same bytes; nobody sends meanwhile."""
-    wait_until(
-        lambda: len({max_offset(one) for one in group.brokers}) == 1,
-        timeout_s=timeout_s,
-        what="all logs end equally",
-    )
+def end_of_all(group: ReplicaGroup) -> int | None:
+    """Where all logs end; None while they end differently, or somebody does not say."""
+    ends = {max_offset(member) for member in group.brokers}
+    return ends.pop() if len(ends) == 1 and -1 not in ends else None
+
+
+def wait_confirmed(group: ReplicaGroup) -> Member:
+    """Waits until everybody has everything, and the master shows all of it to consumers; the master. Nobody
+    sends meanwhile. (RocketMQ's master does not say how far it has confirmed.)"""
+    found: list[Member] = []
+
+    def reached() -> bool:
+        master, end = group.master(), end_of_all(group)
+        if master is None or end is None:
+            return False
+        answer = call(master.address, GET_BROKER_RUNTIME_INFO)
+        confirmed = json.loads(answer.body)["table"].get("confirmOffset", end)
+        found[:] = [master]
+        return int(confirmed) == end
+
+    wait_until(reached, what="the master has confirmed what all have")
+    return found[0]
+
+
+def check_equal(group: ReplicaGroup) -> None:
+    """All logs and epoch files are the same bytes; nobody sends meanwhile. A replica hears of an epoch that
+    has no byte yet a moment after its master began it."""
+
+    def settled() -> bool:
+        return end_of_all(group) is not None and len({epochs_of(member) for member in group.brokers}) == 1
+
+    try:
+        wait_until(settled, what="all logs end equally, and all epoch files are equal")
+    except AssertionError as error:
+        for member in group.brokers:
+            error.add_note(f"{member.name} ends at {max_offset(member)}, epochs:\n{epochs_of(member)}")
+        raise
     logs = {member.name: log_of(member) for member in group.brokers}
     assert len(set(logs.values())) == 1, {name: len(data) for name, data in logs.items()}
-    assert len({epochs_of(member) for member in group.brokers}) == 1

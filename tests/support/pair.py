@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.cluster import Settings, our_process, properties
+from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call
@@ -77,8 +77,7 @@ class Pair:
                 "maxIndexNum": 200_000,
                 "mappedFileSizeTimerLog": 1 << 20,
                 "registerNameServerPeriod": 10_000,
-                "waitTimeMillsInSendQueue": 3000,
-                "osPageCacheBusyTimeOutMills": 5000,
+                **NEVER_BUSY,
                 **settings,
             },
         )
@@ -102,7 +101,8 @@ class Pair:
             self.nameserver.start()
             for member in self.brokers:
                 member.start()
-                wait_until(partial(self.answers, member), timeout_s=120, what=f"{member.name} serves")
+                serves = partial(self.answers, member)
+                wait_until(serves, timeout_s=START_TIMEOUT_S, what=f"{member.name} serves")
         except BaseException as error:
             error.add_note(self.logs())
             self.stop()
@@ -143,7 +143,11 @@ class Pair:
             "a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
             "g": "1700000000000", "h": "0", "i": "WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-        return call(self.master.address, SEND_MESSAGE_V2, ext, body, timeout_s=10)
+        return call(self.master.address, SEND_MESSAGE_V2, ext, body, timeout_s=60)
+
+    def deliver(self, body: bytes = b"hello", *, queue_id: int = 0) -> None:
+        """One message, sent until it is acknowledged, as a client does it."""
+        wait_until(lambda: self.send(body=body, queue_id=queue_id).code == 0, what="a send is acknowledged")
 
     def ha(self, number: int = 0) -> dict[str, Any]:
         """What a broker says of its replication."""
@@ -156,7 +160,7 @@ class Pair:
         """The end of the master's log."""
         return int(self.ha()["masterCommitLogMaxOffset"])
 
-    def wait_followed(self, count: int = 1, *, timeout_s: float = 60) -> int:
+    def wait_followed(self, count: int = 1) -> int:
         """Waits until so many replicas have the whole log; its end."""
 
         def reached() -> bool:
@@ -164,7 +168,7 @@ class Pair:
             end = status["masterCommitLogMaxOffset"]
             return len([1 for one in status["haConnectionInfo"] if one["slaveAckOffset"] == end]) >= count
 
-        wait_until(reached, timeout_s=timeout_s, what=f"{count} replicas have all")
+        wait_until(reached, timeout_s=START_TIMEOUT_S, what=f"{count} replicas have all")
         return self.end()
 
     def log_bytes(self, number: int, end: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Self, cast
 
 from tests.support.remoting import Answer, frame, split_address
 
-CALL_TIMEOUT_S = 30
+CALL_TIMEOUT_S = 120
 
 
 class Pipeline(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,17 +11,42 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 POLL_S = 0.02
+PATIENCE_S = 120
+"""How long anything may take on a busy machine with a slow disk; what comes about takes far less."""
 
 
 class ProcessFailedError(AssertionError):
     """A child process ended or did not become what was waited for; the message carries its last output."""
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30, what: str) -> None:
-    """Waits until the condition holds; after `timeout_s` the test fails and says what was waited for."""
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, what: str) -> None:
+    """Waits until the condition holds; after `timeout_s` the test fails and says what was waited for. Who is
+    asked in the condition and does not answer, or is not there, has not said no: it is asked again."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+    while True:
+        silence: OSError | None = None
+        try:
+            if condition():
+                return
+        except OSError as error:
+            silence = error
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}") from silence
+        time.sleep(POLL_S)
+
+
+def wait_holds(check: Callable[[], None], *, timeout_s: float = PATIENCE_S) -> None:
+    """Waits until all that `check` asserts holds in one go; after `timeout_s` its last failure is the test's.
+    For what must come about and stay, and which a busy machine may undo for a moment: a replica that was
+    starved leaves the SyncStateSet, a master without its lease is not ready."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            check()
+            return
+        except (AssertionError, LookupError, ValueError, OSError):  # wrong, not there, or nobody there
+            if time.monotonic() >= deadline:
+                raise
         time.sleep(POLL_S)
 
 
@@ -73,18 +99,22 @@ class ManagedProcess:
             )
 
     def wait_until(
-        self, condition: Callable[[], bool], *, timeout_s: float = 60, what: str = "ready"
+        self, condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, what: str = "ready"
     ) -> None:
-        """Waits for the condition; fails early when the process ends."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
+        """Waits for the condition, as the function of this name; fails early when the process ends."""
+
+        def holds() -> bool:
+            with contextlib.suppress(OSError):
+                if condition():
+                    return True
             if not self.alive:
-                raise ProcessFailedError(
-                    f"{self.name} ended with {self.status} before it was {what}:\n{self.output()}"
-                )
-            if time.monotonic() > deadline:
-                raise ProcessFailedError(f"{self.name} not {what} within {timeout_s} s:\n{self.output()}")
-            time.sleep(POLL_S)
+                raise ProcessFailedError(f"it ended with {self.status}")
+            return False
+
+        try:
+            wait_until(holds, timeout_s=timeout_s, what=f"{self.name} is {what}")
+        except AssertionError as error:
+            raise ProcessFailedError(f"{self.name}, to be {what}: {error}\n{self.output()}") from error
 
     def signal(self, number: int) -> None:
         """Sends a signal when it runs."""
@@ -92,12 +122,12 @@ class ManagedProcess:
             assert self._process is not None
             self._process.send_signal(number)
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Waits for its end and returns the exit status."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process.wait(timeout_s)
 
-    def stop(self, *, timeout_s: float = 30) -> int | None:
+    def stop(self, *, timeout_s: float = PATIENCE_S) -> int | None:
         """Asks it to end (SIGTERM), kills it when it does not, and returns its exit status."""
         if self._process is None:
             return None
@@ -112,7 +142,7 @@ class ManagedProcess:
         """Ends it at once (kill -9) and reaps it."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
-            self._process.wait(30)
+            self._process.wait(PATIENCE_S)
 
     def output(self, characters: int = 4000) -> str:
         """The end of what it wrote."""

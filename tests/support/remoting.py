@@ -64,9 +64,9 @@ def frame(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, op
 
 
 def call(
-    address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 5
+    address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 30
 ) -> Answer:
-    """One request on a connection of its own."""
+    """One request on a connection of its own. `OSError` when nobody listens or no answer comes."""
     opaque = next(_opaques)
     with socket.create_connection(split_address(address), timeout=timeout_s) as connection:
         connection.sendall(frame(code, ext, body, opaque=opaque))

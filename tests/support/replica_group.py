@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.cluster import Settings, our_process, properties
+from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import Answer, call, split_address
@@ -20,6 +20,7 @@ CONTROLLER_ELECT_MASTER = 1002
 CONTROLLER_GET_REPLICA_INFO = 1004
 CONTROLLER_GET_METADATA_INFO = 1005
 CONTROLLER_GET_SYNC_STATE_DATA = 1006
+CONTROLLER_NOT_LEADER = 2007
 
 Factory = Callable[[Path], ManagedProcess]
 """Makes the process that runs a configuration file."""
@@ -154,9 +155,9 @@ class ReplicaGroup:
                 "brokerHeartbeatInterval": 1000,
                 "syncBrokerMetadataPeriod": 1000,
                 "checkSyncStateSetPeriod": 1000,
-                "controllerHeartBeatTimeoutMills": 4000,
-                "waitTimeMillsInSendQueue": 3000,
-                "osPageCacheBusyTimeOutMills": 5000,
+                # Who is killed is noticed by its connection; who is starved for a moment is to stay.
+                "controllerHeartBeatTimeoutMills": 15_000,
+                **NEVER_BUSY,
                 **settings,
             },
         )
@@ -173,10 +174,10 @@ class ReplicaGroup:
         try:
             for member in [*self.controllers, self.nameserver]:
                 member.start()
-            wait_until(self._led, timeout_s=90, what="a controller leads")
+            wait_until(self._led, timeout_s=START_TIMEOUT_S, what="a controller leads")
             for member in self.brokers:
                 member.start()
-            self.wait_in_sync(len(self.brokers), timeout_s=180)
+            self.wait_in_sync(len(self.brokers))
         except BaseException as error:
             error.add_note(self.logs())
             self.kill()
@@ -222,15 +223,40 @@ class ReplicaGroup:
                 return member
         return None
 
+    def wait_leader(self, *, other_than: Member | None = None) -> Member:
+        """Waits for a controller (other than this one) that says it leads, and returns it."""
+        found: list[Member] = []
+
+        def reached() -> bool:
+            leader = self.leader()
+            found[:] = [] if leader is None or leader is other_than else [leader]
+            return bool(found)
+
+        wait_until(reached, what="a controller leads")
+        return found[0]
+
     def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer | None:
         """Asks the leading controller; None when there is none, or it does not answer."""
         leader = self.leader()
         if leader is None:
             return None
         try:
-            return call(leader.address, code, ext or {}, body, timeout_s=6)
+            return call(leader.address, code, ext or {}, body, timeout_s=10)
         except OSError:
             return None
+
+    def answered(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+        """The answer of whoever leads the controllers. Who leads no more has not decided, and who does not
+        answer may have: ask so only for what may be done twice."""
+        found: list[Answer] = []
+
+        def reached() -> bool:
+            answer = self.ask(code, ext, body)
+            found[:] = [] if answer is None or answer.code == CONTROLLER_NOT_LEADER else [answer]
+            return bool(found)
+
+        wait_until(reached, what=f"the leading controller answers request {code}")
+        return found[0]
 
     def replicas(self) -> dict[str, Any] | None:
         """Master, epochs and replicas of the group, as the leader gives them."""
@@ -254,10 +280,21 @@ class ReplicaGroup:
                 return member
         return None
 
+    def wait_replicas(self) -> dict[str, Any]:
+        """`replicas`, once somebody says."""
+        found: list[dict[str, Any]] = []
+
+        def reached() -> bool:
+            answer = self.replicas()
+            found[:] = [] if answer is None else [answer]
+            return bool(found)
+
+        wait_until(reached, what="a controller tells of the group")
+        return found[0]
+
     def epoch(self) -> int:
-        """The master epoch."""
-        found = self.replicas()
-        return int(found["masterEpoch"]) if found is not None else -1
+        """The master epoch, once a controller tells it."""
+        return int(self.wait_replicas()["masterEpoch"])
 
     def routed_master(self) -> str | None:
         """The address that the nameserver gives clients for the master."""
@@ -270,7 +307,7 @@ class ReplicaGroup:
         found: str | None = group.get("brokerAddrs", {}).get("0")
         return found
 
-    def wait_in_sync(self, count: int, *, timeout_s: float = 90) -> None:
+    def wait_in_sync(self, count: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Waits for a master that clients find and a SyncStateSet of `count` living replicas."""
 
         def reached() -> bool:
@@ -282,7 +319,7 @@ class ReplicaGroup:
 
         wait_until(reached, timeout_s=timeout_s, what=f"{count} replicas in sync")
 
-    def wait_master(self, *, other_than: Member | None = None, timeout_s: float = 60) -> Member:
+    def wait_master(self, *, other_than: Member | None = None) -> Member:
         """Waits for a master (other than this one) that clients find, and returns it."""
         found: list[Member] = []
 
@@ -293,5 +330,5 @@ class ReplicaGroup:
             found.append(master)
             return True
 
-        wait_until(reached, timeout_s=timeout_s, what="another master")
+        wait_until(reached, timeout_s=START_TIMEOUT_S, what="a master, another one if need be")
         return found[-1]

@@ -14,7 +14,7 @@ from tests.support.net import free_port, loopback
 from tests.support.replica_group import Member
 
 TOKEN = "a-token-of-good-length"
-ANSWER_S = 60
+ANSWER_S = 120
 
 
 class Sidecar:
@@ -35,12 +35,14 @@ class Sidecar:
             "adminSocketPath": str(self.socket),
             "adminTokenFile": str(self.token_file),
             "credentialsPeriodMs": 100,
-            "socketTimeoutMs": 3000,  # a busy machine must not look like a process that hangs
+            "socketTimeoutMs": 5000,  # a busy machine must not look like a process that hangs
             **settings,
         }
         config.write_text(properties(made))
         self.process = our_process("admin", config)
-        self._client = httpx.Client(timeout=ANSWER_S, verify=False)
+        # A connection that is kept may be closed in the moment in which it is used again.
+        none_kept = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(timeout=ANSWER_S, verify=False, limits=none_kept)
 
     @classmethod
     def beside(cls, member: Member, *, octet: int, **settings: str | int) -> Sidecar:

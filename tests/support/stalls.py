@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-STALL_S = 0.2
+STALL_S = 0.1
 LOOK_S = 0.02
-ATTEMPTS = 3
+ATTEMPTS = 4
 
 
 class Stalls:

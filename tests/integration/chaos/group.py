@@ -137,10 +137,10 @@ class ChaosGroup(ReplicaGroup):
         return "\n".join(said)
 
     def _start_clients(self) -> None:
-        wait_until(lambda: acknowledged(self.wait_master(), FIRST), timeout_s=60, what="the topic is there")
+        wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic is there")
         for process in self.clients:
             process.start()
-        self.wait_clients(acks=0, timeout_s=90)
+        self.wait_clients(acks=0, timeout_s=180)
 
     def end_clients(self) -> None:
         """The producer sends no more, and has written down what became of its last sends."""

@@ -173,7 +173,7 @@ class Network:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         if done.returncode != 0:

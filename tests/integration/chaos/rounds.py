@@ -17,10 +17,10 @@ from tests.integration.chaos.journals import SEND_OK, number_of
 from tests.integration.chaos.troubles import Act, Trouble, Troubles
 from tests.integration.replica_rounds import Producer
 from tests.support.cluster import Value
-from tests.support.group_traffic import QUEUES, check_equal, read_queue
+from tests.support.group_traffic import QUEUES, check_equal, read_queue, wait_confirmed
 from tests.support.process import wait_until
 
-HEAL_S = 120.0
+HEAL_S = 180.0
 """So long a loaded machine may take after a trouble until all replicas are in sync and messages go on."""
 CONSUME_S = 180.0
 TRIES = 3
@@ -150,7 +150,7 @@ class ChaosRounds:
         masters wrote at a time; the consumers saw all of it; the replicas are equal."""
         self.group.wait_in_sync(3, timeout_s=HEAL_S)
         self.group.producing.read()
-        master = self.group.wait_master()
+        master = wait_confirmed(self.group)
         queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
         check_stored(queues, self.acks, self._copies_max)
         check_masters(epoch_starts(master), self.acks)

@@ -107,7 +107,7 @@ class Troubles:
         victim = self._server()
 
         def again() -> None:
-            status = victim.process.stop(timeout_s=60)
+            status = victim.process.stop()
             assert status == 0, f"{victim.name} did not end in order, but with {status}"
             victim.start()
 
