@@ -28,7 +28,7 @@ from rocketmq.client import (  # type: ignore[import-untyped]
 from rocketmq.ffi import MessageModel  # type: ignore[import-untyped]
 
 Plan = dict[str, Any]
-SEND_TIMEOUT_MS = 20_000
+SEND_TIMEOUT_MS = 60_000
 _telling = threading.Lock()
 
 
@@ -109,7 +109,7 @@ def send(nameserver: str, plan: Plan) -> None:
         )
         tell(body=body, status=result.status.name, msg_id=result.msg_id, offset=result.offset)
     for _ in range(awaited):
-        answered.acquire(timeout=30)
+        answered.acquire(timeout=120)
     # One-way sends are written by a thread of the client; an answered send behind them says they are out.
     producer.send_sync(build(plan["topic"], {"body": "flush", "tags": "flush"}))
 

@@ -30,7 +30,7 @@ POM = SOURCES / "pom.xml"
 
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 600
-COMPILE_TIMEOUT_S = 180
+COMPILE_TIMEOUT_S = 480
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 
 # RocketMQ unmaps buffers and reads direct memory counters through the JDK's internals.
@@ -219,7 +219,7 @@ def run_java(
     heap_mb: int = 256,
     jvm: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = 480,
     stdin: str | None = None,
     check: bool = True,
 ) -> subprocess.CompletedProcess[str]:

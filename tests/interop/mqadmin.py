@@ -17,8 +17,8 @@ from tests.interop.java_env import JavaFailedError, compile_java, java_command
 from tests.support.cluster import Cluster
 
 MARK = "@@ "
-STOP_TIMEOUT_S = 20
-UNTIL_TIMEOUT_S = 40
+STOP_TIMEOUT_S = 60
+UNTIL_TIMEOUT_S = 120
 UNTIL_PAUSE_S = 1
 TRIES = 4
 BUSY = re.compile(r"RemotingTimeoutException|RemotingConnectException|RemotingTooMuchRequestException")

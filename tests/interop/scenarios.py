@@ -31,7 +31,7 @@ ALONE = frozenset({"long_poll"})
 PATIENT = frozenset(
     {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
 )
-RUN_TIMEOUT_S = 240
+RUN_TIMEOUT_S = 480
 READY = b'{"ready"'
 
 Facts = dict[str, Any]
@@ -63,7 +63,7 @@ def run_scenarios(
 ) -> DriverRun:
     """Runs the scenarios and collects what they print; of a JVM that hangs, what it told so far counts.
 
-    A scenario that announces itself ready waits for `on_ready` to have been called."""
+    A scenario that announces itself ready gets a line when `on_ready` has been called."""
     together = sorted((n for n in names if n not in ALONE), key=lambda n: (n not in PATIENT, n))
     alone = sorted(n for n in names if n in ALONE)
     args = [nameserver, *together, "--", *alone]

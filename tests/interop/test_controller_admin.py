@@ -18,7 +18,7 @@ from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
 from tests.support.replica_group import Factory, our_broker, our_controller
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
 WHO = "-c {cluster} -bn {name}"
@@ -333,8 +333,8 @@ def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> d
         group.wait_in_sync(2)
         run("after the election", *looks, clean + " -b {id0}")
         former.process.kill()
-        wait_until(lambda: len(stage.living()) == 1, timeout_s=60, what="the former master's end is noticed")
-        wait_until(lambda: len(group.in_sync()) == 1, timeout_s=60, what="it is no longer in sync")
+        wait_until(lambda: len(stage.living()) == 1, what="the former master's end is noticed")
+        wait_until(lambda: len(group.in_sync()) == 1, what="it is no longer in sync")
         run("after its end", clean + " -b {id0}")
         run("after it was cleaned", "getSyncStateSet -a {leader} -b {name}")
     finally:

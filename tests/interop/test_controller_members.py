@@ -11,10 +11,9 @@ import pytest
 
 from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
-from tests.support.remoting import call
 from tests.support.replica_group import ReplicaGroup, our_controller
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 APPLY_BROKER_ID, REPLICA_INFO = 1013, 1004
 JAVA = 2
@@ -36,7 +35,7 @@ class Quorum(ReplicaGroup):
                 answer = self.ask(APPLY_BROKER_ID, ext)
                 return answer is not None and answer.code == 0
 
-            wait_until(made, timeout_s=60, what=f"group {number} is made")
+            wait_until(made, what=f"group {number} is made")
         self.made += count
 
     def files(self, number: int) -> set[str]:
@@ -49,7 +48,7 @@ class Quorum(ReplicaGroup):
         """`epochmq controller members` at the first controller."""
         asked = self.controllers[0].address
         command = [sys.executable, "-m", "epochmq", "controller", "members", asked, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tmp_path: Path) -> None:
@@ -61,7 +60,6 @@ def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tm
             member.start()
         quorum.controllers[JAVA].process.wait_until(
             lambda: (quorum.metadata(quorum.controllers[JAVA]) or {}).get("controllerLeaderId") is not None,
-            timeout_s=120,
         )
         quorum.grow(120)
         for number in range(3):
@@ -81,15 +79,12 @@ def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tm
                 lambda number=number: (
                     "snapshot" in quorum.files(number) and first not in quorum.files(number)
                 ),
-                timeout_s=60,
                 what=f"n{number} has a snapshot in the place of its log's beginning",
             )
         removed = quorum.change("--remove", f"n{JAVA}")
         assert removed.returncode == 0, removed.stderr
         for number in range(quorum.made):
-            leader = quorum.leader()
-            assert leader is not None
-            assert call(leader.address, REPLICA_INFO, {"brokerName": f"g{number}"}).code == 0
+            assert quorum.answered(REPLICA_INFO, {"brokerName": f"g{number}"}).code == 0
     except BaseException as error:
         error.add_note(quorum.logs(1500))
         raise

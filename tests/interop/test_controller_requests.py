@@ -21,13 +21,11 @@ from tests.interop.controller_requests import (
     OK,
     Case,
 )
-from tests.interop.controller_stage import agreed
+from tests.interop.controller_stage import CALM, agreed
 from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call, frame, read_frame, split_address
 from tests.support.replica_group import Factory, ReplicaGroup, our_controller
-
-pytestmark = pytest.mark.timeout(180)
 
 KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
 OCTET = 60
@@ -38,7 +36,7 @@ class Told:
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
-        self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], octet=OCTET)
+        self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], controller=CALM, octet=OCTET)
         self.answers: dict[tuple[str, str], Answer] = {}
 
     def tell(self, stack: ExitStack) -> None:
@@ -46,18 +44,17 @@ class Told:
         stack.callback(self.group.kill)
         for member in self.group.controllers:
             member.start()
-        wait_until(lambda: agreed(self.group), timeout_s=90, what="one leads, and the other follows")
-        leader = self.group.leader()
-        assert leader is not None
+        wait_until(lambda: agreed(self.group), what="one leads, and the other follows")
+        leader = self.group.wait_leader()
         for broker_id in MEMBERS:
-            beating = stack.enter_context(socket.create_connection(split_address(leader.address), timeout=5))
+            beating = stack.enter_context(socket.create_connection(split_address(leader.address), timeout=60))
             beating.sendall(frame(HEARTBEAT, {**BEAT, "brokerId": str(broker_id)}))
             assert read_frame(beating)[0]["code"] == OK
         follower = next(member for member in self.group.controllers if member is not leader)
         for member, chapters in ((leader, AT_THE_LEADER), (follower, AT_A_FOLLOWER)):
             for title, cases in chapters.items():
                 for case in cases:
-                    answer = call(member.address, case.request, case.ext, case.body, timeout_s=10)
+                    answer = call(member.address, case.request, case.ext, case.body, timeout_s=60)
                     self.answers[title, case.label] = answer
 
 

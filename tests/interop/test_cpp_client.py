@@ -18,7 +18,7 @@ from tests.support.process import wait_until
 
 pytestmark = [
     pytest.mark.skipif(missing_cpp_client() is not None, reason=str(missing_cpp_client())),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(600),
 ]
 
 FLUSH = "flush"
@@ -145,7 +145,7 @@ def test_a_delayed_message_comes_after_its_level(run: Run, start: Start, topic: 
         run({"do": "send", "topic": topic, "sends": [{"how": "sync", "body": "late", "delay": 1}]})
         consumer.wait_bodies({"late"})
         (late,) = (m for m in consumer.messages if m["body"] == "late")
-    assert 900 <= late["store_timestamp"] - late["born_timestamp"] < 3_000
+    assert 900 <= late["store_timestamp"] - late["born_timestamp"] < 30_000
     assert late["topic"] == topic
 
 
@@ -168,7 +168,7 @@ def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_is_kil
             run({"do": "send", "topic": topic, "sends": spread(f"{name}{next(rounds)}")})
             return enough()
 
-        wait_until(another_round, timeout_s=60, what=what)
+        wait_until(another_round, what=what)
 
     def queues(peer: CppPeer, name: str) -> set[int]:
         return {m["queue_id"] for m in peer.messages if m["body"].startswith(name)}

@@ -31,7 +31,7 @@ from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 GROUP = "mixed"
 FILE_SIZE = 4 << 20
@@ -85,7 +85,7 @@ class Mixed:
     def kill(self, name: str) -> None:
         self.processes.pop(name).kill()
 
-    async def ask(self, name: str, code: int, request: RequestOrResponse, timeout_ms: int = 6000) -> bytes:
+    async def ask(self, name: str, code: int, request: RequestOrResponse, timeout_ms: int = 10_000) -> bytes:
         request.group, request.remote_id = GROUP, name
         answer = await self.client.call(
             self.addresses[name], make_request(code, body=encode_body(request)), timeout_ms
@@ -95,7 +95,7 @@ class Mixed:
     async def leader(self, among: Iterable[str] | None = None) -> str:
         """The peer that all given (or running) peers take for the leader."""
         names = list(among or self.processes)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             while True:
                 known = set()
                 for name in names:
@@ -111,7 +111,7 @@ class Mixed:
 
     async def lead(self, target: str) -> None:
         """Hands leadership over until `target` leads."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(240):
             while (present := await self.leader()) != target:
                 request = LeadershipTransferRequest(
                     transfer_id=present, transferee_id=target, term=await self.term(present)
@@ -129,8 +129,13 @@ class Mixed:
         return (await self.append(leader, b"term?")).term
 
     async def append(self, name: str, body: bytes) -> AppendEntryResponse:
+        """One append. Whether what was not answered in time is in the log is open."""
         request = AppendEntryRequest(body=body)
-        answer = decode_body(AppendEntryResponse, await self.ask(name, DLedgerRequestCode.APPEND, request))
+        try:
+            data = await self.ask(name, DLedgerRequestCode.APPEND, request)
+        except EpochMQError:
+            return AppendEntryResponse(code=DLedgerResponseCode.TIMEOUT)
+        answer = decode_body(AppendEntryResponse, data)
         if answer.code == DLedgerResponseCode.SUCCESS:
             self.acknowledged[answer.index] = body
         return answer
@@ -154,7 +159,7 @@ class Mixed:
         """Appends while this peer leads until so many are acknowledged. On a busy machine leadership may move
         while many are in flight; it is handed back."""
         done = 0
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(480):
             while done < count:
                 await self.lead(name)
                 done += await self.append_many(name, count - done, f"{mark}-after-{done}")
@@ -182,7 +187,7 @@ async def mixed(tmp_path: Path) -> AsyncIterator[Mixed]:
 
 async def settle(group: Mixed) -> None:
     """Ends all peers once everybody has everything."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         # On a busy machine the leader may change between two questions.
         while (last := await group.append(await group.leader(), b"last")).code != DLedgerResponseCode.SUCCESS:
             pass

@@ -7,7 +7,7 @@ import pytest
 from tests.interop.scenarios import Facts
 from tests.interop.test_java_client_send import assert_dense, assert_told_and_stored_agree, place
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 @pytest.mark.binary_scenario("sync")

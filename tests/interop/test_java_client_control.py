@@ -9,7 +9,7 @@ import pytest
 from tests.interop.conftest import CLUSTERS, KINDS
 from tests.interop.scenarios import Facts, run_scenarios
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 @pytest.mark.scenario("reset")
@@ -35,16 +35,16 @@ def test_a_killed_broker_comes_back_with_all_it_acknowledged_and_its_clients_go_
     kind: str, tmp_path: Path
 ) -> None:
     with CLUSTERS[kind](tmp_path / "cluster") as cluster:
+        acts = iter((cluster.kill_broker, cluster.start_broker))
 
-        def kill_and_start() -> None:
-            cluster.kill_broker()
-            cluster.start_broker()
+        def act() -> None:
+            next(acts)()
 
-        facts = run_scenarios(
-            cluster.nameserver_address, ["outage"], tmp_path / "driver", on_ready=kill_and_start
-        ).of("outage")
+        facts = run_scenarios(cluster.nameserver_address, ["outage"], tmp_path / "driver", on_ready=act).of(
+            "outage"
+        )
         cluster.abandon()
     assert facts["failed"] > 0
     assert facts["missing"] == []
-    assert facts["acknowledged"] > 100
-    assert facts["resumed_ms"] < 10_000
+    assert facts["acknowledged"] >= 100
+    assert facts["resumed_ms"] < 25_000  # clients ask for routes every 30 s

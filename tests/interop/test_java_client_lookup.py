@@ -6,7 +6,11 @@ import pytest
 
 from tests.interop.scenarios import Facts
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+
+BUSY_MS = 15_000
+"""What a busy machine may add."""
 
 
 @pytest.mark.scenario("query")
@@ -68,10 +72,10 @@ def test_a_pull_waits_at_the_broker_for_its_time_or_for_a_message(facts: Facts) 
     ended, woken = facts["ended"], facts["woken"]
     assert (ended["status"], ended["next"], ended["count"]) == ("NO_NEW_MSG", 0, 0)
     look_round_ms = 5_000  # how often the broker looks for pulls whose time is over
-    assert 2_900 < facts["ended_ms"] < 3_000 + look_round_ms + 2_000
+    assert 2_900 < facts["ended_ms"] < 3_000 + look_round_ms + BUSY_MS
     assert facts["waited"]
     assert (woken["status"], woken["next"], woken["count"]) == ("FOUND", 1, 1)
-    assert facts["woken_ms"] < 1_000
+    assert facts["woken_ms"] < 3_000  # not when the broker looks round
 
 
 @pytest.mark.parametrize("road", [pytest.param(r, marks=pytest.mark.scenario(r)) for r in ("vip", "tls")])

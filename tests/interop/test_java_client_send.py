@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.scenarios import Facts
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 Stored = dict[str, Any]
 

@@ -20,7 +20,7 @@ import pytest
 
 from epochmq_protocol import fastjson
 from tests.interop.java_cluster import java_nameserver
-from tests.support.cluster import our_process, properties
+from tests.support.cluster import START_TIMEOUT_S, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call, frame, read_frame
@@ -43,7 +43,7 @@ class Line:
     def __init__(self, address: str) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=10)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
@@ -77,7 +77,9 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
         process.start()
         started.append(process)
         address = f"{host}:{port}"
-        process.wait_until(lambda address=address: _answers(address), timeout_s=60, what="answering")
+        process.wait_until(
+            lambda address=address: _answers(address), timeout_s=START_TIMEOUT_S, what="answering"
+        )
         found.append(address)
     yield found[0], found[1]
     for process in started:
@@ -151,6 +153,7 @@ class Story:
             "brokerAddr": address,
             "haServerAddr": f"ha-{address}",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "heartbeatTimeoutMillis": "3600000",  # nobody's time is over while the story is told
         }
         acting, zone = draw.choice([None, "true", "true", "false"]), draw.choice(ZONES)
         if acting is not None:
@@ -179,7 +182,6 @@ class Story:
             group = {"clusterName": NAMES[name], "brokerName": name}
             wait_until(
                 lambda line=line, group=group: address.encode() not in line.ask(901, group).body,
-                timeout_s=10,
                 what=f"{address} gone from {line.address}",
             )
         self.follow()

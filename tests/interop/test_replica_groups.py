@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_controller import OURS, java_controller
-from tests.support.group_traffic import QUEUES, SUCCESS, acknowledged, check_equal, read_queue, send
-from tests.support.process import wait_until
+from tests.support.group_traffic import QUEUES, check_equal, deliver, read_queue, wait_confirmed
+from tests.support.process import wait_holds, wait_until
 from tests.support.replica_group import (
     CONTROLLER_ELECT_MASTER,
     Factory,
@@ -22,7 +21,7 @@ from tests.support.replica_group import (
     our_broker,
 )
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]
 
 SAFE = {
     "allAckInSyncStateSet": True,
@@ -30,7 +29,7 @@ SAFE = {
     "registerNameServerPeriod": 10_000,
     "controllerHeartBeatTimeoutMills": 15_000,
 }
-PATIENCE_S = 5.0
+PATIENCE_S = 15.0
 """How long a producer may be without a master on a busy machine; docs/replication.md has what is measured."""
 JAVA_QUORUM: Sequence[Factory] = [java_controller] * 3
 GROUPS = [
@@ -79,10 +78,9 @@ def elect(group: ReplicaGroup, wanted: Member) -> None:
         answer = group.ask(CONTROLLER_ELECT_MASTER, ext)
         return answer is not None and answer.code in (0, 2011)
 
-    wait_until(elected, timeout_s=60, what=f"{wanted.name} is elected")
+    wait_until(elected, what=f"{wanted.name} is elected")
     wait_until(
         lambda: group.master() is wanted and group.routed_master() == wanted.address,
-        timeout_s=60,
         what=f"{wanted.name} is master",
     )
 
@@ -93,12 +91,9 @@ def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
     kept: list[bytes] = []
 
     def send_some(master: Member, what: str) -> None:
-        wait_until(
-            partial(acknowledged, master, b"probe"), timeout_s=60, what=f"{master.name} takes messages"
-        )
         for number in range(30):
             body = f"{what}-{number}".encode() * 20
-            assert send(master, body).code == SUCCESS
+            deliver(master, body)
             kept.append(body)
 
     for member in group.brokers:
@@ -111,8 +106,13 @@ def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
         send_some(successor, f"after-{member.name}")
         member.start()
         group.wait_in_sync(3)
-    bodies = [record.body for record in read_queue(group.wait_master())]
-    assert [body for body in bodies if body != b"probe"] == kept
+
+    def check() -> None:
+        """What was not acknowledged, as on a busy machine, was sent again."""
+        bodies = [record.body for record in read_queue(wait_confirmed(group))]
+        assert list(dict.fromkeys(bodies)) == kept
+
+    wait_holds(check)
     check_equal(group)
 
 
@@ -140,7 +140,7 @@ class SteadyProducer:
     def wait_more(self, count: int = 100) -> None:
         """Waits until so many more are acknowledged."""
         before = len(self.acks())
-        wait_until(lambda: len(self.acks()) >= before + count, timeout_s=60, what=f"{count} more messages")
+        wait_until(lambda: len(self.acks()) >= before + count, what=f"{count} more messages")
 
     def longest_gap_s(self, since: int) -> float:
         """The longest time between two acknowledgements, from that one on."""
@@ -172,7 +172,8 @@ def test_a_java_producer_goes_on_with_the_next_master(tmp_path: Path) -> None:
             master.start()
             group.wait_in_sync(3)
         producer.process.kill()
-        stored = [read_queue(group.wait_master(), queue_id) for queue_id in range(QUEUES)]
+        master = wait_confirmed(group)
+        stored = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
         for body, queue_id, offset, _ in producer.acks():
             assert stored[queue_id][offset].body == body
         check_equal(group)

@@ -20,7 +20,7 @@ from tests.support.replica_group import Factory, our_broker
 from tests.unit.ha.kit import Node, until
 from tests.unit.store.support import Message, put
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(
@@ -29,26 +29,25 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
      pytest.param(java_broker, our_broker, id="ours-follows-java")],
 )  # fmt: skip
 def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory) -> None:
-    settings = {"inSyncReplicas": 2, "slaveTimeout": 1500}
+    settings = {"inSyncReplicas": 2, "slaveTimeout": 4000}
     with Pair(tmp_path, [master, replica], broker=settings, octet=62) as pair:
-        wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), timeout_s=90, what="a replica is connected")
-        wait_until(lambda: pair.send().code == 0, timeout_s=60, what="a send is acknowledged by both")
+        wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="a replica is connected")
         for number in range(250):
-            assert pair.send(body=os.urandom(20_000), queue_id=number % 4).code == 0
+            pair.deliver(body=os.urandom(20_000), queue_id=number % 4)
         end = pair.wait_followed()
         assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
         # The replica dies and comes back behind.
         pair.brokers[1].process.kill()
-        codes = {pair.send(body=os.urandom(20_000)).code for _ in range(3)}
+        codes = {pair.send(body=os.urandom(20_000)).code for _ in range(2)}
         assert codes == {12}
         pair.brokers[1].start()
-        end = pair.wait_followed(timeout_s=120)
+        end = pair.wait_followed()
         assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
-        assert pair.send().code == 0
+        pair.deliver()
         # The master stops for a while.
         pair.master.process.signal(signal.SIGSTOP)
         pair.master.process.signal(signal.SIGCONT)
-        assert pair.send().code == 0
+        pair.deliver()
         end = pair.wait_followed()
         assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
 
@@ -91,7 +90,7 @@ class HAPeer:
 
     async def start(self) -> None:
         self.process.start()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(180):
             while True:
                 assert self.process.alive, self.process.output()
                 try:
@@ -117,7 +116,7 @@ async def agree(ours: Node, java: HAPeer) -> None:
     wait a minute and a half for its own dispatcher to end."""
     theirs = mine = None
     try:
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(240):
             while theirs is None or theirs != mine:
                 await asyncio.sleep(0.05)
                 theirs = await java.state()

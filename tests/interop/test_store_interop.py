@@ -19,7 +19,7 @@ from epochmq_broker.store.lock_file import LockFile, StoreLockedError
 from epochmq_protocol import message as records
 from tests.interop.java_env import JavaProcess, compile_java, run_java
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 COUNT = 100_000
 MORE = 2000
@@ -322,7 +322,7 @@ def test_we_read_what_java_wrote_and_java_reads_what_we_added(
 ) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
-    tool(root, f"write:0:{COUNT}", "wait:500", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
+    tool(root, f"write:0:{COUNT}", "dispatched", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
     assert not (root / "abort").exists()
     store = opened(root)
     ours, units = list(our_log(store)), list(our_queues(store))
@@ -408,14 +408,14 @@ def test_a_java_broker_and_ours_exclude_each_other(tmp_path: Path) -> None:
     sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, SLOTS, ENTRIES)]
     java = JavaProcess(
         "StoreTool",
-        [str(root), *sizes, "wait:60000"],
+        [str(root), *sizes, "wait:600000"],
         home=tmp_path / "home",
         classes=compile_java("StoreTool.java"),
         heap_mb=128,
     )
     java.start()
     try:
-        java.wait_until(lambda: _locked(root / "lock"), timeout_s=60)
+        java.wait_until(lambda: _locked(root / "lock"))
         with pytest.raises(StoreLockedError):
             opened(root)
     finally:
@@ -430,7 +430,7 @@ def test_a_java_broker_and_ours_exclude_each_other(tmp_path: Path) -> None:
     )
     other.start()
     try:
-        assert other.wait(timeout_s=60) != 0
+        assert other.wait() != 0
         assert "Lock failed" in other.output()
     finally:
         other.kill()

@@ -51,7 +51,7 @@ public final class AdminDriver extends MQAdminStartup {
     private static final int CLIENT_MADE_MAX_MS = 2_000;
     private static final int NAME_STEP_MS = 2;
     private static final int HURRY_MS = 100;
-    private static final int AWAIT_MS = 40_000;
+    private static final int AWAIT_MS = 120_000;
     private static final Semaphore TURNS = new Semaphore(4);
     private static final InheritableThreadLocal<ByteArrayOutputStream> SINK = new InheritableThreadLocal<>();
     private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new ConcurrentHashMap<>();

@@ -74,7 +74,7 @@ final class ChannelScenarios {
         kit.fact("received", ConsumeScenarios.texts(received));
         kit.fact("ids", ids);
         List<String> traces = new ArrayList<>();
-        Kit.awaitQuietly(30_000, () -> {
+        Kit.awaitQuietly(90_000, () -> {
             traces.clear();
             for (MessageExt message : kit.drain(TRACE_TOPIC, 1, 1_000)) {
                 traces.add(new String(message.getBody(), StandardCharsets.UTF_8));
@@ -105,7 +105,7 @@ final class ChannelScenarios {
                 asked.add(Kit.describe(message));
                 try {
                     byte[] answer = ("answer to " + Kit.text(message)).getBytes(StandardCharsets.UTF_8);
-                    replier.send(MessageUtil.createReplyMessage(message, answer), 10_000);
+                    replier.send(MessageUtil.createReplyMessage(message, answer), 60_000);
                 } catch (Exception error) {
                     replyErrors.add(error.toString());
                 }
@@ -135,9 +135,9 @@ final class ChannelScenarios {
                 public void onException(Throwable error) {
                     answers.add(error.toString());
                 }
-            }, 30_000);
+            }, 60_000);
         }
-        Kit.awaitQuietly(45_000, () -> answers.size() >= 3);
+        Kit.awaitQuietly(90_000, () -> answers.size() >= 3);
         kit.fact("answers", new ArrayList<>(answers));
         kit.fact("described", new ArrayList<>(described));
         kit.fact("asked", new ArrayList<>(asked));

@@ -8,7 +8,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 @SuppressWarnings("deprecation")
 final class Clients {
     /** A busy machine must not look like a broken broker. */
-    static final int API_TIMEOUT_MS = 20_000;
+    static final int API_TIMEOUT_MS = 60_000;
 
     final String nameserver;
     final DefaultMQProducer producer;
@@ -34,7 +34,7 @@ final class Clients {
         made.setInstanceName(instance());
         made.setRetryTimesWhenSendFailed(0);
         made.setRetryTimesWhenSendAsyncFailed(0);
-        made.setSendMsgTimeout(20_000);
+        made.setSendMsgTimeout(60_000);
         made.setMqClientApiTimeout(API_TIMEOUT_MS);
         made.setVipChannelEnabled(false);
         return made;

@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -28,6 +29,12 @@ final class ControlScenarios {
         all.put("reset", ControlScenarios::reset);
         all.put("relay", ControlScenarios::relay);
         all.put("outage", ControlScenarios::outage);
+    }
+
+    /** Has the driver's caller act; it answers with a line. */
+    private static void ready() {
+        System.out.println("{\"ready\":true}");
+        System.out.flush();
     }
 
     private static DefaultMQAdminExt admin(Kit kit) throws Exception {
@@ -99,8 +106,8 @@ final class ControlScenarios {
     }
 
     /**
-     * Sends and consumes until the driver's standard input says that the outage is over, and goes on until everything
-     * acknowledged has been consumed.
+     * Sends and consumes while the broker is killed and started again, each when this says that it is ready for it, and
+     * goes on until everything acknowledged has been consumed.
      */
     private static void outage(Kit kit) throws Exception {
         String topic = kit.createTopic(4);
@@ -114,23 +121,30 @@ final class ControlScenarios {
             });
         consumer.start();
         List<String> acknowledged = kit.sendMany(topic, "before-", 50);
-        Kit.awaitTrue(60_000, "the consumer is at work", () -> received.size() >= 50);
-        System.out.println("{\"ready\":true}");
-        System.out.flush();
+        Kit.awaitTrue(120_000, "the consumer is at work", () -> received.size() >= 50);
         AtomicInteger failed = new AtomicInteger();
-        int number = 0;
-        while (System.in.available() == 0) {
-            String body = "during-" + number++;
+        AtomicInteger number = new AtomicInteger();
+        Callable<Boolean> sendOne = () -> {
+            String body = "during-" + number.getAndIncrement();
+            Kit.laterThanNow(2);
             try {
                 kit.producer().send(Kit.message(topic, body), 1_000);
                 acknowledged.add(body);
+                return true;
             } catch (Exception error) {
                 failed.incrementAndGet();
+                return false;
             }
-            Kit.laterThanNow(2);
+        };
+        ready();
+        Kit.awaitTrue(60_000, "the broker's end is felt", () -> !sendOne.call());
+        System.in.read();
+        ready();
+        while (System.in.available() == 0) {
+            sendOne.call();
         }
         long resumed = System.nanoTime();
-        Kit.awaitTrue(60_000, "sends go through again", () -> {
+        Kit.awaitTrue(120_000, "sends go through again", () -> {
             try {
                 kit.producer().send(Kit.message(topic, "after"));
                 return true;
@@ -140,7 +154,7 @@ final class ControlScenarios {
         });
         kit.fact("resumed_ms", Kit.millisSince(resumed));
         acknowledged.addAll(kit.sendMany(topic, "end-", 50));
-        Kit.awaitQuietly(90_000, () -> received.containsAll(acknowledged));
+        Kit.awaitQuietly(120_000, () -> received.containsAll(acknowledged));
         kit.fact("failed", failed.get());
         kit.fact("acknowledged", acknowledged.size());
         acknowledged.removeAll(received);

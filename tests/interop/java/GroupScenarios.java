@@ -22,7 +22,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 /** Consumers of one group share the queues, and those who stay take over from those who leave. */
 final class GroupScenarios {
     private static final int QUEUES = 4;
-    private static final long MOVE_MS = 90_000;
+    private static final long MOVE_MS = 150_000;
 
     private GroupScenarios() {
     }

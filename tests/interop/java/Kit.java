@@ -80,7 +80,7 @@ final class Kit {
     /** Creates a topic and waits until the nameserver gives its route with that many queues. */
     String createTopic(String topic, int queues) throws Exception {
         AtomicReference<Exception> last = new AtomicReference<>();
-        boolean created = awaitQuietly(60_000, () -> {
+        boolean created = awaitQuietly(120_000, () -> {
             try {
                 producer().createTopic("TBW102", topic, queues, Collections.emptyMap());
                 return true;
@@ -93,7 +93,7 @@ final class Kit {
         if (!created) {
             throw last.get();
         }
-        awaitTrue(30_000, "route of " + topic, () -> queuesOf(topic).size() == queues);
+        awaitTrue(120_000, "route of " + topic, () -> queuesOf(topic).size() == queues);
         return topic;
     }
 
@@ -158,7 +158,7 @@ final class Kit {
 
     /** Reads every queue of a topic from its first message by plain pulls until `expected` are there. */
     List<MessageExt> drain(String topic, int expected) throws Exception {
-        return drain(topic, expected, 30_000);
+        return drain(topic, expected, 90_000);
     }
 
     List<MessageExt> drain(String topic, int expected, long timeoutMs) throws Exception {
@@ -269,7 +269,7 @@ final class Kit {
     /** Lets the clock move on, so that store times before and after differ. */
     static long laterThanNow(long ms) throws Exception {
         long goal = System.currentTimeMillis() + ms;
-        awaitTrue(ms + 10_000, "the clock moves", () -> System.currentTimeMillis() >= goal);
+        awaitTrue(ms + 60_000, "the clock moves", () -> System.currentTimeMillis() >= goal);
         return System.currentTimeMillis();
     }
 

@@ -33,7 +33,7 @@ final class LookupScenarios {
     /** Messages of a key; the index may lag behind the send. */
     static List<MessageExt> query(Kit kit, String topic, String key, int expected) throws Exception {
         AtomicReference<List<MessageExt>> found = new AtomicReference<>(Collections.emptyList());
-        Kit.awaitQuietly(15_000, () -> {
+        Kit.awaitQuietly(60_000, () -> {
             try {
                 long now = System.currentTimeMillis();
                 found.set(kit.producer().queryMessage(topic, key, 32, now - 600_000, now + 600_000).getMessageList());
@@ -94,7 +94,7 @@ final class LookupScenarios {
         kit.fact("lite_by_time", consumer.offsetForTimestamp(queue, between));
         consumer.seek(queue, 10);
         List<String> texts = new ArrayList<>();
-        Kit.awaitQuietly(15_000, () -> {
+        Kit.awaitQuietly(60_000, () -> {
             consumer.poll(200).forEach(m -> texts.add(Kit.text(m)));
             return texts.size() >= 10;
         });
@@ -143,7 +143,7 @@ final class LookupScenarios {
         kit.fact("waited", !waiting.isDone());
         long sent = System.nanoTime();
         kit.producer().send(Kit.message(queue.getTopic(), "wanted", "woken"));
-        kit.fact("woken", describe(waiting.get(30, TimeUnit.SECONDS)));
+        kit.fact("woken", describe(waiting.get(60, TimeUnit.SECONDS)));
         kit.fact("woken_ms", Kit.millisSince(sent));
     }
 

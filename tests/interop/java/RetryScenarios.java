@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * route poll, so a first retry may take twenty seconds.
  */
 final class RetryScenarios {
-    private static final long RETRY_MS = 90_000;
+    private static final long RETRY_MS = 150_000;
 
     private RetryScenarios() {
     }

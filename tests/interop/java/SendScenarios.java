@@ -79,7 +79,7 @@ final class SendScenarios {
                 }
             });
         }
-        kit.fact("answered", answered.await(60, TimeUnit.SECONDS));
+        kit.fact("answered", answered.await(180, TimeUnit.SECONDS));
         kit.fact("results", results);
         kit.fact("errors", errors);
         kit.fact("stored", Kit.describe(kit.drain(topic, count)));
@@ -161,7 +161,7 @@ final class SendScenarios {
         String topic = kit.topic();
         kit.fact("before", kit.queuesOf(topic).size());
         kit.fact("result", Kit.describe(kit.producer().send(Kit.message(topic, "first"))));
-        Kit.awaitTrue(20_000, "route of the new topic", () -> !kit.queuesOf(topic).isEmpty());
+        Kit.awaitTrue(120_000, "route of the new topic", () -> !kit.queuesOf(topic).isEmpty());
         kit.fact("queues", kit.queuesOf(topic).size());
         kit.fact("stored", Kit.texts(kit.drain(topic, 1)));
         DefaultMQProducer wide = kit.clients.producer("interop_wide");
@@ -169,7 +169,7 @@ final class SendScenarios {
         kit.onClose(wide::shutdown);
         wide.start();
         wide.send(Kit.message(topic + "_wide", "first"));
-        Kit.awaitTrue(20_000, "route of the wide topic", () -> !kit.queuesOf(topic + "_wide").isEmpty());
+        Kit.awaitTrue(120_000, "route of the wide topic", () -> !kit.queuesOf(topic + "_wide").isEmpty());
         kit.fact("wide_queues", kit.queuesOf(topic + "_wide").size());
     }
 
