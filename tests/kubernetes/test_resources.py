@@ -211,7 +211,7 @@ def test_columns_scale_and_conditions_work(cluster: Cluster, api: Api, namespace
     cluster.custom.patch_namespaced_custom_object_status(
         API_GROUP, VERSION, namespace, PLURALS["BrokerGroup"], "a", {"status": status}
     )
-    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", "bg/a", "--timeout=10s")
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", "bg/a", "--timeout=60s")
     head, row = cluster.kubectl("-n", namespace, "get", "bg", "a").splitlines()
     assert head.split() == ["NAME", "READY", "MASTER", "EPOCH", "SYNCSTATESET", "PHASE", "AGE"]
     assert row.split()[:6] == ["a", "3/3", "a-broker-1", "4", "[1,2,3]", "Ready"]
