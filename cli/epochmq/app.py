@@ -339,13 +339,21 @@ def audit(
 
 
 @app.command()
-def report(state: State = STATE_DEFAULT) -> None:
+def report(
+    state: State = STATE_DEFAULT,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
     """Print where the last audit's report is.
 
-    Ends with 3 when there is none."""
+    On this machine; with --namespace, --context or --kubeconfig the last verdict of each audit of a
+    Kubernetes cluster. Ends with 3 when there is none."""
     from epochmq.verbs import audit as verb
+    from epochmq.verbs.target import ClusterTarget
 
-    _end(lambda: verb.report(state))
+    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
 
 
 ConfigFile = Annotated[

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epochmq.exits import Exit, UsageError, complain
 
 if TYPE_CHECKING:
+    from epochmq.verbs.target import ClusterTarget
     from epochmq_spark.command import Outcome
 
 AUDITS = "audits"
@@ -49,6 +50,27 @@ def report(state: Path) -> int:
         complain(f"no audit has left a report in {state / AUDITS}; make one with: epochmq audit DIR…")
         return Exit.NOTHING
     print(pages[-1].resolve())
+    return Exit.OK
+
+
+def report_of_cluster(target: ClusterTarget) -> int:
+    """Prints the last verdict of each audit, and where its report is."""
+    from epochmq.verbs import cluster
+
+    audits = cluster.audits(target)
+    for name, status in audits:
+        verdict, report = status.get("verdict"), status.get("report")
+        if not verdict:
+            print(f"{name}: no verdict yet: {status.get('phase', 'Waiting')}")
+            continue
+        found = f"{status.get('errors', 0)} errors" if verdict == "damaged" else "no errors"
+        print(f"{name}: {verdict}, {found}; the last ended at {status.get('lastFinished')}")
+        if report:
+            page = r"{.binaryData.report\.html\.gz}"
+            print(f"  kubectl get configmap {report} -o jsonpath='{page}' | base64 -d | gunzip > report.html")
+    if not any(status.get("verdict") for _, status in audits):
+        complain("no audit of the namespace has come to a verdict; make a BrokerGroupAudit")
+        return Exit.NOTHING
     return Exit.OK
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from epochmq.verbs.target import ClusterTarget
+from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.connection import Connection, from_kubeconfig, in_cluster
 from epochmq_operator.kube.looking import look, readiness_of, report
 from epochmq_operator.kube.steering import choose, tell
@@ -31,6 +32,21 @@ def seen(target: ClusterTarget) -> Status:
     """What runs there."""
     connection, namespace = reached(target)
     return report(connection, asyncio.run(look(connection, namespace)))
+
+
+def audits(target: ClusterTarget) -> list[tuple[str, dict[str, Any]]]:
+    """The statuses of the audits there, by name."""
+    connection, namespace = reached(target)
+
+    async def listed() -> list[dict[str, Any]]:
+        api = Api(connection)
+        try:
+            found, _ = await api.list("BrokerGroupAudit", namespace, "")
+            return found
+        finally:
+            await api.close()
+
+    return [(one["metadata"]["name"], one.get("status") or {}) for one in asyncio.run(listed())]
 
 
 def pods(status: Status) -> list[tuple[PodStatus, Component]]:

@@ -27,7 +27,7 @@ from epochmq_operator.audits import manifests as made
 from epochmq_operator.audits import status as said
 from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.audits.manifests import AuditSettings, Names, VolumeSeen
-from epochmq_operator.audits.runs import Outcome, Run, history_of, outcome_of, seconds_of
+from epochmq_operator.audits.runs import Outcome, Run, history_of, outcome_of, seconds_of, why_it_ended
 from epochmq_operator.manifests.names import GROUP, KIND
 from epochmq_operator.plans.conditions import at
 from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, EventType, Pass, PatchStatus
@@ -298,25 +298,30 @@ def _readers(
     effects: list[Effect] = []
     addresses: dict[str, str] = {}
     waiting: list[str] = []
+    failed: list[str] = []
     for ordinal, volume in volumes.items():
         name = names.reader(ordinal)
-        replica = broker_pod_name(audit.spec.broker_group, str(ordinal))
         pod = world.object("Pod", name)
         if pod is None:
             wanted = made.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
             effects.append(Apply(owned(wanted, owner)))
             waiting.append(f"{name} is made")
             continue
-        found = pod_seen(pod)
+        found, status = pod_seen(pod), pod.get("status") or {}
         if found.stuck and _age_s(pod, now) > STUCK_S:
             return run, (), Outcome(reason="PodStuck", message=f"{name} {found.trouble}")
-        address = (pod.get("status") or {}).get("podIP")
-        if found.ready and address:
-            addresses[replica] = f"{_host(address)}:{made.READER_PORT}"
-            continue
-        if audit.spec.volume_snapshot_class_name is not None and _since_cut_s(world, names, now) >= SETTLE_S:
-            effects.append(Apply(made.snapshot(audit, names, ordinal, volume, found.uid)))
-        waiting.append(f"{name} {found.trouble}")
+        if status.get("phase") in ("Failed", "Succeeded"):
+            failed.append(f"{name}: {why_it_ended(pod)}")
+        elif found.ready and status.get("podIP"):
+            replica = broker_pod_name(audit.spec.broker_group, str(ordinal))
+            addresses[replica] = f"{_host(status['podIP'])}:{made.READER_PORT}"
+        else:
+            waiting.append(f"{name} {found.trouble}")
+            settled = _since_cut_s(world, names, now) >= SETTLE_S
+            if audit.spec.volume_snapshot_class_name is not None and settled:
+                effects.append(Apply(made.snapshot(audit, names, ordinal, volume, found.uid)))
+    if len(failed) == len(volumes):
+        return run, (), Outcome(reason="ReaderFailed", message="; ".join(failed))
     if waiting and (not addresses or _since_cut_s(world, names, now) < READERS_WAIT_S):
         return run.at("volumes", f"waits: {'; '.join(waiting)}"), tuple(effects), None
     everyone = pods_of(group) if group is not None else tuple(addresses)

@@ -100,11 +100,7 @@ def outcome_of(pod: Manifest) -> Outcome | None:
     phase = status.get("phase")
     if phase not in ("Succeeded", "Failed"):
         return None
-    name = metadata(pod).get("name")
-    ended: Mapping[str, Any] = {}
-    for one in status.get("containerStatuses") or ():
-        ended = (one.get("state") or {}).get("terminated") or {}
-    said = _said(ended.get("message"))
+    said = _said(_terminated(pod).get("message"))
     if phase == "Succeeded" and said.get("verdict") in VERDICTS:
         lines = said.get("findings")
         severities = said.get("severities")
@@ -116,14 +112,27 @@ def outcome_of(pod: Manifest) -> Outcome | None:
             else {},
             stored=said.get("report") is True,
         )
-    why = said.get("error") or status.get("message") or ended.get("message") or ""
-    if not why:
-        code, signal = ended.get("exitCode"), ended.get("reason")
-        why = (
-            f"it ended with {code}" + (f" ({signal})" if signal else "") if code is not None else "no reason"
-        )
     reason = "DeadlineExceeded" if status.get("reason") == "DeadlineExceeded" else "DriverFailed"
-    return Outcome(reason=reason, message=f"{name}: {why}")
+    return Outcome(reason=reason, message=f"{metadata(pod).get('name')}: {why_it_ended(pod)}")
+
+
+def why_it_ended(pod: Manifest) -> str:
+    """Of a pod that ended, in its own words where it left some."""
+    status, ended = pod.get("status") or {}, _terminated(pod)
+    why = _said(ended.get("message")).get("error") or status.get("message") or ended.get("message")
+    if why:
+        return str(why)
+    code, signal = ended.get("exitCode"), ended.get("reason")
+    if code is None:
+        return str(status.get("reason") or "it ended")
+    return f"it ended with {code}" + (f" ({signal})" if signal else "")
+
+
+def _terminated(pod: Manifest) -> Mapping[str, Any]:
+    for one in (pod.get("status") or {}).get("containerStatuses") or ():
+        if found := (one.get("state") or {}).get("terminated"):
+            return dict(found)
+    return {}
 
 
 def _said(text: object) -> Mapping[str, Any]:

@@ -35,7 +35,8 @@ DAMAGED = {
 @dataclass
 class Cluster:
     """`verdict` is what drivers say, None: they fail; `hangs`: they never end; `stuck`: pods whose image
-    cannot be had, by a part of their name; `unready`: pods that never become ready."""
+    cannot be had, by a part of their name; `unready`: pods that never become ready; `failing`: pods that
+    end at once."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     events: dict[str, Emit] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class Cluster:
     hangs: bool = False
     stuck: str = ""
     unready: str = ""
+    failing: str = ""
     master: str = "orders-broker-1"
     asked: int = 0
     _uids: int = 0
@@ -178,6 +180,9 @@ class Cluster:
             if self.stuck and self.stuck in ref.name:
                 waiting = {"state": {"waiting": {"reason": "ErrImagePull"}}}
                 found["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+            elif self.failing and self.failing in ref.name:
+                ended = {"state": {"terminated": {"exitCode": 2, "reason": "Error"}}}
+                found["status"] = {"phase": "Failed", "containerStatuses": [ended]}
             elif self.unready and self.unready in ref.name:
                 found["status"] = {"phase": "Pending"}
             elif ref.name.endswith("-driver") and found.get("status", {}).get("phase") == "Running":

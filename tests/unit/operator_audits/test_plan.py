@@ -145,6 +145,18 @@ def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
     assert json.loads(str(env["READERS"]))["orders-broker-2"] == ""
 
 
+def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
+    cluster = Cluster(failing="reader-2", hangs=True)
+    cluster.audit()
+    cluster.run(8)
+    assert Ref("Pod", NAMESPACE, "nightly-audit-1-driver") in cluster.objects
+    cluster = Cluster(failing="reader")
+    cluster.audit()
+    cluster.run()
+    finished(cluster, "ReaderFailed")
+    assert "it ended with 2 (Error)" in cluster.status["history"][0]["message"]
+
+
 def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers() -> None:
     cluster = Cluster(unready="reader")
     cluster.audit(volumeSnapshotClassName="fast")
