@@ -28,8 +28,8 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int, settings: Set
     """Leader, follower or all three at once, at random moments, again and again; with a log that is whole,
     and with one that loses its beginning to snapshots all the while."""
     run = ControllerRounds(tmp_path, rounds, settings)
-    run.start()
     try:
+        run.start()
         for number in range(1, rounds + 1):
             run.round(number)
         if settings is COMPACTING:

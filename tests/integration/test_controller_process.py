@@ -66,9 +66,11 @@ class Controller:
 def controller(tmp_path: Path) -> Iterator[Controller]:
     """A running one."""
     found = Controller(tmp_path)
-    found.start()
-    yield found
-    found.process.kill()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -198,8 +200,8 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_settings_on_the_command_line_win(tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     controller.process._command += ["--set", "isProcessReadEvent=true"]
-    controller.start()
     try:
+        controller.start()
         assert b"\nisProcessReadEvent=true\n" in call(controller.address, GET_CONFIG).body
         assert call(controller.address, REPLICA_INFO, {"brokerName": "b"}).code == 2008
         wait_until(controller.leads, what="still leading")

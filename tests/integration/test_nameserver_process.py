@@ -55,9 +55,11 @@ class Process(ManagedProcess):
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
     started = Process(tmp_path)
-    started.run()
-    yield started
-    started.kill()
+    try:
+        started.run()
+        yield started
+    finally:
+        started.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -142,8 +144,8 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 def test_settings_on_the_command_line_win(tmp_path: Path) -> None:
     process = Process(tmp_path, {}, "--set", "supportActingMaster=true")
-    process.run()
     try:
+        process.run()
         assert b"\nsupportActingMaster=true\n" in call(process.address, 319).body
         process.wait_until(process.answers, what="still answering")
     finally:

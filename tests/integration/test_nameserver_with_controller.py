@@ -102,10 +102,12 @@ def three(tmp_path: Path) -> Iterator[list[Pair]]:
 def alone(tmp_path: Path) -> Iterator[Pair]:
     """A quorum of one."""
     pair = Pair(tmp_path, "n0", peers(1), {"scanNotActiveBrokerInterval": 700})
-    pair.start()
-    wait_until(lambda: pair.leads, what="it leads")
-    yield pair
-    pair.process.kill()
+    try:
+        pair.start()
+        wait_until(lambda: pair.leads, what="it leads")
+        yield pair
+    finally:
+        pair.process.kill()
 
 
 def ask_leader(pairs: list[Pair], code: int, ext: dict[str, str], body: bytes = b"") -> Answer:

@@ -116,9 +116,11 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """One that is up for several tests."""
     made = Run(tmp_path_factory.mktemp("up"))
-    made.up()
-    yield made
-    made.ok("down")
+    try:
+        made.up()
+        yield made
+    finally:
+        made.ok("down")
 
 
 # a run, from up to down

@@ -124,11 +124,13 @@ class Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """One that is up for all tests here; each leaves it whole."""
     made = Run(tmp_path_factory.mktemp("groups"))
-    said = made.up()
-    assert [f"orders-controller-{n}: Ready" in said for n in range(3)] == [True] * 3
-    assert [f"orders-broker-{n}: Ready" in said for n in range(3)] == [True] * 3
-    yield made
-    made.ok("down")
+    try:
+        said = made.up()
+        assert [f"orders-controller-{n}: Ready" in said for n in range(3)] == [True] * 3
+        assert [f"orders-broker-{n}: Ready" in said for n in range(3)] == [True] * 3
+        yield made
+    finally:
+        made.ok("down")
 
 
 class Senders:

@@ -13,6 +13,7 @@ import random
 import socket
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 
 from epochmq_protocol import fastjson
 from tests.interop.java_cluster import java_nameserver
-from tests.support.cluster import START_TIMEOUT_S, our_process, properties
+from tests.support.cluster import START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call, frame, read_frame
@@ -62,28 +63,28 @@ class Line:
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """A Java nameserver's address and one of ours."""
-    started, found = [], []
-    for kind in ("java", "ours"):
-        directory: Path = tmp_path_factory.mktemp(kind)
-        host = loopback(51)
-        port = free_port(host, beside=())
-        config = directory / "namesrv.conf"
-        config.write_text(
-            properties(
-                {"bindAddress": host, "listenPort": port, "kvConfigPath": str(directory / "kvConfig.json")}
+    found = []
+    with ExitStack() as stack:
+        for kind in ("java", "ours"):
+            directory: Path = tmp_path_factory.mktemp(kind)
+            host = loopback(51)
+            port = free_port(host, beside=())
+            places: Settings = {
+                "bindAddress": host,
+                "listenPort": port,
+                "kvConfigPath": str(directory / "kvConfig.json"),
+            }
+            config = directory / "namesrv.conf"
+            config.write_text(properties(places))
+            process = java_nameserver(config) if kind == "java" else our_process("nameserver", config)
+            process.start()
+            stack.callback(process.kill)
+            address = f"{host}:{port}"
+            process.wait_until(
+                lambda address=address: _answers(address), timeout_s=START_TIMEOUT_S, what="answering"
             )
-        )
-        process = java_nameserver(config) if kind == "java" else our_process("nameserver", config)
-        process.start()
-        started.append(process)
-        address = f"{host}:{port}"
-        process.wait_until(
-            lambda address=address: _answers(address), timeout_s=START_TIMEOUT_S, what="answering"
-        )
-        found.append(address)
-    yield found[0], found[1]
-    for process in started:
-        process.kill()
+            found.append(address)
+        yield found[0], found[1]
 
 
 def _answers(address: str) -> bool:
