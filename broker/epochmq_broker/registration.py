@@ -21,7 +21,7 @@ import msgspec
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.topics import TopicTable
-from epochmq_protocol.bodies import KVTable, from_json, to_json
+from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 PERIOD_MIN_MS, PERIOD_MAX_MS = 10_000, 60_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 10.0
 UNREGISTER_TIMEOUT_MS = 3000
+SUCCESSION_S, SUCCESSION_LOOK_S = 2.0, 0.02
+MASTER_ID = 0
 
 
 class Link(Protocol):
@@ -155,6 +157,7 @@ class _Registrar:
     ) -> None:
         self.addr = addr
         self.registered = False
+        self._told_id: int | None = None  # the id under which this nameserver knows the broker
         self.idle = asyncio.Event()  # nothing is waiting to be told, or it cannot be told now
         self._live = live
         self._topics = topics
@@ -271,6 +274,8 @@ class _Registrar:
             body = self._bodies.of(names, config.broker_permission)
         else:  # only deletions: a nameserver forgets a topic when it is told to, not by registration
             return
+        if self._told_id == MASTER_ID != config.broker_id:
+            await self._succeeded(config)
         acting = config.enable_slave_acting_master
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
@@ -287,11 +292,27 @@ class _Registrar:
         answer = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
         if answer.code != ResponseCode.SUCCESS:
             raise EpochMQError(f"code {answer.code}: {answer.remark}")
+        self._told_id = config.broker_id
         known = RegisterBrokerResponseHeader.decode(answer.ext)
         for told in self._on_answer:
             told(known)
         if answer.body:
             self._topics.mark_ordered((from_json(KVTable, answer.body).table or {}).keys())
+
+    async def _succeeded(self, config: BrokerConfig) -> None:
+        """Waits until the nameserver knows the next master, or for a while: between the two registrations
+        the group would have none, and a producer that asks for the route just then knows nowhere to send."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + SUCCESSION_S
+        while (left_s := deadline_s - loop.time()) > 0:
+            command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await self._client.call(self.addr, command, left_s * 1000)
+            if answer.code != ResponseCode.SUCCESS:
+                return
+            group = from_json(ClusterInfo, answer.body).broker_addr_table.get(config.broker_name)
+            if group is None or group.broker_addrs.get(MASTER_ID) != config.broker_addr:
+                return
+            await asyncio.sleep(SUCCESSION_LOOK_S)
 
     async def _outdated(self, config: BrokerConfig) -> bool:
         """Whether the nameserver holds another version of our topics; also counts as a sign of life there."""

@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,13 +231,13 @@ def _whole(group: MeasuredGroup) -> bool:
     return True
 
 
-def _pause(sends: list[tuple[int, int, str]], before_ns: int) -> dict[str, float]:
+def _pause(sends: list[tuple[int, int, str]], before_ns: int) -> dict[str, Any]:
     ends = sorted(end for _, end, status in sends if status == "SEND_OK")
     last = max((end for end in ends if end < before_ns), default=before_ns)
     after = [last, *(end for end in ends if end >= before_ns)]
     gap = max((later - earlier for earlier, later in itertools.pairwise(after)), default=0)
-    failed = sum(status != "SEND_OK" for start, _, status in sends if start >= last)
-    return {"pause_ms": round(gap / 1e6, 1), "failed": failed}
+    failures = Counter(status for start, _, status in sends if start >= last and status != "SEND_OK")
+    return {"pause_ms": round(gap / 1e6, 1), "failed": failures.total(), "failures": dict(failures)}
 
 
 class _started:  # noqa: N801 -- a context manager, read as a verb

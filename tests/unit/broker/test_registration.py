@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from epochmq_broker import registration
 from epochmq_broker.config import LiveConfig, from_properties
 from epochmq_broker.registration import Registration
 from epochmq_broker.topics import TopicTable, topic_config
-from epochmq_protocol.bodies import KVTable, from_json, to_json
+from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeout
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from epochmq_protocol.route import BrokerData
 from epochmq_protocol.topics import RegisterBrokerBody
 
 FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
@@ -37,6 +39,8 @@ class Nameservers:
         self.hanging: set[str] = set()
         self.order_config: dict[str, str] = {}
         self.links: dict[str, Link] = {}
+        self.masters: list[str] = []
+        """What is asked for next is the first of these, until there is one left."""
         self._changed = asyncio.Condition()
 
     async def connect(self, addr: str) -> Link:
@@ -58,6 +62,10 @@ class Nameservers:
         async with self._changed:
             self.told.append((addr, command))
             self._changed.notify_all()
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            master = self.masters.pop(0) if len(self.masters) > 1 else self.masters[0]
+            group = BrokerData("cluster", "b", {0: master})
+            return response(command, ResponseCode.SUCCESS, body=to_json(ClusterInfo({"b": group})))
         body = to_json(KVTable(table=self.order_config)) if self.order_config else b""
         return response(command, ResponseCode.SUCCESS, body=body)
 
@@ -222,3 +230,39 @@ async def test_with_an_acting_master_there_are_heartbeats_and_a_time_out() -> No
     assert header.heartbeat_timeout_millis == 10_000
     assert header.enable_acting_master is True
     await bench.registration.stop()
+
+
+async def test_who_is_master_no_more_says_so_when_the_next_one_is_known(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would be the master for a moment, and a client that asks just then had nowhere to send."""
+    own, servers = bench.live.current.broker_addr, bench.servers
+    bench.registration.start()
+    assert await bench.registration.settled(60_000)
+    servers.told.clear()
+    servers.masters = [own, own, own, "127.53.8.10:20911"]
+    bench.live.take_role(2, "SLAVE")
+    bench.topics.bump_version()
+    bench.registration.refresh()
+    assert await bench.registration.settled(60_000)
+    order = [command.code for addr, command in servers.told if addr == FIRST]
+    first = order.index(RequestCode.REGISTER_BROKER)
+    assert RequestCode.GET_BROKER_CLUSTER_INFO in order[:first]
+    assert servers.masters == ["127.53.8.10:20911"]
+    header = RegisterBrokerRequestHeader.decode(
+        next(command.ext for _, command in servers.told if command.code == RequestCode.REGISTER_BROKER)
+    )
+    assert header.broker_id == 2
+    # Where nobody follows, the nameserver is told all the same.
+    monkeypatch.setattr(registration, "SUCCESSION_S", 0.05)
+    bench.live.take_role(0, "SYNC_MASTER")
+    bench.topics.bump_version()
+    bench.registration.refresh()
+    assert await bench.registration.settled(60_000)
+    servers.masters = [own]
+    servers.told.clear()
+    bench.live.take_role(2, "SLAVE")
+    bench.topics.bump_version()
+    bench.registration.refresh()
+    assert await bench.registration.settled(60_000)
+    assert RequestCode.REGISTER_BROKER in [command.code for _, command in servers.told]
