@@ -23,7 +23,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from epochmq_spark.cut import Cut
@@ -32,7 +32,6 @@ from epochmq_spark.volume import Volume
 PORT = 9885
 BODY_BYTES_MAX = 4 * 1024 * 1024
 AT_ONCE_MAX = 16
-SEND_BYTES = 1 << 20
 IDLE_S = 120
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)\Z")
 
@@ -115,28 +114,23 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = _RANGE.match(self.headers.get("Range") or "")
         start, stop = (int(wanted[1]), int(wanted[2]) + 1) if wanted else (0, content.size)
         stop = max(min(stop, content.length), start)
-        file = None if stop <= len(content.head) else volume.open(name)
-        try:
+        file = None if stop <= len(content.head) else os.fdopen(volume.open(name), "rb")
+        with file or contextlib.nullcontext():
             self.send_response(HTTPStatus.PARTIAL_CONTENT if wanted else HTTPStatus.OK)
             self.send_header("Content-Length", str(stop - start))
             self.send_header("X-Size", str(content.size))
             self.end_headers()
-            if start < len(content.head):
-                self.wfile.write(content.head[start:stop])
-            if file is not None:
-                self._send(file, max(start, len(content.head)), stop)
-        finally:
-            if file is not None:
-                os.close(file)
-
-    def _send(self, file: int, start: int, stop: int) -> None:
-        self.wfile.flush()
-        while start < stop:
-            sent = os.sendfile(self.connection.fileno(), file, start, min(SEND_BYTES, stop - start))
-            if sent == 0:  # shorter than it was: what is missing cannot be sent any more
+            try:
+                self._send(content.head[start:stop], file, max(start, len(content.head)), stop)
+            except OSError:  # who asked has a part of it, and can be told nothing more
                 self.close_connection = True
-                return
-            start += sent
+
+    def _send(self, head: bytes, file: BinaryIO | None, start: int, stop: int) -> None:
+        self.wfile.write(head)
+        self.wfile.flush()
+        wanted = stop - start
+        if file is not None and wanted > 0 and self.connection.sendfile(file, start, wanted) < wanted:
+            self.close_connection = True  # the file is shorter than it was
 
     def _say(self, status: HTTPStatus, text: str) -> None:
         self._answer(status, (text + "\n").encode())

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import random
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -151,6 +153,23 @@ def test_a_reader_shows_nothing_before_a_cut_and_keeps_to_the_first(tmp_path: Pa
                 files.read(files.join(place, name))
     with pytest.raises(OSError, match=r"127\.0\.0\.1"):
         files.read(files.join(place, "checkpoint"))
+
+
+def test_a_long_file_arrives_whole_also_when_it_is_taken_slowly(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    whole = random.Random(1).randbytes(1 << 20) * 24
+    name = f"commitlog/{0:020}"
+    (tmp_path / name).write_bytes(whole)
+    with reader(tmp_path) as place:
+        remote.hold(place, Cut(len(whole) - 5))
+        with socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2]))) as slow:
+            slow.sendall(f"GET /files/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            assert select.select([slow], [], [], 10)[0], "more is on its way than the sockets hold"
+            assert bytes(files.window(files.join(place, name), 0, 1 << 30)) == whole[:-5] + bytes(5)
+            taken = bytearray()
+            while part := slow.recv(1 << 20):
+                taken += part
+        assert taken.partition(b"\r\n\r\n")[2] == whole[:-5]
 
 
 def test_an_epoch_file_is_cut_at_an_epoch_and_left_alone_when_it_is_broken() -> None:
