@@ -20,8 +20,10 @@ MARK = "@@ "
 STOP_TIMEOUT_S = 60
 UNTIL_TIMEOUT_S = 120
 UNTIL_PAUSE_S = 1
-TRIES = 4
-BUSY = re.compile(r"RemotingTimeoutException|RemotingConnectException|RemotingTooMuchRequestException")
+TRIES = 12
+BUSY = re.compile(
+    r"RemotingTimeoutException|RemotingConnectException|RemotingTooMuchRequestException|TIMEOUT_CLEAN_QUEUE"
+)
 """What a command ends with that found no time on a busy machine: it is given again."""
 
 

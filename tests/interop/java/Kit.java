@@ -17,6 +17,8 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.producer.DefaultMQProducerImpl;
+import org.apache.rocketmq.client.impl.producer.TopicPublishInfo;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -94,6 +96,13 @@ final class Kit {
             throw last.get();
         }
         awaitTrue(120_000, "route of " + topic, () -> queuesOf(topic).size() == queues);
+        // A client gives up looking for a route when another of its threads looks for three seconds; a send fails then.
+        DefaultMQProducerImpl producer = producer().getDefaultMQProducerImpl();
+        awaitTrue(120_000, "the producer has the route of " + topic, () -> {
+            producer.getMqClientFactory().updateTopicRouteInfoFromNameServer(topic);
+            TopicPublishInfo known = producer.getTopicPublishInfoTable().get(topic);
+            return known != null && known.ok();
+        });
         return topic;
     }
 
