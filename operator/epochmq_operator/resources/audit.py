@@ -63,7 +63,7 @@ class ExecutorsSpec(Model):
         ),
     ] = "100m"
     memory: Annotated[Memory, Field(description="The Java heap of each.")] = "512Mi"
-    memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "768Mi"
+    memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "1Gi"
 
 
 class DriverSpec(Model):

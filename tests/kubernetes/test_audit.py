@@ -1,0 +1,274 @@
+"""Audits of a group that is in use, on a real cluster: by Spark, whose driver and executors are pods."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochmq_operator.crd import audit_definition
+from tests.kubernetes.cloning import CLASS as CLONING
+from tests.kubernetes.cloning import cloning
+from tests.kubernetes.operator_process import Groups, Operator, define, operator
+from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.testbed.images import image_name
+from tests.kubernetes.testbed.processes import TestbedError
+
+AUDIT = "BrokerGroupAudit"
+PATIENCE_S = 420
+"""An audit takes some 40 s of a quiet machine."""
+RATE = 300
+"""Messages a second."""
+LOAD = f"""
+import os, sys, time
+n, begin = 0, time.monotonic()
+while os.path.exists("/tmp/load"):
+    n += 10
+    for number in range(n - 10, n):
+        print(f"load-{{number:08}}-" + "x" * 300)
+    sys.stdout.flush()
+    time.sleep(max(begin + n / {RATE} - time.monotonic(), 0))
+"""
+
+
+@pytest.fixture(scope="module")
+def definitions(cluster: Cluster) -> None:
+    """The resources are known."""
+    define(cluster)
+    cluster.apply(audit_definition())
+    name = audit_definition()["metadata"]["name"]
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Cluster) -> str:
+    """The image of audits, on every node: 1.4 GB, so the short round does without."""
+    return cluster.load_project_images(["spark"])["spark"]
+
+
+@pytest.fixture
+def groups(cluster: Cluster, namespace: str, definitions: None) -> Groups:
+    """Those of the test's namespace."""
+    return Groups(cluster, namespace)
+
+
+@pytest.fixture
+def started(cluster: Cluster, namespace: str, definitions: None, tmp_path: Path) -> Iterator[Operator]:
+    """An operator for the test's namespace."""
+    with operator(cluster, namespace, tmp_path) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def load(groups: Groups, group: str) -> Iterator[None]:
+    """Messages go to the group, so many a second, for the length of a block."""
+    pod, place = f"{group}-broker-0", groups.namespace
+    groups.cluster.execute(place, pod, "sh", "-c", "touch /tmp/load", container="broker")
+    produce = f"epochmq produce load --keys k --timeout 30 --nameserver {group}-nameserver:9876"
+    command = f"python3 -c '{LOAD}' | {produce} > /dev/null"
+    kubectl = ("kubectl", f"--kubeconfig={groups.cluster.kubeconfig}", f"--namespace={place}")
+    sender = subprocess.Popen([*kubectl, "exec", pod, "--container=broker", "--", "sh", "-c", command])
+    try:
+        groups.cluster.wait(lambda: confirmed(groups, group) > 100_000, 120, "messages are taken")
+        yield
+    finally:
+        groups.cluster.execute(place, pod, "rm", "-f", "/tmp/load", container="broker")
+        sender.wait(120)
+
+
+def confirmed(groups: Groups, group: str) -> int:
+    """Up to where the master's log is confirmed."""
+    master = groups.status("BrokerGroup", group)["master"]
+    text = groups.cluster.execute(
+        groups.namespace, master, "epochmq", "admin-call", "state", container="broker"
+    )
+    found: int = json.loads(text)["confirmOffset"]
+    return found
+
+
+class Speed:
+    """Bytes a second that a group confirms, from now on."""
+
+    def __init__(self, groups: Groups, group: str) -> None:
+        self._groups, self._group = groups, group
+        self._from, self._since = confirmed(groups, group), time.monotonic()
+
+    def __call__(self) -> float:
+        return (confirmed(self._groups, self._group) - self._from) / (time.monotonic() - self._since)
+
+
+def apply_audit(groups: Groups, name: str, **spec: Any) -> None:
+    """An audit of the group `orders`, with two executors."""
+    groups.apply(
+        AUDIT,
+        name,
+        {"brokerGroup": "orders", "image": image_name("spark"), "timeoutSeconds": PATIENCE_S, **spec},
+    )
+
+
+def ended(groups: Groups, name: str, number: int) -> dict[str, Any]:
+    """How an audit's run came out, once it did."""
+
+    def entry() -> dict[str, Any] | None:
+        history = groups.status(AUDIT, name).get("history") or []
+        return next((one for one in history if one["number"] == number), None)
+
+    found: dict[str, Any] = groups.cluster.wait(entry, PATIENCE_S, f"run {number} of {name} has ended")
+    return found
+
+
+def remains(groups: Groups) -> list[str]:
+    """What there is of audits in the namespace, but for themselves and their reports."""
+    kinds = (
+        "pods,configmaps,services,serviceaccounts,roles,rolebindings,networkpolicies,persistentvolumeclaims"
+    )
+    return [one for one in names(groups, kinds) if "-audit-" in one and not one.endswith("-report")]
+
+
+def names(groups: Groups, kinds: str) -> list[str]:
+    """What there is of these kinds in the namespace."""
+    return groups.cluster.kubectl("get", kinds, "--namespace", groups.namespace, "--output=name").split()
+
+
+def clean(groups: Groups) -> None:
+    """Waits until nothing remains."""
+    groups.cluster.wait(lambda: not remains(groups), 120, "nothing of the audit is left")
+
+
+def corrupt(groups: Groups, pod: str) -> int:
+    """Flips a bit of a message on a replica's volume; where in the log."""
+    claim = groups.cluster.core.read_namespaced_persistent_volume_claim(f"store-{pod}", groups.namespace)
+    (volume,) = groups.cluster.layout.volumes.rglob(f"pvc-{claim.metadata.uid}")
+    segment = min((volume / "commitlog").iterdir())
+    with segment.open("r+b") as file:
+        at = file.read(1 << 20).index(b"load-00000050-")
+        file.seek(at)
+        file.write(b"L")
+    return at
+
+
+def three_replicas(groups: Groups) -> None:
+    """The group `orders`, ready."""
+    groups.apply("ControllerGroup", "orders", {"replicas": 1})
+    groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
+    groups.ready("orders", 3)
+
+
+def refused(groups: Groups, name: str, spec: dict[str, Any]) -> str:
+    """What the API server says to an audit that it does not take."""
+    with pytest.raises(TestbedError) as said:
+        groups.apply(AUDIT, name, spec)
+    return str(said.value)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started")
+def test_an_audit_whose_pods_end_at_once_says_why_and_leaves_nothing(groups: Groups) -> None:
+    assert "brokerGroup" in refused(groups, "of-nothing", {})
+    assert "schedule" in refused(groups, "daily", {"brokerGroup": "orders", "schedule": "@daily"})
+    assert "at most 40 characters" in refused(groups, "a" * 41, {"brokerGroup": "orders"})
+    groups.apply("ControllerGroup", "orders", {"replicas": 1})
+    groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "orders"})
+    # The broker's image knows nothing of readers.
+    apply_audit(groups, "nightly", image=image_name("broker"))
+    entry = ended(groups, "nightly", 1)
+    assert (entry["verdict"], entry["reason"]) == ("", "ReaderFailed")
+    assert "nightly-audit-1-reader-0: it ended with" in entry["message"]
+    assert groups.condition(AUDIT, "nightly", "Complete")["reason"] == "ReaderFailed"
+    status = groups.status(AUDIT, "nightly")
+    assert (status["phase"], status.get("verdict")) == ("Failed", None)
+    groups.wait(AUDIT, "nightly", phase="Failed")
+    clean(groups)
+    assert "brokerGroup cannot change" in refused(groups, "nightly", {"brokerGroup": "payments"})
+    spec = groups.get(AUDIT, "nightly")["spec"]
+    assert (spec["executors"]["instances"], spec["historyLimit"]) == (2, 3)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started", "spark")
+def test_a_group_under_load_is_audited_and_a_flipped_bit_is_found(groups: Groups) -> None:
+    three_replicas(groups)
+    with load(groups, "orders"):
+        alone = Speed(groups, "orders")
+        time.sleep(10)  # what is measured
+        alone_bytes = alone()
+        audited = Speed(groups, "orders")
+        began = time.monotonic()
+        apply_audit(groups, "nightly")
+        first = ended(groups, "nightly", 1)
+        took_s = time.monotonic() - began
+        audited_bytes = audited()
+        print(
+            f"confirmed {alone_bytes / 1e3:.0f} kB/s without an audit, {audited_bytes / 1e3:.0f} kB/s beside "
+            f"one of {took_s:.0f} s"
+        )
+        assert (first["verdict"], first["errors"], first["warnings"]) == ("healthy", 0, 0), first
+        clean(groups)
+
+        other = next(pod for pod in ("orders-broker-1", "orders-broker-2"))
+        at = corrupt(groups, other)
+        place = ("--namespace", groups.namespace)
+        groups.cluster.kubectl("annotate", AUDIT, "nightly", "epochmq.io/audit-now=again", *place)
+        second = ended(groups, "nightly", 2)
+    assert second["verdict"] == "damaged", second
+    assert "record.checksum" in second["message"]
+    assert f"replica {other}" in second["message"]
+    assert groups.condition(AUDIT, "nightly", "Healthy")["status"] == "False"
+    report = groups.get("ConfigMap", second["report"])
+    findings = json.loads(report["data"]["summary.json"])["findings"]
+    errors = [one for one in findings if one["severity"] == "error"]
+    assert {one["replica"] for one in errors} == {other}
+    assert any(one["start_offset"] <= at < one["end_offset"] for one in errors if "end_offset" in one)
+    assert "report.html.gz" in report["binaryData"]
+    clean(groups)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started", "spark")
+def test_an_audit_that_fails_or_is_deleted_leaves_nothing(groups: Groups) -> None:
+    cluster, place = groups.cluster, groups.namespace
+    three_replicas(groups)
+    apply_audit(groups, "unpulled", image="docker.io/epochmq/there-is-none:1")
+    apply_audit(groups, "killed")
+    driver = "killed-audit-1-driver"
+    cluster.wait_pod(place, driver, phase="Running", timeout_s=PATIENCE_S)
+    cluster.kill_container(place, driver, "driver")
+    killed = ended(groups, "killed", 1)
+    assert (killed["verdict"], killed["reason"]) == ("", "DriverFailed")
+    assert driver in killed["message"]
+
+    apply_audit(groups, "deleted")
+    executor = "deleted-audit-1-exec-1"
+    cluster.wait_pod(place, executor, phase="Running", timeout_s=PATIENCE_S)
+    cluster.kubectl("delete", AUDIT, "deleted", "--namespace", place, "--wait=false")
+
+    unpulled = ended(groups, "unpulled", 1)
+    assert (unpulled["verdict"], unpulled["reason"]) == ("", "PodStuck")
+    assert "ErrImageNeverPull" in unpulled["message"]
+    clean(groups)
+    reports = [one for one in names(groups, "configmaps") if "-audit-" in one]
+    assert reports == []
+    assert groups.status("BrokerGroup", "orders")["phase"] == "Ready"
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started", "spark")
+def test_clones_of_snapshots_are_audited_and_go(groups: Groups) -> None:
+    with cloning(groups.cluster, groups.namespace) as storage:
+        groups.apply("ControllerGroup", "orders", {"replicas": 1})
+        spec = {"replicas": 2, "controllerGroup": "orders", "storage": {"storageClassName": CLONING}}
+        groups.apply("BrokerGroup", "orders", spec)
+        groups.ready("orders", 2)
+        with load(groups, "orders"):
+            apply_audit(groups, "nightly", volumeSnapshotClassName="any")
+            entry = ended(groups, "nightly", 1)
+        assert (entry["verdict"], entry["errors"]) == ("healthy", 0), (entry, storage.fault)
+        assert storage.snapshots == 2
+        clean(groups)
+        groups.cluster.wait(lambda: not names(groups, "volumesnapshots"), 120, "no snapshot is left")
