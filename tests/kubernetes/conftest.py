@@ -4,6 +4,7 @@ already."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -13,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.kubernetes.operator_process import Groups, Operator, define, operator
 from tests.kubernetes.testbed.cache import say
+from tests.kubernetes.testbed.clients import NAME as CLIENTS
+from tests.kubernetes.testbed.clients import clients_image
 from tests.kubernetes.testbed.cluster import Cluster, failure_folder
+from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.testbed.needs import MissingError
 
 TARGETS = ("broker", "controller", "operator")
@@ -65,13 +70,52 @@ def cluster() -> Iterator[Cluster]:
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace that takes only pods which meet the "restricted" Pod Security Standard; it is deleted
     after the test."""
-    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
+    with namespace_for(cluster, request.node.name) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def namespace_for(cluster: Cluster, what: str) -> Iterator[str]:
+    """Such a namespace for the length of a block, named after what it is for."""
+    words = re.sub(r"[^a-z0-9]+", "-", what.removeprefix("test_").lower()).strip("-")
     name = f"{words[:40].strip('-')}-{os.getpid()}-{next(_numbers)}"
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}}
     )
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    try:
+        yield name
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def definitions(cluster: Cluster) -> None:
+    """The resources are known, as they are now: a chart of another test may have had others."""
+    define(cluster)
+
+
+@pytest.fixture
+def groups(cluster: Cluster, namespace: str, definitions: None) -> Groups:
+    """Those of the test's namespace."""
+    return Groups(cluster, namespace)
+
+
+@pytest.fixture
+def started(cluster: Cluster, namespace: str, definitions: None, tmp_path: Path) -> Iterator[Operator]:
+    """An operator for the test's namespace."""
+    with operator(cluster, namespace, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def clients(cluster: Cluster) -> str:
+    """The image with RocketMQ's clients, on every node."""
+    try:
+        archive = clients_image()
+    except MissingError as missing:
+        pytest.skip(str(missing))
+    cluster.load_image(archive)
+    return image_name(CLIENTS)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,11 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
+
 from epochmq_operator.crd import definition
+from epochmq_operator.render import ADMIN_PORT
 from epochmq_operator.resources import KINDS
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
@@ -20,6 +25,7 @@ from tests.kubernetes.testbed.images import image_name
 READY_TIMEOUT_S = 300
 """From nothing to a group that serves, on two cores that others work on too."""
 WRITERS_AGENT = "epochmq-operator"
+LEASE = "epochmq-operator"
 NO_NODE = {"nodeSelector": {"example.org/there-is": "no-such-node"}}
 """In a spec: its pods stay without a node, and cost nothing."""
 
@@ -43,10 +49,12 @@ def run_epochmq(*arguments: str) -> str:
 class Operator:
     """A running operator. Its log is in a file of its own."""
 
-    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, namespace: str, folder: Path, *more: str, kubeconfig: Path | None = None
+    ) -> None:
         settings = {
-            "kubeconfig": str(cluster.kubeconfig),
-            "namespaces": [namespace],
+            "kubeconfig": str(kubeconfig or cluster.kubeconfig),
+            "namespaces": [namespace, *more],
             "operatorNamespace": namespace,
             "brokerImage": image_name("broker"),
             "controllerImage": image_name("controller"),
@@ -71,6 +79,11 @@ class Operator:
         self._process.kill()
         self._process.wait(30)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
     def end(self) -> int:
         """SIGTERM; its exit code."""
         self._process.send_signal(signal.SIGTERM)
@@ -84,9 +97,11 @@ class Operator:
 
 
 @contextlib.contextmanager
-def operator(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Operator]:
-    """One for the length of a block."""
-    started = Operator(cluster, namespace, folder)
+def operator(
+    cluster: Cluster, namespace: str, folder: Path, *more: str, kubeconfig: Path | None = None
+) -> Iterator[Operator]:
+    """One for the length of a block; `more` namespaces are served, too."""
+    started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig)
     try:
         yield started
     finally:
@@ -155,6 +170,17 @@ class Groups:
             and one.get("responseStatus", {}).get("code", 0) < 300
         ]
 
+    def settled(self, quiet_s: float = 5) -> int:
+        """How many writes there were, once there was none for so long."""
+
+        def still() -> bool:
+            before = len(self.writes())
+            time.sleep(quiet_s)  # the condition is that nothing happens
+            return len(self.writes()) == before
+
+        self.cluster.wait(still, timeout_s=300, what="the operator has nothing left to write")
+        return len(self.writes())
+
     def made(self) -> list[str]:
         """The objects that the operator made here, one entry for each time it did."""
         return sorted(
@@ -162,6 +188,29 @@ class Groups:
             for one in self.writes()
             if one["responseStatus"]["code"] == 201 and one["objectRef"]["resource"] != "events"
         )
+
+    def made_once(self) -> None:
+        """Fails when the operator made an object twice."""
+        made = self.made()
+        assert made == sorted(set(made))
+
+    def forget_lease(self) -> None:
+        """As if the Lease of an operator that was killed had run out: nobody holds it any more."""
+        self.cluster.kubectl(
+            "delete", "lease", LEASE, "--namespace", self.namespace, "--ignore-not-found", "--wait=true"
+        )
+
+    def state(self, pod: str) -> dict[str, Any]:
+        """What a replica says of itself, by its sidecar; {} when it does not."""
+        ask = self.cluster.core.connect_get_namespaced_pod_proxy_with_path
+        try:
+            answer = ask(
+                f"{pod}:{ADMIN_PORT}", self.namespace, "v1/state", _preload_content=False, _request_timeout=10
+            )
+            found: dict[str, Any] = json.loads(answer.data)
+        except (ApiException, HTTPError, ValueError):
+            return {}
+        return found
 
     def broker_ids(self, group: str, count: int) -> dict[str, int]:
         """The replicas' ids, by pod, as they say themselves."""

@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from epochmq_operator.crd import to_yaml
+from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
+from tests.kubernetes.testbed.processes import TestbedError
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "epochmq-operator"
 DEFINITION = "brokergroups.epochmq.io"
@@ -121,3 +123,29 @@ def test_helm_test_passes(cluster: Cluster, namespace: str, release: str) -> Non
     cluster.helm("install", release, str(CHART), TAKE, *values(namespace), *wait)
     said = cluster.helm("test", release, "--namespace", namespace, "--timeout=120s")
     assert "Phase:          Succeeded" in said
+
+
+def test_controllers_that_groups_name_are_not_deleted_by_mistake(
+    cluster: Cluster, namespace: str, release: str
+) -> None:
+    cluster.helm("install", release, str(CHART), TAKE, *values(namespace), "--set", "replicas=1")
+    groups, place = Groups(cluster, namespace), f"--namespace={namespace}"
+    groups.apply("ControllerGroup", "quorum", {"replicas": 1, "paused": True})
+    groups.apply("BrokerGroup", "orders", {"replicas": 1, "paused": True, "controllerGroup": "quorum"})
+    groups.wait("ControllerGroup", "quorum", READY_TIMEOUT_S, brokerGroups=["orders"])
+    delete = ("delete", "controllergroup", "quorum", place)
+
+    def refusal() -> str:
+        try:  # a policy holds a moment after it was made
+            cluster.kubectl(*delete, "--dry-run=server")
+        except TestbedError as refused:
+            return str(refused)
+        return ""
+
+    said = cluster.wait(refusal, what="the API server refuses")
+    assert "BrokerGroup orders would be left without controllers: delete it first, or say: kubectl" in said
+    with pytest.raises(TestbedError, match="left without controllers"):
+        cluster.kubectl(*delete)
+    cluster.kubectl("delete", "brokergroup", "orders", place)
+    groups.wait("ControllerGroup", "quorum", READY_TIMEOUT_S, brokerGroups=[])
+    cluster.kubectl(*delete)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -15,8 +14,6 @@ import pytest
 from tests.kubernetes.operator_process import (
     READY_TIMEOUT_S,
     Groups,
-    Operator,
-    define,
     operator,
     run_epochmq,
 )
@@ -25,25 +22,6 @@ from tests.kubernetes.testbed.processes import TestbedError
 
 QUORUM = {"replicas": 1}
 """Controllers for tests that are not about them."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def definitions(cluster: Cluster) -> None:
-    """The resources are known."""
-    define(cluster)
-
-
-@pytest.fixture
-def groups(cluster: Cluster, namespace: str) -> Groups:
-    """Those of the test's namespace."""
-    return Groups(cluster, namespace)
-
-
-@pytest.fixture
-def started(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Operator]:
-    """An operator for the test's namespace."""
-    with operator(cluster, namespace, tmp_path) as running:
-        yield running
 
 
 def send(groups: Groups, group: str, bodies: list[str]) -> None:

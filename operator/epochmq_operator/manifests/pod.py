@@ -31,7 +31,7 @@ send; it stops once for 2 s nobody has sent it anything."""
 GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
 """How long a pod may take to stop. A broker hands its mastership over first, and writes everything out."""
 
-START_PROBES_MAX, START_PERIOD_S = 300, 2
+START_PROBES_MAX, START_PERIOD_S = 600, 1
 """A broker that reads a long log after a crash has ten minutes before it counts as hung."""
 LIVE_PROBES_MAX, LIVE_PERIOD_S = 6, 10
 """A minute: what holds a pod up (a slow disk) may end, and what it holds in memory is worth more than a quick

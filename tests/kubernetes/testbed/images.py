@@ -105,7 +105,7 @@ def project_images(targets: Iterable[str] = TARGETS) -> dict[str, Path]:
     for target in targets:
         path = f"images/{target}-{digest}.tar"
         archives[target] = kept(path, lambda archive, target=target: _build(target, archive, base))
-        _forget_older(archives[target], target)
+        forget_older(archives[target], target)
     return archives
 
 
@@ -123,7 +123,7 @@ def _contents() -> Iterable[bytes]:
                 yield path.read_bytes()
 
 
-def _forget_older(newest: Path, target: str) -> None:
+def forget_older(newest: Path, target: str) -> None:
     """Keeps the last few archives of a target."""
     os.utime(newest)
     archives = sorted(newest.parent.glob(f"{target}-*.tar"), key=lambda path: path.stat().st_mtime)
@@ -132,7 +132,12 @@ def _forget_older(newest: Path, target: str) -> None:
 
 
 def _build(target: str, archive: Path, base: Path) -> None:
-    say(f"building the image {target}")
+    build_image(image_name(target), archive, base, ROOT / "Dockerfile", ROOT, f"--target={target}")
+
+
+def build_image(image: str, archive: Path, base: Path, file: Path, context: Path, *more: str) -> None:
+    """Builds an image on the base image (argument BASE of the file) and writes its archive."""
+    say(f"building {image}")
     with exclusive(cache_folder() / "buildah"):
         _bound_storage()
         name = base_name(base)
@@ -149,12 +154,11 @@ def _build(target: str, archive: Path, base: Path) -> None:
                     "--pull=false",
                     "--format=docker",
                 ),
-                *(f"--build-arg=BASE={name}", f"--target={target}", f"--tag={image_name(target)}"),
-                *(f"--file={ROOT / 'Dockerfile'}", str(ROOT)),
+                *(f"--build-arg=BASE={name}", f"--tag={image}", *more),
+                *(f"--file={file}", str(context)),
             ),
             timeout_s=BUILD_TIMEOUT_S,
         )
-        image = image_name(target)
         run(
             _buildah("push", "--quiet", image, f"docker-archive:{archive}:{image}"), timeout_s=BUILD_TIMEOUT_S
         )

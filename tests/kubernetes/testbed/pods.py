@@ -23,17 +23,22 @@ def pod(
     labels: Mapping[str, str] | None = None,
     claims: Mapping[str, str] | None = None,
     restart: str = "Never",
+    stdin: bool = False,
 ) -> dict[str, Any]:
     """A pod of one container, `main`: the image's program with `arguments`, or `command` in its place; on
     `node`, or where the scheduler puts it; `claims` are its volumes' claims by the path where each is
-    mounted."""
+    mounted. /tmp is the volume `tmp`, which goes with the pod. With `stdin` its standard input stays open."""
     mounts = dict(claims or {})
     container: dict[str, Any] = {
         "name": "main",
         "image": image,
         "imagePullPolicy": "Never",
         "securityContext": SECURITY,
-        "volumeMounts": [{"name": claim, "mountPath": path} for path, claim in mounts.items()],
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            *({"name": claim, "mountPath": path} for path, claim in mounts.items()),
+        ],
+        "stdin": stdin,
     }
     if command:
         container["command"] = list(command)
@@ -52,7 +57,8 @@ def pod(
         },
         "containers": [container],
         "volumes": [
-            {"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts.values()
+            {"name": "tmp", "emptyDir": {}},
+            *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in mounts.values()),
         ],
     }
     if node is not None:

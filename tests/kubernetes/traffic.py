@@ -1,0 +1,164 @@
+"""RocketMQ's clients in pods of a namespace, and the account of what they were told: every acknowledged
+message is there, where it was said to be, and nothing else is; no two masters wrote at a time; the consumers
+saw all of it; the replicas' logs are the same bytes."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from epochmq_protocol.message import MessageExt
+from tests.integration.account import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.chaos.journals import SEND_OK, Consuming, Producing, number_of
+from tests.kubernetes.operator_process import Groups
+from tests.kubernetes.testbed.clients import java_command
+from tests.kubernetes.testbed.pods import claim, pod
+from tests.support.group_traffic import TOPIC, max_offset, read_queue
+from tests.support.replica_group import Member
+
+BROKER_PORT = 10911
+TRIES = 3
+"""RocketMQ's producer sends again twice."""
+THREADS, PAUSE_MS = "2", "10"
+CLIENT_TIMEOUT_S = 180
+
+
+class Broker(NamedTuple):
+    """A broker where this machine reaches it; of a Member no more is asked."""
+
+    address: str
+
+
+class Traffic:
+    """A Java producer, and a push and a pull consumer, of the topic `orders` of a group."""
+
+    def __init__(self, groups: Groups, image: str, group: str, *, producer: str = "producer") -> None:
+        self.groups = groups
+        self.group = group
+        self.producer = producer
+        self._image = image
+        self.producing: Producing
+        self.consuming: Consuming
+
+    def start(self, *, node: str | None = None, consumers: bool = True) -> None:
+        """Starts them, on this node or anywhere, and waits until messages are acknowledged."""
+        how = (THREADS, PAUSE_MS)
+        self.producing = self._journal(Producing, self.producer, "ChaosProducer", *how, node=node)
+        if consumers:
+            self.consuming = self._journal(Consuming, "consumers", "ChaosConsumers", node=node)
+        self.wait_acks(20)
+
+    def _journal(self, kind: type, name: str, program: str, *more: str, node: str | None) -> Any:
+        groups = self.groups
+        arguments = (f"{self.group}-nameserver:9876", TOPIC, "/journal/lines", *more)
+        command = java_command(program, *arguments)
+        # In a volume of its own the journal is there when the pod has ended.
+        client = pod(name, self._image, command=command, node=node, claims={"/journal": name})
+        groups.cluster.apply([claim(name), client], namespace=groups.namespace)
+        groups.cluster.wait_pod(groups.namespace, name, timeout_s=CLIENT_TIMEOUT_S)
+        return kind(self._volume(name) / "lines")
+
+    @property
+    def acks(self) -> list[Ack]:
+        """What was acknowledged so far."""
+        self.producing.read()
+        return self.producing.acks
+
+    def wait_acks(self, more: int = 5) -> None:
+        """Waits until so many more messages are acknowledged."""
+        wanted = len(self.acks) + more
+        what = f"{more} messages are acknowledged"
+        self.groups.cluster.wait(lambda: len(self.acks) >= wanted, CLIENT_TIMEOUT_S, what)
+
+    def stop(self) -> None:
+        """Ends the producer, which brings what it has begun to an end first."""
+        cluster, namespace = self.groups.cluster, self.groups.namespace
+        cluster.kill_container(namespace, self.producer, "main", signal.SIGTERM)
+        cluster.wait_pod(namespace, self.producer, phase="Failed")  # a JVM ends with 143
+
+    def silence_s(self, since_s: float, until_s: float) -> float:
+        """The longest time without an acknowledgement between two moments of the monotonic clock."""
+        within = sorted(ack.acked_s for ack in self.acks if since_s <= ack.acked_s <= until_s)
+        return max(b - a for a, b in itertools.pairwise([since_s, *within, until_s]))
+
+    def outcomes(self) -> Counter[str]:
+        """How sends ended."""
+        self.producing.read()
+        return self.producing.outcomes
+
+    # The account
+
+    def check(self, *others: Traffic, consumers: bool = True) -> None:
+        """The whole account, once the producer has stopped; `others` sent the same bodies to the group."""
+        acks = [ack for one in (self, *others) for ack in one.acks]
+        assert acks
+        master = cast(Member, self.broker(self.master()))
+        count = max(ack.queue_id for ack in acks) + 1
+        queues = [read_queue(master, number) for number in range(count)]
+        check_stored(queues, acks, lambda body: sum(one.copies_max(body) for one in (self, *others)))
+        check_masters(epoch_starts(master), acks)
+        if consumers:
+            self._check_consumed(queues)
+
+    def master(self) -> str:
+        """The pod that says it is the master."""
+        group = self.groups.get("BrokerGroup", self.group)
+        pods = [f"{self.group}-broker-{n}" for n in range(group["spec"]["replicas"])]
+        found = [one for one in pods if self.groups.state(one).get("role") == "master"]
+        assert len(found) == 1, found
+        return found[0]
+
+    def broker(self, name: str) -> Broker:
+        """A broker's pod, by a port of this machine."""
+        cluster = self.groups.cluster
+        ip = cluster.core.read_namespaced_pod(name, self.groups.namespace).status.pod_ip
+        return Broker(f"127.0.0.1:{cluster.forward(ip, BROKER_PORT)}")
+
+    def copies_max(self, body: bytes) -> int:
+        """How often a body may be there on this producer's account."""
+        number = number_of(body)
+        return TRIES if number is not None and number <= self.producing.last else 0
+
+    def _check_consumed(self, queues: list[list[MessageExt]]) -> None:
+        wanted = {(ack.queue_id, ack.queue_offset) for ack in self.acks}
+
+        def all_seen() -> bool:
+            self.consuming.read()
+            return all(wanted <= seen.keys() for seen in self.consuming.seen.values())
+
+        self.groups.cluster.wait(all_seen, CLIENT_TIMEOUT_S, "the consumers saw what was acknowledged")
+        for who, seen in self.consuming.seen.items():
+            check_seen(queues, seen, who)
+
+    def check_equal(self, count: int) -> None:
+        """The logs of so many replicas are the same bytes; nobody sends meanwhile."""
+        pods = [f"{self.group}-broker-{n}" for n in range(count)]
+
+        def end_of_all() -> int | None:
+            ends = {max_offset(cast(Member, self.broker(one))) for one in pods}
+            return ends.pop() if len(ends) == 1 and -1 not in ends else None
+
+        end = self.groups.cluster.wait(end_of_all, CLIENT_TIMEOUT_S, "all logs end equally")
+        logs = {_log(self._volume(f"store-{one}"), end) for one in pods}
+        assert len(logs) == 1
+
+    def _volume(self, name: str) -> Path:
+        found = self.groups.get("PersistentVolumeClaim", name)
+        return self.groups.cluster.layout.volumes / str(found["spec"]["volumeName"])
+
+    def told(self) -> str:
+        """What it came to, in a line."""
+        ok = self.outcomes()[SEND_OK]
+        others = {how: times for how, times in self.producing.outcomes.items() if how != SEND_OK}
+        return f"{ok} of {self.producing.last} sends acknowledged, others {others or 'none'}"
+
+
+def _log(store: Path, end: int) -> bytes:
+    data = bytearray()
+    for path in sorted((store / "commitlog").iterdir()):
+        with path.open("rb") as file:
+            data += file.read(max(end - int(path.name), 0))
+    return bytes(data)
