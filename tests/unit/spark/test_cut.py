@@ -55,6 +55,7 @@ def reader(root: Path) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
+        remote.forget()
         server.shutdown()
         thread.join(10)
         server.server_close()
