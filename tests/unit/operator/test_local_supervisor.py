@@ -83,6 +83,10 @@ class World:
         if not self.phases or self.phases[-1] != (record.pod, record.phase):
             self.phases.append((record.pod, record.phase))
 
+    def last_phase(self, pod: str) -> PodPhase:
+        """Whatever became of others since."""
+        return next(phase for name, phase in reversed(self.phases) if name == pod)
+
     def supervisor(self) -> Supervisor:
         return Supervisor(self.state, command_of=self.command_of, prober=self.prober, on_change=self.changed)
 
@@ -381,9 +385,9 @@ async def test_a_full_disk_stops_no_pod(world: World, monkeypatch: pytest.Monkey
         with monkeypatch.context() as patched:
             patched.setattr(StateDirectory, "write_pods", full)
             world.unready.add(BROKER)
-            await until(lambda: world.phases[-1] == (BROKER, PodPhase.UNREADY))
+            await until(lambda: world.last_phase(BROKER) is PodPhase.UNREADY)
             world.unready.clear()
-            await until(lambda: world.phases[-1] == (BROKER, PodPhase.READY))
+            await until(lambda: world.last_phase(BROKER) is PodPhase.READY)
         assert is_alive(process)
 
 
