@@ -84,16 +84,20 @@ MAY = [
     ("create", "controllergroups.epochmq.io"),
     ("patch", "brokergroups.epochmq.io/status"),
     ("create", "statefulsets.apps"),
+    ("create", "pods"),
     ("delete", "pods"),
+    ("create", "roles.rbac.authorization.k8s.io"),
     ("create", "events"),
 ]
+"""Pods and roles: an audit's reader and driver, and what the driver may do."""
 MAY_NOT = [
     ("create", "pods/exec"),
     ("list", "secrets"),
     ("get", "secrets"),
-    ("create", "pods"),
     ("delete", "persistentvolumeclaims"),
-    ("create", "roles.rbac.authorization.k8s.io"),
+    ("bind", "roles.rbac.authorization.k8s.io"),
+    ("escalate", "roles.rbac.authorization.k8s.io"),
+    ("create", "clusterroles.rbac.authorization.k8s.io"),
     ("create", "brokergroups.epochmq.io"),
     ("list", "nodes"),
 ]
