@@ -7,7 +7,6 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from epochmq_operator.crd import audit_definition
 from tests.kubernetes.cloning import CLASS as CLONING
 from tests.kubernetes.cloning import cloning
-from tests.kubernetes.operator_process import Groups, Operator, define, operator
+from tests.kubernetes.operator_process import Groups, define
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.testbed.processes import TestbedError
@@ -50,19 +49,6 @@ def definitions(cluster: Cluster) -> None:
 def spark(cluster: Cluster) -> str:
     """The image of audits, on every node: 1.4 GB, so the short round does without."""
     return cluster.load_project_images(["spark"])["spark"]
-
-
-@pytest.fixture
-def groups(cluster: Cluster, namespace: str, definitions: None) -> Groups:
-    """Those of the test's namespace."""
-    return Groups(cluster, namespace)
-
-
-@pytest.fixture
-def started(cluster: Cluster, namespace: str, definitions: None, tmp_path: Path) -> Iterator[Operator]:
-    """An operator for the test's namespace."""
-    with operator(cluster, namespace, tmp_path) as running:
-        yield running
 
 
 @contextlib.contextmanager

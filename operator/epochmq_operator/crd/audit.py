@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from epochmq_operator.crd.definition import root_schema
 from epochmq_operator.crd.reference import default_of, fields_below
 from epochmq_operator.crd.schema import Schema, structural
 from epochmq_operator.crd.status import CONDITIONS, column
@@ -20,7 +21,6 @@ from epochmq_operator.resources.audit import (
 )
 
 AUDIT_CONDITIONS = ("Progressing", "Complete", "Healthy")
-NAME_LENGTH_OF_KUBERNETES = 253
 
 
 def _text(description: str) -> Schema:
@@ -101,24 +101,8 @@ def audit_definition() -> Schema:
             spec.setdefault("x-kubernetes-validations", []).append(
                 {"rule": rule.cel, "message": rule.message}
             )
-    schema = {
-        "description": (BrokerGroupAudit.__doc__ or "").strip(),
-        "type": "object",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {
-                "type": "object",
-                "properties": {"name": {"type": "string", "maxLength": NAME_LENGTH_OF_KUBERNETES}},
-            },
-            "spec": spec,
-            "status": AUDIT_STATUS,
-        },
-        "x-kubernetes-validations": [
-            {"rule": rule.cel, "message": rule.message} for rule in AUDIT_RULES if not rule.path
-        ],
-    }
+    rules = [{"rule": rule.cel, "message": rule.message} for rule in AUDIT_RULES if not rule.path]
+    schema = root_schema(BrokerGroupAudit, spec, AUDIT_STATUS, needed=["spec"], rules=rules)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -63,6 +63,13 @@ def _schema(kind: str) -> Schema:
     if not needed:
         defaults = {name: part["default"] for name, part in spec["properties"].items() if "default" in part}
         spec["default"] = copy.deepcopy(defaults)
+    return root_schema(model, spec, STATUS[kind], needed=needed, rules=root_rules(kind))
+
+
+def root_schema(
+    model: type, spec: Schema, status: Schema, *, needed: list[str], rules: list[Schema]
+) -> Schema:
+    """The schema of a whole resource, described as its model is."""
     return {
         "description": (model.__doc__ or "").strip(),
         "type": "object",
@@ -75,7 +82,7 @@ def _schema(kind: str) -> Schema:
                 "properties": {"name": {"type": "string", "maxLength": NAME_LENGTH_OF_KUBERNETES}},
             },
             "spec": spec,
-            "status": STATUS[kind],
+            "status": status,
         },
-        "x-kubernetes-validations": root_rules(kind),
+        "x-kubernetes-validations": rules,
     }
