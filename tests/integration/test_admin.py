@@ -1,4 +1,5 @@
-"""Sidecars beside the brokers and controllers of a real group."""
+"""Sidecars beside the brokers and controllers of a real group. One module, however long: its tests share one
+group, whose start takes longer than most of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`epochmq up` and its neighbours as people type them: real nameservers and brokers, started, looked at,
-killed, changed, sent to, read from, and stopped, by the command alone."""
+killed, changed, sent to, read from, and stopped, by the command alone. One module,
+however long: many of its tests share one run and the ways to look at it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,25 +25,11 @@ from epochmq_spark.cut import Cut, epochs
 from epochmq_spark.decode.epoch_text import parse
 from epochmq_spark.decode.queue_units import index_entries
 from epochmq_spark.reader import Reader
-from tests.spark import corpus, groups, judge
+from tests.spark import groups, judge
 from tests.unit.spark import inprocess
+from tests.unit.spark.conftest import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-Group = Callable[[int], list[Path]]
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Group:
-    """The healthy group of a seed, made once."""
-    root = tmp_path_factory.mktemp("healthy")
-    made: dict[int, list[Path]] = {}
-
-    def of(seed: int) -> list[Path]:
-        if seed not in made:
-            made[seed] = corpus.healthy(root / f"group-{seed}", seed)
-        return made[seed]
-
-    return of
 
 
 @contextmanager

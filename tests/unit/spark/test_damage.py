@@ -4,7 +4,6 @@ replica and place and nothing else; healthy groups have no finding."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,23 +13,9 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from tests.spark import corpus, damage, groups, judge
 from tests.unit.spark import inprocess
+from tests.unit.spark.conftest import Group
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-Group = Callable[[int], list[Path]]
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Group:
-    """The healthy group of a seed, made once."""
-    root = tmp_path_factory.mktemp("healthy")
-    made: dict[int, list[Path]] = {}
-
-    def of(seed: int) -> list[Path]:
-        if seed not in made:
-            made[seed] = corpus.healthy(root / f"group-{seed}", seed)
-        return made[seed]
-
-    return of
 
 
 def check(source: list[Path], root: Path, kind: str, seed: int) -> None:
