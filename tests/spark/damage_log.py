@@ -109,7 +109,7 @@ def epoch_written_twice(group: list[Path], rng: random.Random) -> Done:
         one = record.message
         one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
         rewrite(record, one)
-    return done(replica, "log.diverged", allowed=("more",), start_offset=chosen[0].offset)
+    return done(replica, "log.diverged", start_offset=chosen[0].offset)
 
 
 @kind
@@ -164,7 +164,7 @@ def missing_segment(group: list[Path], rng: random.Random) -> Done:
     path.unlink()
     allowed = (
         "log.hole", "log.broken-record", "message.missing", "log.cut-below-confirmed", "epoch.beyond-log",
-        "queue.no-record", "epoch.missing", "more",
+        "queue.no-record", "epoch.missing",
     )  # fmt: skip
     return done(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
 

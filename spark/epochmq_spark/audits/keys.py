@@ -2,10 +2,11 @@
 """The keys of a block's messages against the index's entries that lead into it.
 
 An entry that leads to no message with its key is no fault: a cut leaves such entries behind, and clients look
-at what they are given."""
+at what they are given. A message that names a key twice has two entries of it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,12 +47,14 @@ def compare(
 ) -> list[Row]:
     """Findings of a block. `entries` are (hash, physical offset); `covered` is what the index files say they
     hold, first and last offset: what lies outside is not expected there."""
-    there = set(entries)
+    there = Counter(entries)
     found: list[Row] = []
     for one in messages:
+        wanted: Counter[tuple[int, int]] = Counter()
         for name in one.names():
             pair = key_hash(one.topic, name), one.physical
-            if pair not in there and covered[0] <= one.physical <= covered[1]:
+            wanted[pair] += 1
+            if there[pair] < wanted[pair] and covered[0] <= one.physical <= covered[1]:
                 found.append(
                     finding(
                         group,
