@@ -333,9 +333,9 @@ def now_ms() -> int:
 
 
 def _ip_of(config: BrokerConfig) -> str:
-    """The address that the broker's name stands for; records and message ids hold addresses. A pod's name may
+    """The address that clients reach the broker at; records and message ids hold addresses. A pod's name may
     not be in the DNS yet: then what this host itself would be reached at."""
-    host = config.broker_ip1
+    host = config.client_ip
     with contextlib.suppress(OSError):
         return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]  # type: ignore[return-value]
     address = advertised_address(config.bind_address)

@@ -37,7 +37,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
 
-_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2"}
+_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "client_ip": "clientIP"}
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$")
 _DELAY_LEVEL = re.compile(r"^[0-9]+[smhd]$")
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -65,8 +65,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     bind_address: Text = "0.0.0.0"
     listen_port: Port = 10911  # the VIP port is two below
     ha_listen_port: PortOrDerived = 0  # 0: one above listenPort
-    broker_ip1: str = ""  # advertised to clients; default: this host's first address that is not loopback
+    broker_ip1: str = ""  # advertised; default: this host's first address that is not loopback
     broker_ip2: str = ""  # advertised to slaves; default: brokerIP1's default
+    # Ours: told to nameservers, and so to clients, where brokerIP1 is a name that stays with the broker: Java
+    # remembers for 30 s what a name led to. Default, and instead of an address of IPv6: brokerIP1.
+    client_ip: str = ""
     namesrv_addr: str = ""  # `host:port;host:port`; default: the environment's NAMESRV_ADDR
     server_channel_max_idle_time_seconds: Positive = 120
     admin_socket_path: str = ""  # ours: where `epochmq admin` reaches this broker; empty: nowhere
@@ -211,8 +214,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
 
     @property
     def broker_addr(self) -> str:
-        """What clients are told: `brokerIP1:listenPort`."""
+        """What replicas and controllers are told: `brokerIP1:listenPort`."""
         return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def client_addr(self) -> str:
+        """What nameservers, and so clients, are told: `clientIP:listenPort`."""
+        return f"{self.client_ip}:{self.listen_port}"
 
     @property
     def ha_server_addr(self) -> str:
@@ -358,6 +366,8 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
         fill["broker_ip1"] = advertised_address(config.bind_address)
     if not config.broker_ip2:
         fill["broker_ip2"] = config.broker_ip1 or fill["broker_ip1"]
+    if not config.client_ip or ":" in config.client_ip:
+        fill["client_ip"] = config.broker_ip1 or fill["broker_ip1"]
     if not config.ha_listen_port:
         fill["ha_listen_port"] = config.listen_port + 1
     if not config.namesrv_addr:

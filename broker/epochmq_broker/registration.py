@@ -193,7 +193,7 @@ class _Registrar:
         config = self._live.current
         header = UnRegisterBrokerRequestHeader(
             broker_name=config.broker_name,
-            broker_addr=config.broker_addr,
+            broker_addr=config.client_addr,
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
@@ -279,7 +279,7 @@ class _Registrar:
         acting = config.enable_slave_acting_master
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
-            broker_addr=config.broker_addr,
+            broker_addr=config.client_addr,
             cluster_name=config.broker_cluster_name,
             ha_server_addr=config.ha_server_addr,
             broker_id=config.broker_id,
@@ -310,7 +310,7 @@ class _Registrar:
             if answer.code != ResponseCode.SUCCESS:
                 return
             group = from_json(ClusterInfo, answer.body).broker_addr_table.get(config.broker_name)
-            if group is None or group.broker_addrs.get(MASTER_ID) != config.broker_addr:
+            if group is None or group.broker_addrs.get(MASTER_ID) != config.client_addr:
                 return
             await asyncio.sleep(SUCCESSION_LOOK_S)
 
@@ -318,7 +318,7 @@ class _Registrar:
         """Whether the nameserver holds another version of our topics; also counts as a sign of life there."""
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
-            broker_addr=config.broker_addr,
+            broker_addr=config.client_addr,
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
@@ -337,7 +337,7 @@ class _Registrar:
                 continue
             header = BrokerHeartbeatRequestHeader(
                 cluster_name=config.broker_cluster_name,
-                broker_addr=config.broker_addr,
+                broker_addr=config.client_addr,
                 broker_name=config.broker_name,
             )
             try:

@@ -348,11 +348,12 @@ def test_settings_that_both_have_are_shown_with_the_same_values(played: tuple[Pl
     common = java.keys() & ours.keys() - differ
     assert len(common) > 80
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
-    # All but the first two are shown by RocketMQ only when they are set.
+    # All but the first three are shown by RocketMQ only when they are set.
     only_ours = {key for key in ours.keys() - java.keys() if not key.startswith("tls")}
     assert only_ours == {
         "adminSocketPath",
         "brokerConfigPath",
+        "clientIP",
         "storePathEpochFile",
         "storePathBrokerIdentity",
         "haMasterAddress",

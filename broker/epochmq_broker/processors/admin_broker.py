@@ -40,6 +40,7 @@ FIXED_AT_START = frozenset(
         "brokerId",
         "brokerName",
         "brokerRole",
+        "clientIP",
         "haListenPort",
         "listenPort",
         "mappedFileSizeCommitLog",

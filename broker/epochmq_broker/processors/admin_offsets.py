@@ -108,7 +108,7 @@ class AdminOffsets:
         """How far every group is in every topic it has offsets on; `isOrder` asks for ordered topics only."""
         ordered_only = GetConsumeStatsInBrokerHeader.decode(command.ext).is_order
         parts = self._parts
-        body = ConsumeStatsList(broker_addr=parts.live.current.broker_addr)
+        body = ConsumeStatsList(broker_addr=parts.live.current.client_addr)
         topics_of: dict[str, list[str]] = {}
         for key in parts.offsets.table:
             topic, _, group = key.partition("@")
@@ -282,6 +282,6 @@ class AdminOffsets:
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext).group
         body = TopicList(
             topic_list=sorted(self._parts.offsets.topics_of(group)),
-            broker_addr=self._parts.live.current.broker_addr,
+            broker_addr=self._parts.live.current.client_addr,
         )
         return response(command, ResponseCode.SUCCESS, body=to_json(body))

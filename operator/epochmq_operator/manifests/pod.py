@@ -11,7 +11,7 @@ from typing import Any
 from epochmq_operator.manifests.names import CONFIG_HASH, component_selector, labels, stateful_set
 from epochmq_operator.manifests.settings import Manifest, Settings
 from epochmq_operator.render import ADMIN_PORT, AdminPlace, Component, Pod
-from epochmq_operator.resources import Group, Spread
+from epochmq_operator.resources import BrokerGroup, Group, Spread
 
 USER_ID = 10001
 """The images' user; nothing in them belongs to root alone."""
@@ -21,8 +21,8 @@ RUN_DIRECTORY = "/run/epochmq"
 SECRETS_DIRECTORY = "/etc/epochmq-admin"
 ADMIN_SOCKET = f"{RUN_DIRECTORY}/admin.sock"
 COMMAND = "epochmq"
-OWN_NAME = "$(POD_NAME)"
-"""What Kubernetes puts the pod's name in place of, in arguments."""
+OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
+"""What Kubernetes puts the pod's name and address in place of, in arguments."""
 
 HANDOVER_S = 60
 LINGER_MS = 35_000
@@ -143,10 +143,19 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
         **_probes(group),
     }
     if pod.component is Component.BROKER:
+        if isinstance(group, BrokerGroup) and not group.spec.external_services:
+            _tell_clients_its_address(container)
         call = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "--timeout", str(HANDOVER_S)]
         handover = [*call, "handover", f"lingerMs={LINGER_MS}"]
         container["lifecycle"] = {"preStop": {"exec": {"command": handover}}}
     return container
+
+
+def _tell_clients_its_address(broker: Manifest) -> None:
+    """An address that goes with the pod: a client that was told a name may remember for long where the former
+    pod was. Clients outside the cluster can use nothing but names."""
+    broker["args"] += ["--set", f"clientIP={OWN_ADDRESS}"]
+    broker["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
 
 
 def _probes(group: Group) -> Manifest:

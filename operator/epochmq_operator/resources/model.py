@@ -329,9 +329,13 @@ class BrokerGroupSpec(WorkloadSpec):
             description="RocketMQ's broker keys, except those that the operator owns.",
         ),
     ] = {}
-    external_services: Annotated[bool, _kubernetes("A Service of type LoadBalancer for each replica.")] = (
-        False
-    )
+    external_services: Annotated[
+        bool,
+        _kubernetes(
+            "A Service of type LoadBalancer for each replica; clients are told the replicas' names then, not "
+            "their pods' addresses."
+        ),
+    ] = False
 
     @model_validator(mode="after")
     def _attainable(self) -> Self:

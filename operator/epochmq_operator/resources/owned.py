@@ -33,6 +33,7 @@ OPERATOR_OWNED_KEYS: Mapping[str, str] = {
     "brokerIP1": "the pod's address",
     "brokerIP2": "the pod's address",
     "bindAddress": "the pod's address",
+    "clientIP": "the pod's address",
     "haMasterAddress": "the master's address",
     "listenPort": "the pod's ports",
     "haListenPort": "the pod's ports",

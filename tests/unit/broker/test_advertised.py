@@ -22,3 +22,16 @@ def test_a_name_that_nobody_knows_yet_gives_way_to_the_hosts_own_address(
     for name, address in (("known", "127.0.0.9"), ("orders-broker-0.orders-brokers.shop.svc", "127.0.0.7")):
         config = from_properties({"brokerIP1": name, "bindAddress": "127.0.0.7"}).config
         assert broker._ip_of(config) == address
+
+
+def test_clients_are_told_another_address_than_replicas_if_there_is_one() -> None:
+    def told(**more: str) -> tuple[str, str]:
+        config = from_properties({"brokerIP1": "orders-broker-0", "bindAddress": "0.0.0.0", **more}).config
+        return config.broker_addr, config.client_addr
+
+    name = "orders-broker-0:10911"
+    assert told() == (name, name)
+    assert told(clientIP="10.1.2.3") == (name, "10.1.2.3:10911")
+    assert told(clientIP="fd00::3") == (name, name)
+    config = from_properties({"brokerIP1": "nobody.knows.invalid", "clientIP": "10.1.2.3"}).config
+    assert broker._ip_of(config) == "10.1.2.3"

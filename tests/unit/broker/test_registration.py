@@ -122,6 +122,18 @@ async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
     assert bench.registration.registered == {FIRST: True, SECOND: True}
 
 
+async def test_nameservers_are_told_the_address_that_is_for_clients() -> None:
+    bench = Bench(clientIP="127.53.8.10", brokerIP1="orders-broker-0.orders-brokers.shop.svc")
+    bench.registration.start()
+    assert await bench.registration.settled(60_000)
+    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    assert header.broker_addr == "127.53.8.10:20911"
+    assert header.ha_server_addr.endswith(":20912")
+    await bench.registration.stop()
+    assert bench.servers.told[-1][1].code == RequestCode.UNREGISTER_BROKER
+    assert bench.servers.told[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
+
+
 async def test_a_changed_topic_is_told_alone_and_at_once(bench: Bench) -> None:
     bench.registration.start()
     await bench.registration.settled(60_000)

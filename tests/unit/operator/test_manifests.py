@@ -143,6 +143,19 @@ def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
     assert read["adminSocketPath"] == "/run/epochmq/admin.sock"
 
 
+def test_clients_inside_are_told_the_pods_address_and_those_outside_its_name() -> None:
+    for outside in (False, True):
+        main, sidecar = pod_spec(broker_group(externalServices=outside))["containers"]
+        sources = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in main["env"]}
+        assert ("clientIP=$(POD_IP)" in main["args"]) is not outside
+        assert sources.get("POD_IP") == (None if outside else "status.podIP")
+        assert "POD_IP" not in str(sidecar)
+        read = configuration(
+            broker_group(externalServices=outside), "orders-broker-1", broker_group().controllers_of_its_own()
+        )
+        assert "clientIP" not in read
+
+
 @pytest.mark.parametrize("embedded", [True, False])
 def test_a_controller_need_not_find_its_own_name_in_the_dns_to_listen(embedded: bool) -> None:
     read = configuration(controller_group(nameserver={"embedded": embedded}), "quorum-controller-0")

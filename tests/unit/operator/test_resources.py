@@ -197,6 +197,7 @@ def test_a_key_given_twice_is_refused_for_yaml_would_drop_one() -> None:
     [
         ("brokerId", "the replica's identity"),
         ("brokerIP1", "the pod's address"),
+        ("clientIP", "the pod's address"),
         ("listenPort", "the pod's ports"),
         ("namesrvAddr", "the addresses of the group's nameservers"),
         ("brokerName", "spec.brokerName"),
