@@ -209,17 +209,15 @@ class PacedSends:
         return timeout_s
 
 
-def sendfile_s(files: list[Path]) -> float:
+def sendfile_s(files: list[Path], copies: Path | None = None) -> float:
     """Seconds that a plain `sendfile` of these files takes over loopback, to a process that reads and drops
-    them."""
+    them; or, with `copies`, to one that writes them into files of that folder, which it makes."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
         try:
-            buffer = bytearray(1 << 20)
             with socket.create_connection(listener.getsockname()) as reader:
-                while reader.recv_into(buffer):
-                    pass
+                _receive(reader, [(path.name, path.stat().st_size) for path in files], copies)
                 reader.sendall(b"x")
         finally:
             os._exit(0)
@@ -235,3 +233,17 @@ def sendfile_s(files: list[Path]) -> float:
     listener.close()
     os.waitpid(child, 0)
     return took
+
+
+def _receive(reader: socket.socket, files: list[tuple[str, int]], copies: Path | None) -> None:
+    buffer = memoryview(bytearray(1 << 20))
+    if copies is None:
+        while reader.recv_into(buffer):
+            pass
+        return
+    copies.mkdir()
+    for name, left in files:
+        with (copies / name).open("wb", buffering=0) as copy:
+            while left and (count := reader.recv_into(buffer[:left])):
+                copy.write(buffer[:count])
+                left -= count

@@ -94,6 +94,12 @@ class OccupiedMemory:
                     self._position += len(os.pread(fd, 1 << 20, self._position))
         finally:
             os.close(fd)
+        if self._position >= size:
+            self._position = 0  # from here on what was read first is gone again
+
+    def release(self) -> None:
+        """Gives the memory back."""
+        self._path.unlink(missing_ok=True)
 
 
 def settle() -> None:

@@ -129,24 +129,30 @@ def measure_catch_up(names: list[str], folder: Path, plan: dict[str, Any]) -> di
     """Kind -> a result each round: a third replica, empty, gets a log of so many bytes."""
     program = load_program()
     found: dict[str, list[Any]] = {}
-    OccupiedMemory(folder).occupy()
-    (folder / "zeros").unlink()
+    occupied = OccupiedMemory(folder)
     for _ in range(plan["catch_up_rounds"]):
         for kind in names:
             with _started(kind, folder, brokers=2) as group:
                 count = plan["catch_up_bytes"] // RECORD_BYTES
                 run_load([*_load(program, group, 1, 64), f"count={count}"], MARGIN_S + count / 1000)
-                found.setdefault(kind, []).append(_catch_up(group))
+                found.setdefault(kind, []).append(_catch_up(group, occupied))
                 print(f"catch-up  {kind:5} {found[kind][-1]}", flush=True)
+    occupied.release()
     return found
 
 
-def _catch_up(group: MeasuredGroup) -> dict[str, float]:
+def _catch_up(group: MeasuredGroup, occupied: OccupiedMemory) -> dict[str, float]:
     master, newcomer = group.master, group.group.brokers[2]
     end = group.log_end(master)
     files = sorted((group.folder / master.name / "store" / "commitlog").iterdir())
+    share = end / sum(path.stat().st_size for path in files)
     settle()
-    plain = min(sendfile_s(files) for _ in range(3)) * end / sum(path.stat().st_size for path in files)
+    plain = min(sendfile_s(files) for _ in range(3)) * share
+    occupied.occupy()  # again and again: the host takes back pages that are free
+    copied = sendfile_s(files, group.folder / "copy") * share
+    shutil.rmtree(group.folder / "copy")
+    settle()
+    occupied.occupy()
     newcomer.start()
     wait_until(lambda: group.log_end(newcomer) > 0, timeout_s=120, what="the first bytes come")
     started, first = time.monotonic(), group.log_end(newcomer)
@@ -155,6 +161,7 @@ def _catch_up(group: MeasuredGroup) -> dict[str, float]:
     return {
         "mb_per_s": round((end - first) / took / 1e6, 1),
         "sendfile_mb_per_s": round(end / plain / 1e6, 1),
+        "copied_mb_per_s": round(end / copied / 1e6, 1),
         "seconds": round(took, 3),
         "mb": round((end - first) / 1e6, 1),
     }
@@ -285,9 +292,8 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
             row = {field: round(statistics.median(r[field] for r in results), 3) for field in fields}
             found.setdefault("throughput", {}).setdefault(cell, {})[kind] = row
     for kind, results in data.get("catch_up", {}).items():
-        middle = {
-            field: statistics.median(r[field] for r in results) for field in ("mb_per_s", "sendfile_mb_per_s")
-        }
+        fields = ("mb_per_s", "sendfile_mb_per_s", "copied_mb_per_s")
+        middle = {field: statistics.median(r[field] for r in results) for field in fields}
         found.setdefault("catch_up", {})[kind] = middle
     for part in ("kill", "stop"):
         for kind, times in data.get(part, {}).items():

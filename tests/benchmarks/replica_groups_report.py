@@ -36,14 +36,13 @@ def _throughput(found: dict[str, Any]) -> str:
 
 
 def _catch_up(found: dict[str, Any]) -> str:
-    head = ["brokers", "MB/s", "plain sendfile MB/s", "share", "goal"]
+    head = ["brokers", "MB/s", "sendfile, dropped, MB/s", "share", "goal", "sendfile, written, MB/s", "share"]
     lines = []
     for kind, row in found.items():
-        share = row["mb_per_s"] / row["sendfile_mb_per_s"]
-        goal = _verdict(share >= CATCH_UP_GOAL) if kind == "ours" else "–"
-        lines.append(
-            [kind, f"{row['mb_per_s']:,.0f}", f"{row['sendfile_mb_per_s']:,.0f}", f"{share:.2f}", goal]
-        )
+        speed, dropped, copied = (row[f"{what}mb_per_s"] for what in ("", "sendfile_", "copied_"))
+        goal = _verdict(speed / dropped >= CATCH_UP_GOAL) if kind == "ours" else "–"
+        line = [kind, f"{speed:,.0f}", f"{dropped:,.0f}", f"{speed / dropped:.2f}", goal]
+        lines.append([*line, f"{copied:,.0f}", f"{speed / copied:.2f}"])
     return table(head, lines)
 
 
@@ -95,7 +94,7 @@ def tables(summary: dict[str, Any]) -> str:
             "## An empty replica catches up",
             _catch_up(summary["catch_up"]),
             "From its first bytes until it has the master's whole log, beside `sendfile` of the same files"
-            " over loopback to a process that reads and drops them.",
+            " over loopback to a process that reads and drops them, and to one that writes them to files.",
         ]
     for part, title, goal in (
         ("kill", "kill -9 of the master", KILL_GOAL_S),

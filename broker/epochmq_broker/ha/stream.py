@@ -1,7 +1,8 @@
 """A replica's side of one HA connection: what the master sends goes into the log as it comes.
 
-Everything goes through one buffer, into which as much is received at a time as there is. Whatever arrived in
-one round of the loop is acknowledged together.
+Everything goes through one buffer, into which as much is received at a time as there is; but large blocks,
+which a master sends to a replica that is far behind, go from the socket into the file (`Passage`). Whatever
+arrived in one round of the loop is acknowledged together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, cast
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import learn_epoch, with_bytes
 from epochmq_broker.ha.flow import FlowMonitor
+from epochmq_broker.ha.passage import Passage
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_protocol.epochs import ENTRY_SIZE, EpochEntry, decode_entries
@@ -33,6 +35,9 @@ from epochmq_protocol.ha import (
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 1024 * 1024
+LARGE_BYTES: Final = 256 * 1024
+"""A block from which on it is worth while to receive little more than its header."""
+HEADER_BYTES: Final = 4 * 1024
 EPOCHS_MAX: Final = 1000  # as many entries a handshake may carry (Java's buffer has room for)
 
 
@@ -63,6 +68,8 @@ class MasterStream(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._left = 0  # of the block that is arriving
+        self._large = False  # that block is a large one, and the next one will be
+        self._passage: Passage | None = None
         self._epoch = -1
         self._known: list[EpochEntry] = []  # the master's epochs, as it told them
         self._confirm = -1
@@ -79,6 +86,8 @@ class MasterStream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where the next bytes go."""
+        if self._large:
+            return self._view[self._filled : self._filled + HEADER_BYTES]
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -90,6 +99,8 @@ class MasterStream(asyncio.BufferedProtocol):
         try:
             self._filled += nbytes
             self._parse()
+            if self._large:
+                self._pass_on()
         except (EpochMQError, DiskFullError, OSError, ValueError) as error:
             self.close(str(error))
 
@@ -100,6 +111,9 @@ class MasterStream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: it is over."""
+        if self._passage is not None:
+            self._passage.close()
+            self._passage = None
         self._why = self._why or (str(exc) if exc is not None else "the connection was lost")
         if not self.handshake.done():
             self.handshake.cancel()
@@ -129,6 +143,21 @@ class MasterStream(asyncio.BufferedProtocol):
         if rest and at:
             self._buffer[:rest] = self._buffer[at : self._filled]
         self._filled = rest
+
+    def _pass_on(self) -> None:
+        """What has arrived of a large block, and is not in the buffer, goes into the log as it is."""
+        if self._passage is None:
+            assert self._transport is not None
+            self._passage = Passage(self._transport.get_extra_info("socket").fileno())
+        while self._left and not self._filled and not self._why:
+            took = self._inflow.take(self._inflow.end, self._left, self._passage.move)
+            if not took:
+                break
+            self._left -= took
+            self.flow.add(took)
+            self._grown()
+        if not self._passage.open:
+            self._large = False
 
     def _frame(self, data: memoryview) -> int:
         """One header; the bytes it took, 0 when it is not whole."""
@@ -182,6 +211,7 @@ class MasterStream(asyncio.BufferedProtocol):
             # Our log is empty and begins where the master's does.
             self._inflow.begin_at(offset, size)
         self._left = size
+        self._large = size >= LARGE_BYTES and (self._passage is None or self._passage.open)
 
     def _grown(self) -> None:
         """The log has grown."""

@@ -8,6 +8,7 @@ records, so the log may end within one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from epochmq_broker.store import record
@@ -54,6 +55,16 @@ class Inflow:
         else:
             file.write(at, data)
         file.wrote = at + size
+
+    def take(self, start: int, most: int, move: Callable[[int, int, int], int]) -> int:
+        """Appends up to `most` bytes that `move` puts into a file: it is told the descriptor, the position in
+        the file, and how many at most, and says how many it put there. Raises as `begin_at` and `move`
+        do."""
+        file = self.begin_at(start, most)
+        at = file.wrote
+        count = move(file.fd, at, min(most, file.size - at))
+        file.wrote = at + count
+        return count
 
     # Dispatch
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.ha import replica
+from epochmq_broker.ha import link, replica, stream
+from epochmq_broker.ha.passage import Passage
 from epochmq_broker.ha.replica import Step
 from epochmq_broker.ha.service import Role
 from epochmq_broker.store import GetStatus, PutStatus
 from epochmq_protocol.epochs import EpochEntry
 from epochmq_protocol.errors import EpochMQError
-from tests.unit.ha.kit import HOST, Node, until
+from tests.unit.ha.kit import HOST, LOG_FILE, Node, until
 from tests.unit.store.support import Message, put
 
 ALL_ACK = {"allAckInSyncStateSet": "true"}
@@ -86,6 +87,31 @@ async def test_getting_what_is_confirmed_comes_before_dispatching_it(
         assert b.store.inflow.behind == 0
         assert seldom
         assert all(end < a.end for end in seldom)
+
+
+async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files that end within a block, too, and while the log grows on."""
+    monkeypatch.setattr(link, "FAR_BYTES", 16 * 1024)
+    monkeypatch.setattr(stream, "LARGE_BYTES", 16 * 1024)
+    moved: list[int] = []
+    move = Passage.move
+
+    def noted(passage: Passage, target: int, at: int, most: int) -> int:
+        moved.append(move(passage, target, at, most))
+        return moved[-1]
+
+    monkeypatch.setattr(Passage, "move", noted)
+    async with nodes(tmp_path, 2) as (a, b):
+        address = await a.lead(1)
+        a.put(1500)
+        await b.follow(address, 1)
+        a.put(300)
+        await same(a, b)
+        assert sum(moved) > LOG_FILE
+        assert a.epochs == b.epochs == [(1, 0)]
+        assert a.offsets() == b.offsets()
 
 
 def slow(seldom: list[int], node: Node) -> Callable[..., asyncio.TimerHandle]:

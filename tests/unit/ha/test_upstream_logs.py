@@ -186,7 +186,8 @@ async def test_5714_a_transient_store_pool_changes_nothing(tmp_path: Path, flush
         queue = a.store.existing_queue(Message().topic, 0)
         assert queue is not None
         assert queue.max_offset == 3 * len(range(0, 40, 3))
-        assert a.store.get(queue, queue.max_offset - 1, 1).status is GetStatus.FOUND
+        # With sync flush readers wait for the disk, too.
+        await until(lambda: a.store.get(queue, queue.max_offset - 1, 1).status is GetStatus.FOUND)
         assert (a.ha.role, b.ha.role) == (Role.MASTER, Role.REPLICA)
     finally:
         await b.close()
