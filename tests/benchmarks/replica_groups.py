@@ -292,8 +292,8 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
             row = {field: round(statistics.median(r[field] for r in results), 3) for field in fields}
             found.setdefault("throughput", {}).setdefault(cell, {})[kind] = row
     for kind, results in data.get("catch_up", {}).items():
-        fields = ("mb_per_s", "sendfile_mb_per_s", "copied_mb_per_s")
-        middle = {field: statistics.median(r[field] for r in results) for field in fields}
+        speeds = ("mb_per_s", "sendfile_mb_per_s", "copied_mb_per_s")
+        middle = {field: statistics.median(r[field] for r in results) for field in speeds}
         found.setdefault("catch_up", {})[kind] = middle
     for part in ("kill", "stop"):
         for kind, times in data.get(part, {}).items():
