@@ -35,7 +35,6 @@ class Troubles:
         self.traffic = traffic
         self.groups: Groups = traffic.groups
         self.brokers = [f"{traffic.group}-broker-{n}" for n in range(replicas)]
-        self.told: list[Told] = []
 
     @property
     def _cluster(self) -> Any:
@@ -65,7 +64,7 @@ class Troubles:
 
     # Troubles
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str) -> Told:
         """A pod is deleted, as `kubectl delete pod` does."""
         before = self.pod(name).metadata.uid
 
@@ -75,9 +74,9 @@ class Troubles:
             )
             return lambda: self.pod(name).metadata.uid != before
 
-        self._during(f"{name} deleted", act)
+        return self._during(f"{name} deleted", act)
 
-    def kill(self, name: str, container: str) -> None:
+    def kill(self, name: str, container: str) -> Told:
         """SIGKILL to the first process of a container."""
         before = _restarts(self.pod(name), container)
 
@@ -85,9 +84,9 @@ class Troubles:
             self._cluster.kill_container(self.groups.namespace, name, container)
             return lambda: _restarts(self.pod(name), container) > before
 
-        self._during(f"{name} {container} killed", act)
+        return self._during(f"{name} {container} killed", act)
 
-    def stop_kubelet(self, name: str) -> None:
+    def stop_kubelet(self, name: str) -> Told:
         """The kubelet of a broker's node stops; then the broker dies, and nobody starts it again before the
         kubelet is back, which is when another broker takes messages."""
         node: Node = self._cluster.node(self.pod(name).spec.node_name)
@@ -102,9 +101,9 @@ class Troubles:
                 node.start_kubelet()
             return lambda: _restarts(self.pod(name), "broker") > before
 
-        self._during(f"kubelet of {node.name} stopped and {name} killed", act)
+        return self._during(f"kubelet of {node.name} stopped and {name} killed", act)
 
-    def cut_power(self, node: Node) -> None:
+    def cut_power(self, node: Node) -> Told:
         """Everything on a node dies at once; then it starts again."""
         before = {pod.metadata.name: _restarts(pod) for pod in self.pods() if pod.spec.node_name == node.name}
 
@@ -113,9 +112,9 @@ class Troubles:
             node.power_on()
             return lambda: all(_restarts(self.pod(name)) > count for name, count in before.items())
 
-        self._during(f"power of {node.name} cut, with {len(before)} of its pods", act)
+        return self._during(f"power of {node.name} cut, with {len(before)} of its pods", act)
 
-    def _during(self, what: str, act: Callable[[], IsOver]) -> None:
+    def _during(self, what: str, act: Callable[[], IsOver]) -> Told:
         self.traffic.wait_acks()
         began_s = time.monotonic()
         is_over = act()
@@ -124,8 +123,19 @@ class Troubles:
         healed_s = time.monotonic()
         self.traffic.wait_acks()
         silence_s = self.traffic.silence_s(began_s, time.monotonic())
-        self.told.append(Told(what, silence_s, healed_s - began_s))
-        print(self.told[-1], flush=True)
+        told = Told(what, silence_s, healed_s - began_s)
+        print(told, flush=True)
+        return told
+
+    # Steering
+
+    def promote(self, name: str) -> None:
+        """Makes this replica the master, and waits until it is and the group is whole."""
+        call = ("epochmq", "admin-call", "promote")
+        self._cluster.execute(self.groups.namespace, name, *call, container="broker")
+        what = f"{name} is the master"
+        self._cluster.wait(lambda: self.groups.state(name).get("role") == "master", what=what)
+        self._cluster.wait(self.whole, READY_TIMEOUT_S, f"{what} of a whole group")
 
     def whole(self) -> bool:
         """All pods are ready; one replica is the master, and has all in sync."""
