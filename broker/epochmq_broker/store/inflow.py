@@ -43,14 +43,15 @@ class Inflow:
             self._dispatcher.position = start
         return self._log.room_raw(start, size)
 
-    def write(self, start: int, data: memoryview) -> None:
-        """Appends bytes. Raises as `begin_at` does, and ValueError for bytes that cross the end of a file."""
+    def write(self, start: int, data: memoryview, *, more: bool = False) -> None:
+        """Appends bytes; `more`: they are part of much. Raises as `begin_at` does, and ValueError for bytes
+        that cross the end of a file."""
         size = len(data)
         file = self.begin_at(start, size)
         at = file.wrote
         if at + size > file.size:
             raise ValueError(f"{size} bytes at {start} cross the end of a file")
-        if size < BULK_BYTES:
+        if size < BULK_BYTES and not more:
             file.map[at : at + size] = data
         else:
             file.write(at, data)
