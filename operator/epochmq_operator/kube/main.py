@@ -8,13 +8,14 @@ import signal
 import socket
 import threading
 import uuid
+from typing import Any
 
 import kopf
 import structlog
 
 from epochmq_operator import manifests
 from epochmq_operator.kube import handlers
-from epochmq_operator.kube.api import Api
+from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.auditing import Auditor, both_hear
 from epochmq_operator.kube.cache import Cache, Informer
 from epochmq_operator.kube.config import OperatorConfig, load
@@ -37,6 +38,7 @@ WATCHED = (
     *("Pod", "PersistentVolumeClaim", "Role", "RoleBinding"),
 )
 LISTED_WITHIN_S = 120.0
+LIST_AGAIN_S = 1.0
 
 log = structlog.get_logger()
 
@@ -159,6 +161,7 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
                 metrics.leads.set(1)
                 work.create_task(leading.hold())
                 await _listed(informers)
+                await _known(api, cache, config)
                 cache.heard = both_hear(reconciler, auditor)
                 work.create_task(reconciler.run())
                 work.create_task(auditor.run())
@@ -169,6 +172,27 @@ async def _listed(informers: list[Informer]) -> None:
     async with asyncio.timeout(LISTED_WITHIN_S):
         for informer in informers:
             await informer.listed.wait()
+
+
+async def _known(api: Api, cache: Cache, config: OperatorConfig) -> None:
+    """All resources at once: kopf tells of one after the other, and a ControllerGroup that was not heard of
+    yet would seem to be missing, or one whose users were not to be nobody's."""
+    async with asyncio.timeout(LISTED_WITHIN_S):
+        for kind in (*RESOURCES, AUDIT):
+            for where in (*config.namespaces,) or (None,):
+                for found in await _all(api, kind, where):
+                    cache.put(found)
+
+
+async def _all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
+    while True:
+        try:
+            return (await api.list(kind, where, ""))[0]
+        except ApiError as error:
+            if error.status == 404:  # it is not defined
+                return []
+            log.warning("resources could not be listed", kind=kind, namespace=where, error=str(error))
+            await asyncio.sleep(LIST_AGAIN_S)
 
 
 async def _watch(config: OperatorConfig, cache: Cache, connection: Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from epochmq_operator.kube.leading import LeadershipLostError
 from epochmq_operator.kube.metrics import Metrics
 from epochmq_operator.kube.secrets import Credentials, Secrets
 from epochmq_operator.kube.sidecars import Sidecars
-from epochmq_operator.manifests.names import GROUP, KIND
+from epochmq_operator.manifests.names import GROUP, KIND, KINDS_MADE, MANAGED_BY, MANAGER
 from epochmq_operator.plans.conditions import at
 from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, Pass, PatchStatus, SetFinalizers
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
@@ -27,6 +28,9 @@ from epochmq_operator.plans.standing import Floor
 from epochmq_operator.plans.world import World
 
 RESOURCES = ("BrokerGroup", "ControllerGroup")
+ASKED_FIRST = frozenset({"ControllerGroup", *(one.kind for one in KINDS_MADE)})
+"""Kinds of which others may have an object of the name that a group wants: the watches are told of those that
+bear the operator's label only."""
 AGAIN_MAX_S = 15.0
 """However quiet it is, the replicas are asked this often."""
 SETTLE_S = 0.1
@@ -133,6 +137,8 @@ class Reconciler:
         try:
             if started - caretaker.confirmed_s > CONFIRMED_FOR_S:
                 await self._confirm(ref, caretaker)
+            for stranger in tuple(caretaker.strangers):
+                await self._meet(stranger, caretaker)
             resource = self._cache.get(ref)
             if resource is None:
                 return 0.0
@@ -140,7 +146,7 @@ class Reconciler:
             if made.writes:
                 outcome = "step"
                 for effect in made.effects:
-                    await self._do(effect, ref, resource)
+                    await self._do(effect, ref, resource, caretaker)
             caretaker.refusal, caretaker.failures = "", 0
             return self._pause(made, caretaker)
         except LeadershipLostError:
@@ -171,6 +177,8 @@ class Reconciler:
 
     def _failed(self, ref: Ref, caretaker: _Caretaker, error: Exception) -> float:
         caretaker.failures += 1
+        if isinstance(error, ApiError) and error.status == 404:
+            caretaker.confirmed_s = -math.inf  # it may be the resource itself that is gone
         if isinstance(error, ApiError) and error.status in (404, 409, 422) and caretaker.failures < 3:
             return SETTLE_S  # it changed under our hands: look again
         if not isinstance(error, ApiError) or error.refused:
@@ -229,13 +237,13 @@ class Reconciler:
             found.append(("ControllerGroup", controllers_named(resource)))
         return found
 
-    async def _do(self, effect: Effect, ref: Ref, resource: Manifest) -> None:
+    async def _do(self, effect: Effect, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> None:
         if isinstance(effect, Emit) and effect.key in self._told:
             return
         self._metrics.effects.labels(type(effect).__name__).inc()
         match effect:
             case Apply():
-                self._cache.put(await self._api.apply(effect.manifest))
+                await self._apply(effect.manifest, caretaker)
             case Delete():
                 log.info("deletes", object=str(effect.ref), namespace=ref.namespace)
                 await self._api.delete(effect.ref, effect.uid)
@@ -251,6 +259,35 @@ class Reconciler:
                     self._cache.put(answer)
             case Emit():
                 await self._emit(effect, ref, resource)
+
+    async def _apply(self, manifest: Manifest, caretaker: _Caretaker) -> None:
+        """Applies an object. What we were not told of is looked for first, for it would be taken over,
+        whosever it is: ApiError with 409 when it is there."""
+        ref = ref_of(manifest)
+        if ref.kind in ASKED_FIRST and self._cache.get(ref) is None and await self._meet(ref, caretaker):
+            raise ApiError(409, f"{ref} is there already")
+        self._cache.put(await self._api.apply(manifest))
+
+    async def _meet(self, ref: Ref, caretaker: _Caretaker) -> bool:
+        """Whether an object is there, known from now on. One without our label no watch will tell of: it is
+        asked for before every look."""
+        known = self._cache.get(ref)
+        try:
+            found = await self._api.get(path_of(ref))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            caretaker.strangers.discard(ref)
+            if known is not None:
+                self._cache.drop(known)
+            return False
+        self._cache.put(found)
+        labelled = (metadata(found).get("labels") or {}).get(MANAGED_BY) == MANAGER
+        if labelled or ref.kind in RESOURCES:
+            caretaker.strangers.discard(ref)
+        else:
+            caretaker.strangers.add(ref)
+        return True
 
     async def _emit(self, effect: Emit, ref: Ref, resource: Manifest) -> None:
         log.info(effect.message, reason=effect.reason, resource=str(ref), namespace=ref.namespace)
@@ -273,6 +310,7 @@ class _Caretaker:
         self.failures = 0
         self.refusal = ""
         self.confirmed_s = time.monotonic()
+        self.strangers: set[Ref] = set()
 
 
 def controllers_named(group: Manifest) -> str:

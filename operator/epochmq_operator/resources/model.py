@@ -23,6 +23,10 @@ API_VERSION = "epochmq.io/v1alpha1"
 NAME_LENGTH_MAX = 40
 """A group's name becomes part of pod, volume and label names, which Kubernetes limits to 63 characters; the
 rest of these names (`-nameserver`, a revision hash) needs 22."""
+NAMES_LENGTH_MAX = 101
+"""Of a group's name and its namespace's together. A controller's name in DNS has the one twice and the other
+once, and what a pod's resolver tries first has the namespace once more: twice these and 50 characters, of
+253, where the cluster's domain is cluster.local. With one that is longer, glibc tries no other."""
 BROKER_NAME_LENGTH_MAX = 100
 """A broker's name is a topic's name too (RocketMQ creates one per broker), with a prefix in some places;
 topic names end at 127."""
@@ -166,6 +170,18 @@ class Metadata(Model):
     ] = "default"
     labels: Annotated[dict[str, str], Field(description="Labels; kept, not used.")] = {}
     annotations: Annotated[dict[str, str], Field(description="Annotations; kept, not used.")] = {}
+
+    @model_validator(mode="after")
+    def _resolvable(self) -> Self:
+        length = len(self.name) + len(self.namespace)
+        if length > NAMES_LENGTH_MAX:
+            raise PydanticCustomError(
+                "spans",
+                "{length} characters with the namespace's name, expected at most {most}: "
+                "choose a shorter name, for pods find each other by names that are made of both",
+                {"at": "name", "length": length, "most": NAMES_LENGTH_MAX},
+            )
+        return self
 
 
 class Storage(Model):

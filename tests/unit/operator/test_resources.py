@@ -259,6 +259,13 @@ def test_a_name_that_no_pod_can_bear_is_refused(name: str) -> None:
     assert f"metadata.name: {show(name)}, expected lower-case letters, digits, '-'," in line
 
 
+def test_a_name_that_no_pod_could_look_up_is_refused() -> None:
+    names = f"{{name: {'a' * 40}, namespace: {'n' * 61}}}"
+    assert only(HEAD.replace("{name: orders}", names) + "spec: {replicas: 1}\n").name == "a" * 40
+    (line,) = faults(HEAD.replace("{name: orders}", names.replace("}", "n}")) + "spec: {replicas: 1}\n")
+    assert "metadata.name: 102 characters with the namespace's name, expected at most 101: choose" in line
+
+
 # controllers
 
 CONTROLLERS = HEAD.replace("BrokerGroup", "ControllerGroup")

@@ -1,0 +1,141 @@
+"""The caretakers against an API server that knows more than the operator was told."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from epochmq_operator.kube.api import ApiError, path_of
+from epochmq_operator.kube.cache import Cache
+from epochmq_operator.kube.metrics import Metrics
+from epochmq_operator.kube.reconciler import Reconciler
+from epochmq_operator.kube.secrets import Secrets
+from epochmq_operator.plans.objects import Manifest, Ref, ref_of
+from tests.unit.operator_plans.fake_api import FLOOR, NAMESPACE
+
+QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
+ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
+SERVICE = Ref("Service", NAMESPACE, "orders-controller")
+PATIENCE_S = 60
+
+
+def resource(ref: Ref, **spec: Any) -> dict[str, Any]:
+    """A group as people make it."""
+    return {
+        "apiVersion": "epochmq.io/v1alpha1",
+        "kind": ref.kind,
+        "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": f"uid-{ref.name}", "generation": 1},
+        "spec": spec,
+    }
+
+
+class Server:
+    """An API server. What is written changes it, and `applied` lists what was applied."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = {path_of(ref_of(one)): one for one in objects}
+        self.applied: list[Ref] = []
+        self._versions = 0
+        for one in objects:
+            self._store(one)
+
+    def _store(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        self._versions += 1
+        stored = copy.deepcopy(dict(manifest))
+        stored["metadata"]["resourceVersion"] = str(self._versions)
+        self.objects[path_of(ref_of(stored))] = stored
+        return copy.deepcopy(stored)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        if path not in self.objects:
+            raise ApiError(404, f"{path} is not there")
+        return copy.deepcopy(self.objects[path])
+
+    async def apply(self, manifest: Manifest) -> dict[str, Any]:
+        self.applied.append(ref_of(manifest))
+        return self._store(manifest)
+
+    async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        return self._store({**await self.get(path_of(ref)), "status": status})
+
+    async def create(self, manifest: Manifest) -> dict[str, Any]:
+        return dict(manifest)
+
+
+class Silent:
+    """Replicas that say nothing."""
+
+    failures = 0
+
+    async def words(self, *_: Any) -> Mapping[str, Any]:
+        return {}
+
+
+@asynccontextmanager
+async def caring(server: Server, *told: Ref) -> AsyncIterator[tuple[Reconciler, Cache]]:
+    """A reconciler that works, and was told of these objects of the server only."""
+    api: Any = server
+    silent: Any = Silent()
+    cache = Cache()
+    made = Reconciler(api, cache, silent, Secrets(api), FLOOR, Metrics(), 4)
+    cache.heard = made.heard
+    for ref in told:
+        cache.put(server.objects[path_of(ref)])
+    task = asyncio.ensure_future(made.run())
+    try:
+        yield made, cache
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 -- it is of other tasks' making
+            await asyncio.sleep(0.01)
+
+
+def phase(cache: Cache, ref: Ref) -> str | None:
+    """What the group's status says."""
+    return ((cache.get(ref) or {}).get("status") or {}).get("phase")
+
+
+@pytest.mark.parametrize("labels", [{}, {"app.kubernetes.io/managed-by": "Helm"}])
+async def test_an_object_that_no_watch_tells_of_is_left_to_those_who_made_it(labels: dict[str, str]) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE.name, "namespace": NAMESPACE, "uid": "theirs", "labels": labels},
+    }
+    server = Server(resource(QUORUM, replicas=1), theirs)
+    async with caring(server, QUORUM) as (reconciler, cache):
+        await until(lambda: phase(cache, QUORUM) == "Blocked")
+        assert SERVICE not in server.applied
+        said = str(cache.get(QUORUM))
+        assert "Service orders-controller was not made by the operator: rename the group, or delete" in said
+
+        del server.objects[path_of(SERVICE)]
+        reconciler.heard(resource(QUORUM))
+        await until(lambda: SERVICE in server.applied)
+
+
+async def test_controllers_that_were_not_heard_of_yet_are_shared_and_not_taken_over() -> None:
+    server = Server(resource(QUORUM, replicas=1), resource(ORDERS, replicas=1))
+    async with caring(server, ORDERS):
+        await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-broker") in server.applied)
+    assert QUORUM not in server.applied
+    assert server.objects[path_of(QUORUM)]["spec"] == {"replicas": 1}
+
+
+async def test_a_resource_whose_end_was_missed_is_forgotten() -> None:
+    server = Server(resource(QUORUM, replicas=1))
+    async with caring(server) as (_, cache):
+        cache.put(server.objects.pop(path_of(QUORUM)))
+        await until(lambda: cache.get(QUORUM) is None)
+    assert server.applied == []
