@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
 import shutil
 import signal
 import statistics
@@ -68,6 +69,12 @@ def arguments() -> argparse.Namespace:
         "--out",
         type=Path,
         help="where the results go (default: docs/results; .cache/bench for a partial run)",
+    )
+    parser.add_argument(
+        "--add-to",
+        type=Path,
+        metavar="JSON",
+        help="an earlier result, whose parts stay where this run has none; the machine must be the same",
     )
     return parser.parse_args()
 
@@ -341,8 +348,15 @@ def main() -> int:
         measured = {part: work[part](names, folder, plan) for part in PARTS if part in parts}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    dates = dict.fromkeys(measured, date)
+    if options.add_to:
+        earlier = json.loads(options.add_to.read_text())
+        measured = earlier["measurements"] | measured
+        dates = dict.fromkeys(measured, earlier["date"]) | earlier.get("dates", {}) | dates
     data: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": date,
+        "dates": dates,
         "rocketmq": rocketmq_version(),
         "machine": facts(),
         "command": " ".join(
@@ -352,8 +366,8 @@ def main() -> int:
         "summary": summary(measured),
         "measurements": measured,
     }
-    partial = options.quick or options.only or names != ["ours", "java"]
-    written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data)
+    whole = set(PARTS) <= measured.keys() and names == ["ours", "java"] and not options.quick
+    written = report.write(options.out or (RESULTS if whole else CACHE / "results"), data)
     print("\n" + report.tables(data["summary"]))
     print("written: " + ", ".join(str(path) for path in written))
     return 0

@@ -129,4 +129,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         f" and {plan['java_warmup_s']:g} s before the first for Java's JIT compiler. Settings are RocketMQ's"
         " defaults; its brokers have a heap of 1 GB each, its controllers 512 MB, all the G1 collector.",
     ]
+    if len(set(data["dates"].values())) > 1:
+        times = ", ".join(f"{part} {date}" for part, date in data["dates"].items())
+        intro.append(f"The parts were measured one by one: {times}.")
     return results.write(directory, "replica-groups", data, intro, tables(data["summary"]))
