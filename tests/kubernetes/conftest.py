@@ -75,10 +75,12 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 
 @contextlib.contextmanager
-def namespace_for(cluster: Cluster, what: str) -> Iterator[str]:
-    """Such a namespace for the length of a block, named after what it is for."""
+def namespace_for(cluster: Cluster, what: str, *, length: int = 0) -> Iterator[str]:
+    """Such a namespace for the length of a block, named after what it is for; the name has at least `length`
+    characters."""
     words = re.sub(r"[^a-z0-9]+", "-", what.removeprefix("test_").lower()).strip("-")
-    name = f"{words[:40].strip('-')}-{os.getpid()}-{next(_numbers)}"
+    number = f"-{os.getpid()}-{next(_numbers)}"
+    name = words[:40].strip("-").ljust(length - len(number), "x") + number
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(RESTRICTED)}}
     )

@@ -7,10 +7,11 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
+from tests.kubernetes.messages import everything, received, send
 from tests.kubernetes.operator_process import (
     READY_TIMEOUT_S,
     Groups,
@@ -22,39 +23,6 @@ from tests.kubernetes.testbed.processes import TestbedError
 
 QUORUM = {"replicas": 1}
 """Controllers for tests that are not about them."""
-
-
-def send(groups: Groups, group: str, bodies: list[str]) -> None:
-    """Sends messages from inside the cluster; fails unless all are acknowledged."""
-    for body in bodies:
-        groups.cluster.execute(
-            groups.namespace,
-            f"{group}-broker-0",
-            *("epochmq", "produce", "kept", body),
-            *("--nameserver", f"{group}-nameserver:9876", "--timeout", "30"),
-            container="broker",
-        )
-
-
-def received(groups: Groups, group: str, count: int) -> list[str]:
-    """So many messages' bodies, read from the beginning."""
-    text = groups.cluster.execute(
-        groups.namespace,
-        f"{group}-broker-0",
-        *("epochmq", "consume", "kept", "--group", f"g{time.monotonic_ns()}", "--count", str(count)),
-        *("--nameserver", f"{group}-nameserver:9876", "--timeout", "60", "--output", "json"),
-        container="broker",
-    )
-    return sorted(json.loads(line)["body"] for line in text.splitlines() if line.startswith("{"))
-
-
-def everything(groups: Groups, group: str) -> list[str]:
-    """All messages' bodies."""
-    consume = f"epochmq consume kept --group g{time.monotonic_ns()} --timeout 15 --output json"
-    command = f"{consume} --nameserver {group}-nameserver:9876; test $? -le 1"
-    pod = f"{group}-broker-0"
-    text = groups.cluster.execute(groups.namespace, pod, "sh", "-c", command, container="broker")
-    return [json.loads(line)["body"] for line in text.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.usefixtures("started")
@@ -98,11 +66,11 @@ def test_an_operator_killed_at_every_step_of_a_creation_is_finished_by_the_next(
 
             cluster.wait(written, timeout_s=READY_TIMEOUT_S, what=f"the operator wrote {number * 4} times")
             running.kill()
+        groups.forget_lease()
     with operator(cluster, groups.namespace, tmp_path):
         groups.ready("orders", 1)
-    made = groups.made()
-    assert made == sorted(set(made))
-    assert "statefulsets/orders-broker" in made
+    groups.made_once()
+    assert "statefulsets/orders-broker" in groups.made()
 
 
 @pytest.mark.usefixtures("started")
@@ -157,18 +125,23 @@ def test_the_command_looks_at_a_cluster_and_steers_it(groups: Groups) -> None:
     groups.ready("orders", 2)
     there = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", groups.namespace)
 
-    def shown() -> dict[str, object]:
-        found: dict[str, object] = json.loads(run_epochmq("status", "-o", "json", *there))["brokerGroups"][0]
-        return found
+    def shown() -> dict[str, dict[str, Any]]:
+        group = json.loads(run_epochmq("status", "-o", "json", *there))["brokerGroups"][0]
+        return {one["pod"]: one for one in group["replicas"]}
 
-    before = {one["pod"]: one for one in shown()["replicas"]}  # type: ignore[attr-defined]
+    before = shown()
     follower = next(pod for pod, one in before.items() if one["role"] == "slave")
+    other = next(pod for pod in before if pod != follower)
     run_epochmq("promote", f"orders/{follower}", "--timeout", "60", *there)
     groups.wait("BrokerGroup", "orders", master=follower)
     run_epochmq("fence", f"orders/{follower}", *there)
-    cluster.wait(lambda: any(one["fenced"] for one in shown()["replicas"]), 60, "fenced")  # type: ignore[attr-defined]
+    cluster.wait(lambda: shown()[follower]["fenced"], 60, "fenced")
     run_epochmq("fence", f"orders/{follower}", "--off", *there)
     groups.ready("orders", 2)
+    run_epochmq("drain", f"orders/{other}", "--timeout", "60", *there)
+    cluster.wait(lambda: shown()[other]["drained"] and not shown()[other]["inSync"], 60, "drained")
+    run_epochmq("drain", f"orders/{other}", "--off", *there)
+    cluster.wait(lambda: all(one["ready"] and one["inSync"] for one in shown().values()), 120, "both in sync")
 
 
 class Sender:
