@@ -12,10 +12,12 @@ import base64
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from epochmq_protocol import message
+from epochmq_protocol.errors import EpochMQError
 from epochmq_spark.decode.epoch_text import parse
 from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, UNIT_BYTES
 
@@ -23,6 +25,10 @@ Array = Any
 _UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES = ENTRY.itemsize
+_HEAD = struct.Struct(">iI")
+MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of what fills a segment
+HEADS_BYTES = 1 << 20  # of a segment are read at a time
+RECORD_BYTES_MAX = 1 << 30
 CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
 LINKS_MAX = 10_000_000  # an index is followed so far behind its end, one link a slot at a time
 
@@ -48,6 +54,33 @@ class Cut:
         if copy is not None and not isinstance(copy, str):
             raise ValueError("a cut: epochs: expected base64")
         return cls(document["end"], None if copy is None else base64.b64decode(copy, validate=True))
+
+
+def whole_records(file: BinaryIO, start: int, end: int) -> int:
+    """Where the last record of a log ends that does so at the offset `end` or before it, by the file of the
+    segment that begins at `start`; `end` where records do not lead there, or no whole one goes beyond it."""
+    at, base, head = 0, 0, b""
+    while start + at < end:
+        if not base <= at <= base + len(head) - 8:
+            base = file.seek(at)
+            head = file.read(HEADS_BYTES)
+            if len(head) < 8:
+                return end
+        size, magic = _HEAD.unpack_from(head, at - base)
+        if magic not in MAGICS or not 8 <= size <= RECORD_BYTES_MAX:
+            return end
+        if start + at + size > end:
+            file.seek(at)
+            return start + at if _is_record(file.read(size), start + at) else end
+        at += size
+    return end
+
+
+def _is_record(data: bytes, offset: int) -> bool:
+    try:
+        return message.decode_record(data, 0, False).physical_offset == offset
+    except EpochMQError:
+        return False
 
 
 def queue_length(data: bytes, end: int) -> int:

@@ -51,6 +51,7 @@ class Volume:
         self._open: dict[str, int] = {}
         self._contents: dict[str, Content] = {}
         self._lock = threading.Lock()
+        self.end = self._whole(cut.end)
         self._keep()
         self._walk("", 0)
         for folder, entries in list(self._lists.items()):
@@ -63,17 +64,30 @@ class Volume:
             os.close(file)
         self._open.clear()
 
+    def _whole(self, end: int) -> int:
+        """Where the last record below `end` ends: how far a replica is, is told in bytes. `end` itself where
+        the segment's records do not lead there."""
+        names = [path.name for path in (self.root / "commitlog").glob("*") if path.name.isdecimal()]
+        start = max((int(name) for name in names if int(name) < end), default=None)
+        if start is None:
+            return end
+        path = self.root / "commitlog" / f"{start:020}"
+        if not path.is_file() or path.is_symlink():
+            return end
+        with path.open("rb") as file:
+            return cuts.whole_records(file, start, end)
+
     def _keep(self) -> None:
         for name in KEPT:
             if (data := self._small(name)) is not None:
                 self._kept[name] = data
         for name in EPOCHS:
             if (data := self._small(name)) is not None:
-                self._kept[name] = cuts.epochs(data, self.cut.end)
+                self._kept[name] = cuts.epochs(data, self.end)
         if self.cut.epochs is not None:
-            self._kept[EPOCHS[0]] = cuts.epochs(self.cut.epochs, self.cut.end)
+            self._kept[EPOCHS[0]] = cuts.epochs(self.cut.epochs, self.end)
         if "checkpoint" in self._kept:
-            self._kept["checkpoint"] = cuts.checkpoint(self._kept["checkpoint"], self.cut.end)
+            self._kept["checkpoint"] = cuts.checkpoint(self._kept["checkpoint"], self.end)
 
     def _small(self, name: str) -> bytes | None:
         try:
@@ -119,7 +133,7 @@ class Volume:
         return [
             one
             for one in entries
-            if not one.name.isdecimal() or one.name == first or int(one.name) < self.cut.end
+            if not one.name.isdecimal() or one.name == first or int(one.name) < self.end
         ]
 
     def entries(self, folder: str) -> list[Entry]:
@@ -150,18 +164,18 @@ class Volume:
     def _cut(self, name: str, path: PurePosixPath, size: int) -> Content:
         top = path.parts[0]
         if top == "commitlog" and path.name.isdecimal():
-            return Content(size, max(min(size, self.cut.end - int(path.name)), 0))
+            return Content(size, max(min(size, self.end - int(path.name)), 0))
         if top == "consumequeue" and path.name.isdecimal():
-            return Content(size, cuts.queue_length(self.bytes_of(name, 0, size), self.cut.end))
+            return Content(size, cuts.queue_length(self.bytes_of(name, 0, size), self.end))
         slots = slots_of(size) if top == "index" else None
         if slots is not None:
             header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
-            if len(header) == INDEX_HEADER_BYTES and cuts.index_counts(header)[0] >= self.cut.end:
+            if len(header) == INDEX_HEADER_BYTES and cuts.index_counts(header)[0] >= self.end:
                 heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
                 count = cuts.index_counts(self.bytes_of(name, 0, INDEX_HEADER_BYTES))[1]
                 at = INDEX_HEADER_BYTES + slots * 4
                 entries = self.bytes_of(name, at, max(count, 1) * cuts.ENTRY_BYTES)
-                head, length = cuts.index(header, heads, entries, self.cut.end)
+                head, length = cuts.index(header, heads, entries, self.end)
                 return Content(size, min(length, size), head)
         return Content(size, size)
 

@@ -2,7 +2,10 @@
 
 The master's confirm offset is asked first. What lies below it every replica of its SyncStateSet has, and
 nobody writes there again; so each may be looked at later, at its own time. The epoch files are asked after
-that: they know every epoch of what is below. A replica that is not in the set counts as far as it is."""
+that: they know every epoch of what is below. A replica that is not in the set counts as far as it is and
+has the master's history, by their epoch files, as in a handshake (RIP-44): what is behind that it is about to
+cut off, if it has not done so. How far it is is asked after its epoch file was copied: if that has the newest
+epoch, the log has been cut by then."""
 
 # pure: data in, data out.
 
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.plans.words import BrokerWord, ControllerWord, Word
+from epochmq_protocol.epochs import EpochEntry, parse_file
+from epochmq_protocol.errors import EpochMQError
 
 EPOCH_FILE_BYTES_MAX = 64 * 1024
 """Of a copy: some 3,000 elections. A longer file is read from the volume alone."""
@@ -45,9 +50,14 @@ class GroupCut:
 
 
 def cut_of(
-    pods: tuple[str, ...], words: Mapping[str, Word], copies: Mapping[str, bytes], broker_name: str
+    pods: tuple[str, ...],
+    words: Mapping[str, Word],
+    copies: Mapping[str, bytes],
+    later: Mapping[str, Word],
+    broker_name: str,
 ) -> GroupCut | str:
-    """The cut, or why there is none. `words` were said before the `copies` of epoch files were made."""
+    """The cut, or why there is none. `words` were said before the `copies` of epoch files were made, `later`
+    ones after that."""
     said = {pod: word for pod in pods if isinstance(word := words.get(pod), BrokerWord)}
     masters = [(word.master_epoch or 0, pod) for pod, word in said.items() if word.role == "master"]
     if not said:
@@ -63,12 +73,32 @@ def cut_of(
     for pod in pods:
         word, copy = said.get(pod), copies.get(pod)
         end = confirmed
-        if word is not None and word.broker_id not in members and word.max_offset is not None:
-            end = min(end, word.max_offset)
+        if word is not None and word.broker_id not in members:
+            again = later.get(pod)
+            now = again.max_offset if isinstance(again, BrokerWord) else None
+            end = min(end, _common_end(copy, copies.get(master), now))
         if copy is not None and len(copy) > EPOCH_FILE_BYTES_MAX:
             copy = None
         replicas.append(ReplicaCut(pod, end, copy))
     return GroupCut(master, epoch, confirmed, tuple(replicas), _view(words, broker_name, members))
+
+
+def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> int:
+    """Up to where a log that ends there is the leading one's, by copies of their epoch files: to the end of
+    the newest epoch that both have with the same start; to its start, when nobody says where the log ends."""
+    ours, theirs = _entries(copy), _entries(leading)
+    newest = max(set(ours) & set(theirs), key=lambda entry: entry.epoch, default=None)
+    if newest is None:
+        return 0 if end is None else end
+    next_ones = [entry.start_offset for entry in (*ours, *theirs) if entry.epoch > newest.epoch]
+    return min([newest.start_offset if end is None else end, *next_ones])
+
+
+def _entries(copy: bytes | None) -> list[EpochEntry]:
+    try:
+        return parse_file((copy or b"").decode())
+    except (EpochMQError, ValueError):
+        return []  # the audit tells of it
 
 
 def _view(words: Mapping[str, Word], broker_name: str, members: set[int]) -> dict[str, Any] | None:

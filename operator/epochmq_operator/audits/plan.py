@@ -40,6 +40,7 @@ from epochmq_operator.plans.objects import (
     metadata,
     owned,
 )
+from epochmq_operator.plans.words import Word
 from epochmq_operator.plans.world import World, pod_seen
 from epochmq_operator.render import broker_pod_name
 from epochmq_operator.resources import cron
@@ -60,11 +61,12 @@ REPLICAS_MAX = 9
 
 @dataclass(frozen=True, slots=True)
 class AuditWorld:
-    """`copies` are the epoch files of the group's replicas, asked for after `world.words` were said; both are
-    empty in passes that need no cut (`wants_cut`)."""
+    """`copies` are the epoch files of the group's replicas, asked for after `world.words` were said; `later`
+    is what these said after that. All are empty in passes that need no cut (`wants_cut`)."""
 
     world: World
     copies: Mapping[str, bytes] = field(default_factory=dict)
+    later: Mapping[str, Word] = field(default_factory=dict)
 
 
 def model_of(resource: Manifest) -> BrokerGroupAudit | str:
@@ -251,7 +253,7 @@ def _cut(
     world = seen.world
     if group is None:
         return run.at("cut", f"waits for a BrokerGroup {audit.spec.broker_group}"), (), None
-    cut = cut_of(pods_of(group), world.words, seen.copies, broker_name_of(group))
+    cut = cut_of(pods_of(group), world.words, seen.copies, seen.later, broker_name_of(group))
     if not isinstance(cut, GroupCut):
         return run.at("cut", f"waits: {cut}"), (), None
     wanted = made.foundation(audit, names, settings, cut, broker_name_of(group))

@@ -35,7 +35,7 @@ class Auditor(Reconciler):
         return plan.step(self._settings, seen, time.time())
 
     async def _asked_of(self, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> AuditWorld:
-        """The replicas are asked: first how they are, then for their epoch files."""
+        """The replicas are asked: first how they are, then for their epoch files, then once more."""
         objects = self._cache.namespace(ref.namespace)
         spec = resource.get("spec") or {}
         group = Ref("BrokerGroup", ref.namespace, str(spec.get("brokerGroup", "")))
@@ -48,7 +48,8 @@ class Auditor(Reconciler):
             pods, credentials = await self._reached(objects, one)
             words.update(await self._sidecars.words(ref.namespace, pods, credentials))
         copies = await self._sidecars.epoch_files(ref.namespace, pods, credentials)
-        return AuditWorld(World(resource, objects, words, refusal=caretaker.refusal), copies)
+        later = await self._sidecars.words(ref.namespace, pods, credentials)
+        return AuditWorld(World(resource, objects, words, refusal=caretaker.refusal), copies, later)
 
 
 def both_hear(groups: Reconciler, audits: Reconciler) -> Callable[[Manifest], None]:

@@ -144,7 +144,8 @@ class Cluster:
         if plan.wants_cut(world):
             self.asked += 1
             copies = {f"orders-broker-{n}": b"1\n0\n4-0\n" for n in range(3)}
-            seen = AuditWorld(World(self.objects[AUDITED], dict(self.objects), self.words()), copies)
+            words = self.words()
+            seen = AuditWorld(World(self.objects[AUDITED], dict(self.objects), words), copies, words)
         return plan.step(SETTINGS, seen, self.now)
 
     def act(self, effect: Effect) -> None:

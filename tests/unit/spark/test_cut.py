@@ -104,6 +104,19 @@ def test_damage_below_the_cut_is_found_where_it_was_done(kind: str, group: Group
         assert judge.faults(done, found) == []
 
 
+def test_a_cut_inside_a_record_is_one_before_it(group: Group) -> None:
+    paths = group(1000)
+    places = record_ends(paths[0])
+    before, after = places[len(places) // 2 - 1 : len(places) // 2 + 1]
+    ends = [before, before + 1, after - 1]
+    with held(inprocess.replicas_of(paths), ends) as shown:
+        assert inprocess.run(shown) == []
+        whole = [
+            bytes(files.window(files.join(one.place, "commitlog", f"{0:020}"), 0, after)) for one in shown
+        ]
+    assert len(set(whole)) == 1
+
+
 def test_what_is_written_after_the_cut_is_not_seen(group: Group, tmp_path: Path) -> None:
     source = group(1002)
     places = record_ends(source[0])

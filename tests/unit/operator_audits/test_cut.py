@@ -1,0 +1,59 @@
+"""The cut: up to where each replica's log counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_operator.audits.cut import GroupCut, cut_of
+from epochmq_operator.plans.words import BrokerWord
+from epochmq_protocol.epochs import EpochEntry, format_file
+
+PODS = ("b-0", "b-1", "b-2")
+
+
+def epochs(*entries: tuple[int, int]) -> bytes:
+    return format_file([EpochEntry(*entry) for entry in entries]).encode()
+
+
+def word(broker_id: int, end: int, role: str = "replica") -> BrokerWord:
+    return BrokerWord(
+        broker_id=broker_id,
+        role=role,  # type: ignore[arg-type]
+        master_epoch=2,
+        sync_state_set=[1, 2] if role == "master" else [],
+        confirm_offset=900,
+        max_offset=end,
+    )
+
+
+LEADING = epochs((1, 0), (2, 500))
+
+
+def ends(third: bytes | None, first: int, later: int | None) -> list[int]:
+    """Where the logs are cut: a master and its replica in the set, and a third that is not in it, at `first`
+    and then at `later`."""
+    words = {"b-0": word(1, 1000, "master"), "b-1": word(2, 950), "b-2": word(3, first)}
+    copies = {"b-0": LEADING, "b-1": LEADING} | ({} if third is None else {"b-2": third})
+    again = {} if later is None else {"b-2": word(3, later)}
+    found = cut_of(PODS, words, copies, again, "b")
+    assert isinstance(found, GroupCut)
+    return [one.end for one in found.replicas]
+
+
+@pytest.mark.parametrize(
+    ("third", "first", "later", "end"),
+    [
+        pytest.param(LEADING, 700, 800, 800, id="it follows"),
+        pytest.param(LEADING, 1200, 1250, 900, id="it has more than is confirmed"),
+        pytest.param(epochs((1, 0)), 620, 620, 500, id="a former master that has not cut its log"),
+        pytest.param(LEADING, 620, 510, 510, id="one that cut it between"),
+        pytest.param(epochs((1, 0), (3, 450)), 620, 620, 450, id="with an epoch of its own"),
+        pytest.param(b"broken", 620, 630, 630, id="its epochs say nothing"),
+        pytest.param(None, 620, 630, 630, id="it gives none"),
+        pytest.param(LEADING, 620, None, 500, id="it answers no more"),
+    ],
+)
+def test_who_is_not_in_sync_counts_as_far_as_it_has_the_master_s_history(
+    third: bytes | None, first: int, later: int | None, end: int
+) -> None:
+    assert ends(third, first, later) == [900, 900, end]
