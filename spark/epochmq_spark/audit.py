@@ -230,10 +230,14 @@ def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
     """Blocks whose sums of keys differ between log and index, and then key by key."""
     from pyspark.sql import functions as f
 
+    indexes = summary.where("kind = 'index'")
     covered = (
-        summary.where("kind = 'index'")
-        .groupBy("group", "replica")
+        indexes.groupBy("group", "replica")
         .agg(f.min("at").alias("low"), f.max("end").alias("high"))
+        .join(
+            indexes.groupBy("group").agg(f.min("at").alias("group_low"), f.max("end").alias("group_high")),
+            "group",
+        )
     )
 
     def only(kind: str, column: str) -> Any:
@@ -254,14 +258,15 @@ def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
         )
         .where("ours != theirs or expected != there")
         .join(f.broadcast(covered), ["group", "replica"])
-        .where((f.col("at") * size <= f.col("high")) & ((f.col("at") + 1) * size > f.col("low")))
-        .select("group", "replica", "at", "low", "high")
+        .where((f.col("at") * size <= f.col("group_high")) & ((f.col("at") + 1) * size > f.col("group_low")))
+        .select("group", "replica", "at", "low", "high", "group_low", "group_high")
     )
     facts = known.facts()
 
     def look(row: Row) -> list[Row]:
         one = facts.get((row["group"], row["replica"]))
-        return drill.keys(one, row["at"], (row["low"], row["high"])) if one else []
+        covered = drill.Covered(row["low"], row["high"], row["group_low"], row["group_high"])
+        return drill.keys(one, row["at"], covered) if one else []
 
     return _looked(suspects, look)
 

@@ -199,8 +199,24 @@ def _index(place: str, size: int) -> IndexEntries:
     return read_index(place, size)
 
 
-def keys(facts: Facts, number: int, covered: tuple[int, int]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Covered:
+    """First and last physical offset that the indexes of a replica, and of its group, say they cover."""
+
+    low: int
+    high: int
+    group_low: int
+    group_high: int
+
+    def of(self, *, stopped: bool) -> tuple[int, int]:
+        """What is to be found in the replica's index. A broker that stopped has there what others have; one
+        that goes on may be in the midst of its last message's keys, or of a further file."""
+        return (self.group_low, self.group_high) if stopped else (self.low, self.high - 1)
+
+
+def keys(facts: Facts, number: int, covered: Covered) -> list[dict[str, Any]]:
     """Findings of the index's entries that lead into one block."""
+    there = _contents(facts.reach.replica.place)
     start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
     messages = []
     for chunk, row in _rows(facts, start, end):
@@ -219,14 +235,15 @@ def keys(facts: Facts, number: int, covered: tuple[int, int]) -> list[dict[str, 
             )
         )
     entries: list[tuple[int, int]] = []
-    for file in _contents(facts.reach.replica.place).index:
+    for file in there.index:
         try:
             table = _index(file.place, file.size)
         except OSError:
             continue
         inside = (table.physical >= max(start, facts.reach.start)) & (table.physical < end)
         entries += zip(table.hashes[inside].tolist(), table.physical[inside].tolist(), strict=True)
-    return compare_keys(facts.reach.replica.group, facts.reach.replica.name, messages, entries, covered)
+    expected = covered.of(stopped=not there.aborted)
+    return compare_keys(facts.reach.replica.group, facts.reach.replica.name, messages, entries, expected)
 
 
 def store_time(facts: Facts, offset: int) -> int | None:

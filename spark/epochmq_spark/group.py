@@ -136,6 +136,10 @@ def take(known: Known, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapp
                 known.findings.append(
                     finding(group, one.name, "directory.incomplete", detail="there is no consumequeue")
                 )
+            indexed = any(known.contents[group, other.name].index for other in members)
+            if one.end > one.start and one.stopped and indexed and not there.index:
+                said = "there is no file in index, others have some"
+                known.findings.append(finding(group, one.name, "directory.incomplete", detail=said))
         known.findings += history.beyond(group, members)
         for extent in history.extents(members):
             known.extents[group, extent.replica] = extent

@@ -200,6 +200,15 @@ def index_file_cut(group: list[Path], rng: random.Random) -> Done:
 
 
 @kind
+def index_file_missing(group: list[Path], rng: random.Random) -> Done:
+    """The newest did not come along; of a single one the directory is left."""
+    replica = rng.choice(group)
+    every = sorted((replica / "index").iterdir())
+    every[-1].unlink()
+    return done(replica, "index.missing-entry" if len(every) > 1 else "directory.incomplete")
+
+
+@kind
 def directory_empty(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
     clear(replica)

@@ -49,6 +49,8 @@ def chunks(piece: Piece, buffer: Buffer | None = None) -> Iterator[Chunk]:
         data = files.window(piece.place, piece.begin, end)
     else:
         data = files.read_into(piece.place, piece.begin, end, buffer.of(end - piece.begin))
+    if len(data) < end - piece.begin:
+        raise OSError(f"{piece.place}: {piece.begin + len(data)} bytes by now, there were {piece.size}")
     base = piece.base + piece.begin
     stop, end_of_file = piece.end - piece.begin, piece.size - piece.begin
     rows = np.zeros((min(CHUNK_RECORDS, stop // w.SIZE_MIN + 2), w.COLUMNS), np.int64)

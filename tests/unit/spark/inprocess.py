@@ -105,10 +105,13 @@ def _keys(facts: dict[group.Key, drill.Facts], by_kind: dict[str, list[Row]]) ->
         covered[row["group"], row["replica"]] = min(low, row["at"]), max(high, row["end"])
     found: list[Row] = []
     for key in sorted(covered):
+        together = [where for other, where in covered.items() if other[0] == key[0]]
+        group_low, group_high = min(low for low, _ in together), max(high for _, high in together)
+        known = drill.Covered(*covered[key], group_low, group_high)
         blocks = {row["at"] for row in by_kind["block"] if (row["group"], row["replica"]) == key}
         for number in sorted(blocks):
             if key in facts:
-                found += drill.keys(facts[key], number, covered[key])
+                found += drill.keys(facts[key], number, known)
     return found
 
 
