@@ -113,6 +113,7 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
     """Cell -> kind -> one result a round. One group runs at a time; the order changes from round to round."""
     program = load_program()
     found: dict[str, dict[str, list[Any]]] = {}
+    occupied = OccupiedMemory(folder)
     for number in range(plan["rounds"]):
         for kind in names if number % 2 == 0 else names[::-1]:
             for waits_for_all in (False, True):
@@ -120,6 +121,8 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
                     warm = plan["java_warmup_s"] if kind == "java" else plan["java_warmup_s"] / 10
                     send(program, group, 16, 16, 0, warm)
                     for connections, depth in CELLS:
+                        settle()
+                        occupied.occupy()
                         result = send(program, group, connections, depth, plan["warmup_s"], plan["seconds"])
                         cell = f"{connections}x{depth}, {'all three' if waits_for_all else 'two of three'}"
                         found.setdefault(cell, {}).setdefault(kind, []).append(result)
@@ -129,6 +132,7 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
                             f"  p99 {result['p99_ms']:8.3f} ms  CPU {result['cpu_us']:6.1f} µs",
                             flush=True,
                         )
+    occupied.release()
     return found
 
 
