@@ -13,10 +13,13 @@ from epochmq_spark import drill, group, layout, tables
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.group import Known
 from epochmq_spark.sources import register
+from epochmq_spark.sources.base import PARTITION_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+TASKS_PER_CORE = 4
+TASK_BYTES_MAX = 1 << 30
 EPOCHS_TIMED_MAX = 1000  # epochs of a replica whose first message's time is looked up for the report
 
 Row = dict[str, Any]
@@ -53,6 +56,7 @@ def run(
 
     progress("looking at the directories")
     known = group.look(replicas)
+    options["taskBytes"] = str(_task_bytes(spark, known))
     progress("reading logs, queues and indexes")
     summary = load("epochmq.summary").persist()
     spans = summary.where("kind = 'span'").select("group", "replica", "at", "end", "low", "high", "detail")
@@ -81,6 +85,13 @@ def run(
         findings = findings.unionByName(more)
     findings = _with_epochs(spark, known, findings)
     return Result(findings, known, {"summary": summary, "epochs": epochs})
+
+
+def _task_bytes(spark: SparkSession, known: Known) -> int:
+    """How much a task reads. A task costs about as much as 100 MB of the pass; each core gets some."""
+    total = sum(file.size for there in known.contents.values() for file in there.log)
+    share = total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    return min(max(share, PARTITION_BYTES), TASK_BYTES_MAX)
 
 
 def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> DataFrame:
@@ -310,7 +321,7 @@ def _repeated(spark: SparkSession, known: Known) -> DataFrame:
     )
     facts = known.facts()
     return _looked(
-        frame, lambda row: drill.repeated(facts[row["group"], row["replica"]], row["epoch"], row["start"])
+        frame, lambda row: drill.switch(facts[row["group"], row["replica"]], row["epoch"], row["start"])
     )
 
 

@@ -18,6 +18,7 @@ from epochmq_spark.audits.queues import compare as compare_queue
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.queue_units import UNIT_BYTES, IndexEntries, units
 from epochmq_spark.decode.summary import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, text_of
+from epochmq_spark.findings import finding
 from epochmq_spark.sources.base import Piece
 from epochmq_spark.sources.index import read_index
 from epochmq_spark.sources.log_pass import Chunk, chunks
@@ -261,14 +262,20 @@ def store_time(facts: Facts, offset: int) -> int | None:
         return None
 
 
-def repeated(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
-    """Messages stored again behind the start of an epoch."""
-    sent = []
+def switch(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
+    """Findings of the place where an epoch starts: a record that it starts in, and messages stored again
+    behind it."""
+    sent, found = [], []
     for chunk, row in _rows(facts, start - SWITCH_BYTES, start + SWITCH_BYTES):
+        at = chunk.base + int(row[w.POSITION])
+        if at < start < at + row[w.SIZE]:
+            said = f"the record is at {at}"
+            who = facts.reach.replica.group, facts.reach.replica.name
+            found.append(finding(*who, "epoch.inside-record", epoch=epoch, start_offset=start, detail=said))
         if row[w.UNIQ_SIZE]:
             sent.append(
                 Sent(
-                    chunk.base + int(row[w.POSITION]),
+                    at,
                     int(row[w.SIZE]),
                     text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
                     int(row[w.QUEUE_ID]),
@@ -278,4 +285,4 @@ def repeated(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
                     int(row[w.STORE_TIME]),
                 )
             )
-    return find_duplicates(facts.reach.replica.group, facts.reach.replica.name, epoch, start, sent)
+    return found + find_duplicates(facts.reach.replica.group, facts.reach.replica.name, epoch, start, sent)

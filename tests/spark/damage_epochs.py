@@ -90,6 +90,17 @@ def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> Done:
 
 
 @kind
+def epoch_inside_a_record(group: list[Path], rng: random.Random) -> Done:
+    """In every replica alike."""
+    entries = two_at_least(group, group[0], from_end=3)
+    at = rng.randrange(1, len(entries))
+    epoch, start = entries[at] = (entries[at][0], entries[at][1] + rng.randrange(1, 80))
+    for replica in group:
+        write_epochs(replica, entries)
+    return Done("*", frozenset({"epoch.inside-record"}), {"epoch": epoch, "start_offset": start})
+
+
+@kind
 def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
     entries = written(replica)

@@ -1,7 +1,8 @@
 """What the data sources have in common: whose files they read, and how ranges become partitions.
 
 Options of all: `path` (`load(PLACE)`; one replica, named by options `group` and `replica`), or `replicas` (a
-JSON list of [group, name, place]); `partitionBytes` (64 MiB)."""
+JSON list of [group, name, place]); `partitionBytes` (64 MiB): how much is read at a time; `taskBytes` (the
+same): how much a task reads in all."""
 
 from __future__ import annotations
 
@@ -80,6 +81,7 @@ class PiecesReader(DataSourceReader):
         self._partition_bytes = int(options.get("partitionBytes", PARTITION_BYTES))
         if self._partition_bytes < 1:
             raise ValueError(f"option partitionBytes: {self._partition_bytes}, expected at least 1")
+        self._task_bytes = int(options.get("taskBytes", PARTITION_BYTES))
 
     splits = True
     """Whether a file may be read in ranges."""
@@ -89,7 +91,7 @@ class PiecesReader(DataSourceReader):
         """Files to read, or ranges of them."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files are cut into ranges of at most `partitionBytes`, and small ones put together."""
+        """Files are cut into ranges of at most `partitionBytes`, and these put together up to `taskBytes`."""
         limit = self._partition_bytes
         packed: list[Pieces] = []
         waiting: list[Piece] = []
@@ -98,7 +100,7 @@ class PiecesReader(DataSourceReader):
             for piece in self.pieces_of(replica):
                 for part in split(piece, limit) if self.splits else (piece,):
                     cost = part.end - part.begin + OPEN_COST_BYTES
-                    if waiting and weight + cost > PARTITION_BYTES + OPEN_COST_BYTES:
+                    if waiting and weight + cost > self._task_bytes + OPEN_COST_BYTES:
                         packed.append(Pieces(tuple(waiting)))
                         waiting, weight = [], 0
                     waiting.append(part)

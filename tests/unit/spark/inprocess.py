@@ -73,7 +73,7 @@ def run(
         if row["fault"] or (end is not None and row["offset"] > end):
             found += audit.offset_finding(row | {"queue_end": end})
     for name, replica, epoch, start in group.switches(known):
-        found += drill.repeated(facts[name, replica], epoch, start)
+        found += drill.switch(facts[name, replica], epoch, start)
     return found
 
 
