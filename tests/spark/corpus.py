@@ -40,6 +40,7 @@ class Story:
         self.rng = random.Random(seed)
         self.numbers = [0]
         self.epoch = 0
+        self.led: dict[int, int] = {}  # the last epoch that each was told to lead
         self.nodes = [Node(root / f"r{number}", number, SETTINGS) for number in range(1, count + 1)]
         self.master: Node = self.nodes[0]
 
@@ -47,7 +48,8 @@ class Story:
         """A new master of the next epoch, and all others behind it, in step when this returns."""
         self.epoch += 1
         self.master = node
-        address = await node.lead(self.epoch)
+        self.led[node.id] = self.epoch
+        address = await node.lead(self.epoch, {one.id for one in self.nodes})
         for other in self.nodes:
             if other is not node:
                 await other.follow(address, self.epoch)
@@ -97,7 +99,8 @@ class Story:
         await old.follow(None, self.epoch)
         self.epoch += 1
         self.master = self.rng.choice(others)
-        address = await self.master.lead(self.epoch)
+        self.led[self.master.id] = self.epoch
+        address = await self.master.lead(self.epoch, {one.id for one in others})
         self.write(self.master, self.rng.randrange(5, 30))
         for node in self.nodes:
             if node is not self.master:

@@ -3,8 +3,12 @@ is found, at its replica and place, and nothing else."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +17,17 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import audit, command, layout
+from epochmq_spark import audit, command, layout, remote
 from tests.spark import corpus, damage, groups, judge
 from tests.spark.damage import Done
+from tests.spark.moving import lives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+BATCH = 40
+GROUPS_IN_USE, CUTS = 5, 8
 
 
 def findings(spark: SparkSession, all_replicas: list[layout.Replica], metadata: Any, **options: Any) -> dict[
@@ -34,31 +41,31 @@ def findings(spark: SparkSession, all_replicas: list[layout.Replica], metadata: 
     return by_group
 
 
-def judged(spark: SparkSession, root: Path, seeds: range, **options: Any) -> dict[str, list[str]]:
-    """Every kind of damage once for each seed, and as many healthy groups, in one audit: what is wrong."""
-    sources = [corpus.healthy(root / "sources" / f"healthy-{seed}", seed) for seed in seeds]
+def judged(
+    spark: SparkSession, root: Path, sources: Mapping[str, list[Path]], kinds: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Healthy groups by name, each as it is and with each of these kinds of damage, in one audit: what is
+    wrong."""
     everything: list[layout.Replica] = []
     injected: dict[str, Done] = {}
-    healthy = []
-    for seed, source in zip(seeds, sources, strict=True):
-        name = f"healthy-{seed}"
-        healthy.append(name)
-        everything += groups.replicas(name, groups.copied(source, root / "groups", name))
-        for kind in damage.KINDS:
-            name, paths, done = groups.damaged(source, root / "groups", kind, seed)
-            injected[name] = done
+    for seed, source in sources.items():
+        everything += groups.replicas(seed, groups.copied(source, root, seed))
+        for kind in kinds[seed]:
+            name, paths, injected_here = groups.damaged(source, root, kind, seed)
+            injected[name] = injected_here
             everything += groups.replicas(name, paths)
-    found = findings(spark, everything, groups.metadata(injected), **options)
+    found = findings(spark, everything, groups.metadata(injected))
     wrong = {name: judge.faults(done, found[name]) for name, done in injected.items()}
-    for name in healthy:
-        wrong[name] = [f"found {row}" for row in found[name]]
+    for name in sources:
+        wrong[name] = [f"found {row}" for row in found[name] if row["severity"] != "note"]
     return {name: faults for name, faults in wrong.items() if faults}
 
 
 def test_each_kind_of_damage_is_found_and_healthy_groups_have_no_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    assert judged(spark, tmp_path, range(900, 901)) == {}
+    source = corpus.healthy(tmp_path / "healthy", 900)
+    assert judged(spark, tmp_path / "groups", {"900": source}, {"900": list(damage.KINDS)}) == {}
 
 
 def test_ranges_that_start_inside_records_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
@@ -153,5 +160,42 @@ def test_the_command_line_ends_with_the_verdict(
 
 @pytest.mark.soak
 def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_path: Path) -> None:
-    for seed in range(0, 200, 4):
-        assert judged(spark, tmp_path / str(seed), range(seed, seed + 4)) == {}
+    """Kinds in turn: more than four of each, and 200 healthy groups beside them."""
+    kinds = itertools.cycle(sorted(damage.KINDS))
+    count = 0
+    for first in range(0, 200, BATCH):
+        root = tmp_path / str(first)
+        seeds = [str(seed) for seed in range(first, first + BATCH)]
+        sources = {seed: corpus.healthy(root / "healthy" / seed, int(seed)) for seed in seeds}
+        chosen = {seed: [next(kinds)] for seed in seeds}
+        assert judged(spark, root / "groups", sources, chosen) == {}
+        count += len(seeds)
+        shutil.rmtree(root)
+    print(f"{count} healthy histories, {count} injections of {len(damage.KINDS)} kinds")
+
+
+@pytest.mark.soak
+def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: Path) -> None:
+    """Each is a cut of a group that goes on, through failovers and truncations, while Spark reads it."""
+    cuts, turns = 0, [0, 0]
+    for first in range(0, 200, GROUPS_IN_USE * CUTS):
+        with ExitStack() as stack:
+            living = [
+                stack.enter_context(lives(tmp_path / str(first + number), first + number, pace_s=0.3))
+                for number in range(GROUPS_IN_USE)
+            ]
+            everything: list[layout.Replica] = []
+            for number in range(CUTS):
+                for place, life in enumerate(living):
+                    everything += life.replicas(f"{first}-{place}-{number}")
+                    cuts += 1
+            found = findings(spark, everything, None)
+            wrong = [row for rows in found.values() for row in rows if row["severity"] != "note"]
+            assert wrong == []
+            for life in living:
+                life.wait(lambda story=life.story: story.switches and story.truncations)  # type: ignore[misc]
+                turns[0] += life.story.switches
+                turns[1] += life.story.truncations
+        remote.forget()
+    print(f"{cuts} cuts, during {turns[0]} elections and {turns[1]} truncations")
+    assert cuts == 200

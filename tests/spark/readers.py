@@ -1,0 +1,38 @@
+"""Readers of this process: they show volumes as they were at a cut."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from epochmq_spark import layout, remote
+from epochmq_spark.cut import Cut
+from epochmq_spark.reader import Reader
+
+
+class Readers:
+    """Those that run."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[Reader, threading.Thread]] = []
+
+    def show(self, group: str, name: str, root: Path, cut: Cut) -> layout.Replica:
+        """A directory, held from now on."""
+        server = Reader(("127.0.0.1", 0), root)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        self._running.append((server, thread))
+        place = f"http://127.0.0.1:{server.server_address[1]}"
+        remote.hold(place, cut)
+        return layout.Replica(group, name, place)
+
+    def release(self) -> None:
+        """Ends all of them."""
+        remote.forget()
+        for server, thread in self._running:
+            server.shutdown()
+            thread.join(10)
+            server.server_close()
+            if server.volume is not None:
+                server.volume.close()
+        self._running.clear()
