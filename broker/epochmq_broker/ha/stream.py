@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -39,8 +38,6 @@ BUFFER_BYTES: Final = 1024 * 1024
 LARGE_BYTES: Final = 256 * 1024
 """A block from which on it is worth while to receive little more than its header."""
 HEADER_BYTES: Final = 4 * 1024
-WAKE_BYTES: Final = 192 * 1024
-"""Within a large block it is not worth while to be woken for less."""
 EPOCHS_MAX: Final = 1000  # as many entries a handshake may carry (Java's buffer has room for)
 
 
@@ -73,7 +70,6 @@ class MasterStream(asyncio.BufferedProtocol):
         self._left = 0  # of the block that is arriving
         self._large = False  # that block is a large one, and the next one will be
         self._passage: Passage | None = None
-        self._awaited = 1  # bytes that the socket wakes us for
         self._epoch = -1
         self._known: list[EpochEntry] = []  # the master's epochs, as it told them
         self._confirm = -1
@@ -105,7 +101,6 @@ class MasterStream(asyncio.BufferedProtocol):
             self._parse()
             if self._large:
                 self._pass_on()
-            self._wait_for(min(self._left, WAKE_BYTES) if self._large and not self._filled else 1)
         except (EpochMQError, DiskFullError, OSError, ValueError) as error:
             self.close(str(error))
 
@@ -163,13 +158,6 @@ class MasterStream(asyncio.BufferedProtocol):
             self._grown()
         if not self._passage.open:
             self._large = False
-
-    def _wait_for(self, count: int) -> None:
-        if count != self._awaited:
-            assert self._transport is not None
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-            self._awaited = count
 
     def _frame(self, data: memoryview) -> int:
         """One header; the bytes it took, 0 when it is not whole."""
