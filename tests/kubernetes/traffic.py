@@ -4,6 +4,7 @@ saw all of it; the replicas' logs are the same bytes."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 from collections import Counter
@@ -16,6 +17,7 @@ from tests.integration.chaos.journals import SEND_OK, Consuming, Producing, numb
 from tests.kubernetes.operator_process import Groups
 from tests.kubernetes.testbed.clients import java_command
 from tests.kubernetes.testbed.pods import claim, pod
+from tests.kubernetes.testbed.processes import TestbedError
 from tests.support.group_traffic import TOPIC, max_offset, read_queue
 from tests.support.replica_group import Member
 
@@ -44,12 +46,18 @@ class Traffic:
         self.consuming: Consuming
 
     def start(self, *, node: str | None = None, consumers: bool = True) -> None:
-        """Starts them, on this node or anywhere, and waits until messages are acknowledged."""
+        """Starts them, on this node or anywhere, and waits until messages are acknowledged and consumed."""
         how = (THREADS, PAUSE_MS)
         self.producing = self._journal(Producing, self.producer, "ChaosProducer", *how, node=node)
         if consumers:
             self.consuming = self._journal(Consuming, "consumers", "ChaosConsumers", node=node)
         self.wait_acks(20)
+        if consumers:
+            self.groups.cluster.wait(self._all_consume, CLIENT_TIMEOUT_S, "the consumers see messages")
+
+    def _all_consume(self) -> bool:
+        self.consuming.read()
+        return all(self.consuming.seen.values())
 
     def _journal(self, kind: type, name: str, program: str, *more: str, node: str | None) -> Any:
         groups = self.groups
@@ -125,11 +133,15 @@ class Traffic:
     def _check_consumed(self, queues: list[list[MessageExt]]) -> None:
         wanted = {(ack.queue_id, ack.queue_offset) for ack in self.acks}
 
-        def all_seen() -> bool:
+        def missing() -> dict[str, list[tuple[int, int]]]:
             self.consuming.read()
-            return all(wanted <= seen.keys() for seen in self.consuming.seen.values())
+            return {who: sorted(wanted - seen.keys()) for who, seen in self.consuming.seen.items()}
 
-        self.groups.cluster.wait(all_seen, CLIENT_TIMEOUT_S, "the consumers saw what was acknowledged")
+        with contextlib.suppress(TestbedError):
+            what = "the consumers saw what was acknowledged"
+            self.groups.cluster.wait(lambda: not any(missing().values()), CLIENT_TIMEOUT_S, what)
+        for who, places in missing().items():
+            assert not places, f"{who} lacks {len(places)} of {len(wanted)}: (queue, offset) {places[:9]}"
         for who, seen in self.consuming.seen.items():
             check_seen(queues, seen, who)
 

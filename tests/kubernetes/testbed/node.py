@@ -17,6 +17,9 @@ PAUSE_IMAGE = "docker.io/testbed/pause:1"
 IMPORT_TIMEOUT_S = 300
 SOCKET_TIMEOUT_S = 60
 PARTS = ("kubelet", "proxy", "containerd")
+CPU_SHARES = {"cpu.shares": 16 * 1024, "cpu.weight": 16 * 100}
+"""What all pods of a cluster get together, by the names of version 1 and 2 of control groups: as much as so
+many processes outside. A group that is told nothing counts as one of them."""
 
 CONTAINERD_CONFIG = """\
 version = 2
@@ -223,7 +226,8 @@ class Node:
 
 
 def make_cgroup(name: str) -> None:
-    """Makes a control group in every hierarchy, able to hold others."""
+    """Makes a control group in every hierarchy, able to hold others; the top one of it with the share of
+    processors that a cluster needs."""
     for hierarchy in hierarchies():
         path = hierarchy
         for part in name.strip("/").split("/"):
@@ -233,6 +237,10 @@ def make_cgroup(name: str) -> None:
                 offered = (parent / "cgroup.controllers").read_text().split()
                 controllers.write_text(" ".join(f"+{name}" for name in offered))
             path.mkdir(exist_ok=True)
+            if parent == hierarchy:
+                for share, amount in CPU_SHARES.items():
+                    if (path / share).exists():
+                        (path / share).write_text(str(amount))
             for inherited in ("cpuset.cpus", "cpuset.mems"):
                 # A new group of version 1 has no processors and no memory until it is told which.
                 if (path / inherited).exists() and not (path / inherited).read_text().strip():
