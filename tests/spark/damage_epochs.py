@@ -10,6 +10,7 @@ from tests.spark.damage_log import lost_end
 from tests.spark.harm import (
     Done,
     done,
+    epochs,
     kind,
     records,
     write_epochs,
@@ -142,7 +143,7 @@ def ahead_of_the_controller(group: list[Path], rng: random.Random) -> Done:
     replica = rng.choice(group)
     entries = written(replica)
     last = records(replica)[-1]
-    epoch = max(entries[-1][0], 1) + 1
+    epoch = max(entry.epoch for other in group for entry in epochs(other)) + 1
     write_epochs(replica, [*entries, (epoch, last.offset + last.size)])
     view = {"brokerName": "group-a", "masterEpoch": epoch - 1, "masterId": 1, "syncStateSet": [1, 2, 3]}
     return done(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
