@@ -51,11 +51,11 @@ class Known:
 
 
 def dispatched(one: History) -> int:
-    """Up to where messages must be in their queues: what is confirmed; without a checkpoint's word the whole
-    log of a broker that ended in an orderly way."""
-    if one.confirmed:
-        return min(one.confirmed, one.end)
-    return one.end if one.stopped else one.start
+    """Up to where messages must be in their queues: what is confirmed, or the whole log where no checkpoint
+    says that, of a broker that ended in an orderly way. One that started a moment ago may be far behind."""
+    if not one.stopped:
+        return one.start
+    return min(one.confirmed, one.end) if one.confirmed else one.end
 
 
 def look(replicas: Sequence[layout.Replica]) -> Known:
