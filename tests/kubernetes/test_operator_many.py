@@ -1,15 +1,21 @@
-"""Many groups, and several operators. The groups' pods are given no node: what is tried here is the operator
-and the API server."""
+"""Many groups, and several operators. No node takes a pod meanwhile: what is tried here is the operator and
+the API server."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.operator_process import NO_NODE, Groups, Operator, operator
+from tests.kubernetes.operator_process import Groups, Operator, operator
 from tests.kubernetes.testbed.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("no_pods")
 
 MANY = 100
 CONVERGED_WITHIN_S = 120
@@ -18,14 +24,31 @@ MEMORY_MAX_BYTES = 250 * 1024 * 1024
 TAKEN_OVER_WITHIN_S = 30
 
 
+@pytest.fixture
+def no_pods(cluster: Cluster) -> Iterator[None]:
+    """No node takes a pod: the groups' own cost nothing."""
+    names = [node.name for node in cluster.nodes]
+    cluster.kubectl("cordon", *names)
+    yield
+    cluster.kubectl("uncordon", *names)
+
+
 def group(name: str, namespace: str) -> dict[str, object]:
-    """A broker group whose pods are given no node."""
+    """A broker group of three lines."""
     return {
         "apiVersion": "epochmq.io/v1alpha1",
         "kind": "BrokerGroup",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"replicas": 3, **NO_NODE},
+        "spec": {"replicas": 3},
     }
+
+
+def create(resources: list[dict[str, object]], groups: Groups) -> None:
+    """All of them, several at a time."""
+    ask = groups.cluster.custom.create_namespaced_custom_object
+    with ThreadPoolExecutor(8) as workers:
+        where = ("epochmq.io", "v1alpha1", groups.namespace, "brokergroups")
+        list(workers.map(lambda one: ask(*where, one), resources))
 
 
 def stateful_sets(groups: Groups) -> int:
@@ -41,19 +64,32 @@ def test_a_standby_takes_over_and_the_former_leader_writes_no_more(
     after it."""
     with operator(cluster, groups.namespace, tmp_path) as first:
         cluster.apply(group("orders", groups.namespace))
-        cluster.wait(lambda: stateful_sets(groups) >= 1, timeout_s=120, what="the first operator works")
+        cluster.wait(lambda: stateful_sets(groups) >= 1, what="the first operator works")
         with operator(cluster, groups.namespace, tmp_path) as second:
-            cluster.wait(
-                lambda: "waits for the lease" in second.log.read_text(), timeout_s=60, what="one stands by"
-            )
+            cluster.wait(lambda: "waits for the lease" in second.log.read_text(), what="one stands by")
             first.kill()
-            killed = time.monotonic()
+            killed = time.time()
             cluster.apply(group("bills", groups.namespace))
-            cluster.wait(lambda: "leads" in second.log.read_text(), timeout_s=120, what="it took over")
-            assert time.monotonic() - killed < TAKEN_OVER_WITHIN_S
-            cluster.wait(lambda: stateful_sets(groups) == 4, timeout_s=120, what="both groups are made")
-    made = groups.made()
-    assert made == sorted(set(made))
+            cluster.wait(lambda: stateful_sets(groups) == 4, timeout_s=300, what="both groups are made")
+            took_s = led_since(second) - killed
+    print(f"taken over after {took_s:.1f} s")
+    assert took_s < TAKEN_OVER_WITHIN_S
+    groups.made_once()
+
+
+def led_since(running: Operator) -> float:
+    """When it took the Lease, in seconds since 1970, by its own log."""
+    line = next(one for one in running.log.read_text().splitlines() if '"event": "leads"' in one)
+    return _seconds(json.loads(line)["timestamp"])
+
+
+def last_write(groups: Groups) -> float:
+    """When the API server had the last of the operator's writes, in seconds since 1970."""
+    return max(_seconds(one["requestReceivedTimestamp"]) for one in groups.writes())
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def test_an_operator_that_is_told_to_end_gives_the_lease_back(
@@ -61,7 +97,7 @@ def test_an_operator_that_is_told_to_end_gives_the_lease_back(
 ) -> None:
     first = Operator(cluster, groups.namespace, tmp_path)
     try:
-        cluster.wait(lambda: '"leads"' in first.log.read_text(), timeout_s=60, what="it leads")
+        cluster.wait(lambda: '"leads"' in first.log.read_text(), what="it leads")
         assert first.end() == 0
     finally:
         first.kill()
@@ -73,16 +109,23 @@ def test_an_operator_that_is_told_to_end_gives_the_lease_back(
 def test_a_hundred_groups_converge_and_then_nothing_is_written(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
+    """Each with controllers of its own. Converged: all objects of all groups are there."""
     with operator(cluster, groups.namespace, tmp_path) as running:
-        cluster.wait(lambda: '"leads"' in running.log.read_text(), timeout_s=60, what="it leads")
-        begun = time.monotonic()
-        cluster.apply([group(f"group-{number}", groups.namespace) for number in range(MANY)])
+        cluster.wait(lambda: '"leads"' in running.log.read_text(), what="it leads")
+        begun = time.time()
+        create([group(f"group-{number}", groups.namespace) for number in range(MANY)], groups)
         cluster.wait(lambda: stateful_sets(groups) == 2 * MANY, timeout_s=600, what="all groups are made")
-        took_s = time.monotonic() - begun
+        made_s = time.time() - begun
 
         before = groups.settled()
+        last_s = last_write(groups) - begun
         time.sleep(IDLE_S)  # what is promised is that nothing happens for so long
-        print(f"{MANY} groups made in {took_s:.0f} s, {running.memory_bytes / 2**20:.0f} MiB")
+        memory = running.memory_bytes
+        print(
+            f"{MANY} groups: all objects there after {made_s:.0f} s, the last of {before} writes after "
+            f"{last_s:.0f} s; {memory / 2**20:.0f} MiB"
+        )
         assert groups.writes()[before:] == []
-        assert running.memory_bytes < MEMORY_MAX_BYTES
-        assert took_s < CONVERGED_WITHIN_S
+        assert memory < MEMORY_MAX_BYTES
+        assert made_s < CONVERGED_WITHIN_S
+        assert not running.ended
