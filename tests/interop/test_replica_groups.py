@@ -14,7 +14,6 @@ from tests.interop.test_controller import OURS, java_controller
 from tests.support.group_traffic import QUEUES, check_equal, deliver, read_queue, wait_confirmed
 from tests.support.process import wait_holds, wait_until
 from tests.support.replica_group import (
-    CONTROLLER_ELECT_MASTER,
     Factory,
     Member,
     ReplicaGroup,
@@ -60,31 +59,6 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGro
     made.kill()
 
 
-def elect(group: ReplicaGroup, wanted: Member) -> None:
-    """Makes a broker the master."""
-
-    def elected() -> bool:
-        found = group.replicas() or {"inSyncReplicas": []}
-        ids = [one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address]
-        if not ids:
-            return False
-        ext = {
-            "clusterName": group.CLUSTER,
-            "brokerName": group.NAME,
-            "brokerId": str(ids[0]),
-            "designateElect": "true",
-            "invokeTime": "0",
-        }
-        answer = group.ask(CONTROLLER_ELECT_MASTER, ext)
-        return answer is not None and answer.code in (0, 2011)
-
-    wait_until(elected, what=f"{wanted.name} is elected")
-    wait_until(
-        lambda: group.master() is wanted and group.routed_master() == wanted.address,
-        what=f"{wanted.name} is master",
-    )
-
-
 def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
     """Each broker is elected master, followed by the others, and killed; what was acknowledged stays, and all
     logs and epoch files are the same bytes."""
@@ -97,7 +71,7 @@ def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
             kept.append(body)
 
     for member in group.brokers:
-        elect(group, member)
+        group.elect(member)
         send_some(member, f"before-{member.name}")
         group.wait_in_sync(3)
         check_equal(group)

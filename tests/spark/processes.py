@@ -25,7 +25,6 @@ from tests.support.group_traffic import SEND_MESSAGE_V2, SUCCESS, check_equal, m
 from tests.support.process import wait_until
 from tests.support.remoting import call
 from tests.support.replica_group import (
-    CONTROLLER_ELECT_MASTER,
     Factory,
     Member,
     ReplicaGroup,
@@ -135,7 +134,7 @@ class Story:
         comes back to have its log cut."""
         group = self.group
         wanted = group.brokers[number % len(group.brokers)]
-        elect(group, wanted)
+        group.elect(wanted)
         traffic.wait_more(self._rng.randrange(20, 60))
         others = [member for member in group.brokers if member is not wanted]
         with traffic.paused():
@@ -211,31 +210,6 @@ class Story:
             cut = Cut(end, copies.get(member.name))
             found.append(self.readers.show(name, member.name, self.store(member), cut))
         return found
-
-
-def elect(group: ReplicaGroup, wanted: Member) -> None:
-    """Makes a broker the master."""
-
-    def elected() -> bool:
-        found = group.replicas() or {"inSyncReplicas": []}
-        ids = [one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address]
-        if not ids:
-            return False
-        ext = {
-            "clusterName": group.CLUSTER,
-            "brokerName": group.NAME,
-            "brokerId": str(ids[0]),
-            "designateElect": "true",
-            "invokeTime": "0",
-        }
-        answer = group.ask(CONTROLLER_ELECT_MASTER, ext)
-        return answer is not None and answer.code in (0, 2011)
-
-    wait_until(elected, what=f"{wanted.name} is elected")
-    wait_until(
-        lambda: group.master() is wanted and group.routed_master() == wanted.address,
-        what=f"{wanted.name} is master",
-    )
 
 
 def consumers(paths: Sequence[Path]) -> None:

@@ -21,6 +21,7 @@ CONTROLLER_GET_REPLICA_INFO = 1004
 CONTROLLER_GET_METADATA_INFO = 1005
 CONTROLLER_GET_SYNC_STATE_DATA = 1006
 CONTROLLER_NOT_LEADER = 2007
+CONTROLLER_MASTER_STILL_EXIST = 2011
 
 Factory = Callable[[Path], ManagedProcess]
 """Makes the process that runs a configuration file."""
@@ -332,3 +333,29 @@ class ReplicaGroup:
 
         wait_until(reached, timeout_s=START_TIMEOUT_S, what="a master, another one if need be")
         return found[-1]
+
+    def elect(self, wanted: Member) -> None:
+        """Has the controllers make this broker the master, and waits until clients find it."""
+
+        def elected() -> bool:
+            found = self.replicas() or {"inSyncReplicas": []}
+            ids = [
+                one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address
+            ]
+            if not ids:
+                return False
+            ext = {
+                "clusterName": self.CLUSTER,
+                "brokerName": self.NAME,
+                "brokerId": str(ids[0]),
+                "designateElect": "true",
+                "invokeTime": "0",
+            }
+            answer = self.ask(CONTROLLER_ELECT_MASTER, ext)
+            return answer is not None and answer.code in (0, CONTROLLER_MASTER_STILL_EXIST)
+
+        wait_until(elected, what=f"{wanted.name} is elected")
+        wait_until(
+            lambda: self.master() is wanted and self.routed_master() == wanted.address,
+            what=f"{wanted.name} is master",
+        )
