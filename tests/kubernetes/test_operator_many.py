@@ -120,6 +120,7 @@ def test_a_hundred_groups_converge_and_then_nothing_is_written(
         before = groups.settled()
         last_s = last_write(groups) - begun
         time.sleep(IDLE_S)  # what is promised is that nothing happens for so long
+        assert not running.ended, "it is there, and has nothing to do"
         memory = running.memory_bytes
         print(
             f"{MANY} groups: all objects there after {made_s:.0f} s, the last of {before} writes after "
