@@ -12,6 +12,8 @@ from typing import Any
 from epochmq_spark import drill, files, layout
 from epochmq_spark.audits import controller, history
 from epochmq_spark.audits.history import Extent, History, Span
+from epochmq_spark.cut import index_counts
+from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
@@ -136,8 +138,7 @@ def take(known: Known, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapp
                 known.findings.append(
                     finding(group, one.name, "directory.incomplete", detail="there is no consumequeue")
                 )
-            indexed = any(known.contents[group, other.name].index for other in members)
-            if one.end > one.start and one.stopped and indexed and not there.index:
+            if one.end > one.start and one.stopped and not there.index and _indexed(known, group):
                 said = "there is no file in index, others have some"
                 known.findings.append(finding(group, one.name, "directory.incomplete", detail=said))
         known.findings += history.beyond(group, members)
@@ -149,6 +150,25 @@ def take(known: Known, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapp
             for one in members
             if one.end < end
         ]
+
+
+def _indexed(known: Known, group: str) -> bool:
+    """Whether any replica's index has an entry. RocketMQ makes an index file for messages without keys, too;
+    ours does not."""
+    return any(
+        file.size and _has_entries(file.place)
+        for (name, _), there in known.contents.items()
+        if name == group
+        for file in there.index
+    )
+
+
+def _has_entries(place: str) -> bool:
+    try:
+        header = bytes(files.window(place, 0, INDEX_HEADER_BYTES))
+    except OSError:
+        return False  # told of where its entries are read
+    return len(header) == INDEX_HEADER_BYTES and index_counts(header)[1] > 1
 
 
 def _take_epochs(one: History, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
