@@ -156,7 +156,7 @@ def _indexed(known: Known, group: str) -> bool:
     """Whether any replica's index has an entry. RocketMQ makes an index file for messages without keys, too;
     ours does not."""
     return any(
-        file.size and _has_entries(file.place)
+        _has_entries(file.place)
         for (name, _), there in known.contents.items()
         if name == group
         for file in there.index
