@@ -22,6 +22,8 @@ DURATION_S = 22
 RENEW_DEADLINE_S = 16.0
 RENEW_EVERY_S = 4.0
 LOOK_EVERY_S = 2.0
+STANDS_STILL_S = 60.0
+"""An operator whose work has not moved for so long renews no more: it would keep others from working."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +75,8 @@ def released(spec: Mapping[str, Any]) -> dict[str, Any]:
 def may_write(renewed_s: float | None, now_s: float) -> bool:
     """Whether one who last sent a renewal that succeeded at `renewed_s` may begin a write."""
     return renewed_s is not None and now_s - renewed_s < RENEW_DEADLINE_S
+
+
+def stands_still(moved_s: float, now_s: float) -> bool:
+    """Whether work that moved last at `moved_s` does so no more."""
+    return now_s - moved_s > STANDS_STILL_S

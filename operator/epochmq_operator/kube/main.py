@@ -20,7 +20,7 @@ from epochmq_operator.kube.auditing import Auditor, both_hear
 from epochmq_operator.kube.cache import Cache, Informer
 from epochmq_operator.kube.config import OperatorConfig, load
 from epochmq_operator.kube.connection import Connection, NoClusterError, from_kubeconfig, in_cluster
-from epochmq_operator.kube.leading import LeadershipLostError, Leading
+from epochmq_operator.kube.leading import LeadershipLostError, led
 from epochmq_operator.kube.memory import Remembering
 from epochmq_operator.kube.metrics import Metrics, served
 from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
@@ -132,9 +132,9 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
     )
     me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        lease_api = Api(connection)
-        stack.push_async_callback(lease_api.close)
-        leading = Leading(lease_api, Ref("Lease", namespace, config.lease_name), me)
+        leading = await stack.enter_async_context(
+            led(connection, Ref("Lease", namespace, config.lease_name), me)
+        )
         api = Api(connection, leading.require)
         stack.push_async_callback(api.close)
         metrics, cache = Metrics(), Cache()
