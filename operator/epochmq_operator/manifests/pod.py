@@ -24,10 +24,13 @@ COMMAND = "epochmq"
 OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
 """What Kubernetes puts the pod's name and address in place of, in arguments."""
 
-HANDOVER_S = 60
-LINGER_MS = 35_000
-"""RocketMQ's clients ask for routes every 30 s. Until then a master that has handed over passes on what they
-send; it stops once for 2 s nobody has sent it anything."""
+HANDOVER = {
+    Component.BROKER: ("--timeout", "60", "handover", "lingerMs=35000"),
+    Component.CONTROLLER: ("--timeout", "10", "handover"),
+}
+"""What is asked of a replica that is to stop. RocketMQ's clients ask for routes every 30 s; until then a
+master that has handed over passes on what they send, and it stops once for 2 s nobody has sent it anything. A
+leading controller gives its leadership away, which the others would miss only after some seconds."""
 GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
 """How long a pod may take to stop. A broker hands its mastership over first, and writes everything out."""
 
@@ -142,12 +145,12 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
         ],
         **_probes(group),
     }
-    if pod.component is Component.BROKER:
-        if isinstance(group, BrokerGroup) and not group.spec.external_services:
-            _tell_clients_its_address(container)
-        call = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, "--timeout", str(HANDOVER_S)]
-        handover = [*call, "handover", f"lingerMs={LINGER_MS}"]
-        container["lifecycle"] = {"preStop": {"exec": {"command": handover}}}
+    is_broker = pod.component is Component.BROKER
+    if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
+        _tell_clients_its_address(container)
+    if pod.component in HANDOVER:
+        command = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, *HANDOVER[pod.component]]
+        container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
 
 

@@ -241,7 +241,14 @@ def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() ->
     assert {one["port"] for one in asked} == {9880}
     assert {one["scheme"] for one in asked} == {"HTTP"}
     assert sidecar["args"] == ["admin", "--config", "/etc/epochmq/$(POD_NAME).admin.conf"]
-    assert "lifecycle" not in pod_spec(controller_group())["containers"][0]
+
+
+def test_a_controller_gives_its_leadership_away_before_it_stops() -> None:
+    main, _ = pod_spec(controller_group())["containers"]
+    command = main["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:2] == ["epochmq", "admin-call"]
+    assert command[-3:] == ["--timeout", "10", "handover"]
+    assert pod_spec(controller_group())["terminationGracePeriodSeconds"] > 10
 
 
 def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> None:
