@@ -1,5 +1,5 @@
-"""Epochs of a replicated log: which master wrote from where. The entries, their file, and their form in a
-handshake.
+"""Epochs of a replicated log: which master wrote from where. The entries, their file, their form in a
+handshake, and up to where they say that two logs are one.
 
 An epoch begins when a master takes over and ends where the next one begins; the last one has no end. The file
 (`epochFileCheckpoint`) is text: the number of entries, a checksum of the lines below, and a line
@@ -78,3 +78,21 @@ def parse_file(text: str) -> list[EpochEntry]:
         raise RemoteProtocolError(f"epoch file: checksum {checksum} does not fit its lines")
     _require_ascending(entries, least=1)
     return entries
+
+
+def truncation_point(
+    local: Sequence[EpochEntry], local_end: int, master: Sequence[EpochEntry], master_end: int
+) -> int | None:
+    """Up to which byte a replica's log is its master's: to the end of the newest epoch that both have with
+    the same start, the smaller of its two ends (RIP-44, `EpochFileCache.findConsistentPoint`). `local_end`
+    and `master_end` are where the last epochs end. None: no epoch is common, and nothing can be said. An
+    empty local history is for the caller: there is nothing to compare."""
+    theirs = {entry: at for at, entry in enumerate(master)}
+    for at in range(len(local) - 1, -1, -1):
+        there = theirs.get(local[at])
+        if there is None:
+            continue
+        own_end = local[at + 1].start_offset if at + 1 < len(local) else local_end
+        master_epoch_end = master[there + 1].start_offset if there + 1 < len(master) else master_end
+        return min(own_end, master_epoch_end)
+    return None

@@ -7,6 +7,7 @@ from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.replicas.core import Core
 from epochmq_broker.replicas.lease import WriteLease
+from epochmq_protocol import epochs as protocol_epochs
 from tests.simulation.mutation import Mutation
 
 GROUPS = [
@@ -101,7 +102,7 @@ GROUPS = [
     Mutation(
         "a common epoch is kept to its own end",
         "groups",
-        epochs,
+        protocol_epochs,
         "truncation_point",
         "return min(own_end, master_epoch_end)",
         "return own_end",
@@ -109,7 +110,7 @@ GROUPS = [
     Mutation(
         "logs are compared from their first epoch on",
         "groups",
-        epochs,
+        protocol_epochs,
         "truncation_point",
         "range(len(local) - 1, -1, -1)",
         "range(len(local))",

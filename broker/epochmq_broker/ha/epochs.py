@@ -6,8 +6,7 @@ The rules, from RIP-44 and RocketMQ's code:
 - An epoch is appended only if both its number and its start are greater than the last one's. Two elections
   without a byte between them leave one entry, the first: its number is then behind the master's epoch.
 - An epoch ends where the next one starts. The last one ends where the log does.
-- A replica's log is its master's up to the end of the newest epoch that both have with the same start: to
-  the smaller of its two ends. Without one, nothing is known to be common.
+- A replica's log is its master's up to `truncation_point`. Without one, nothing is known to be common.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry
+from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, truncation_point
 from epochmq_protocol.errors import EpochMQError
 
 
@@ -82,24 +81,6 @@ class Epochs:
         """The epoch that the byte at `offset` was, or will be, written in."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
         return self._entries[at] if at >= 0 else None
-
-
-def truncation_point(
-    local: Sequence[EpochEntry], local_end: int, master: Sequence[EpochEntry], master_end: int
-) -> int | None:
-    """Up to which byte a replica's log is its master's (`EpochFileCache.findConsistentPoint`). None: no epoch
-    is common, and nothing can be said. An empty local history is for the caller: there is nothing to
-    compare."""
-    theirs = {entry.epoch: at for at, entry in enumerate(master)}
-    for at in range(len(local) - 1, -1, -1):
-        entry = local[at]
-        there = theirs.get(entry.epoch)
-        if there is None or master[there].start_offset != entry.start_offset:
-            continue
-        own_end = local[at + 1].start_offset if at + 1 < len(local) else local_end
-        master_epoch_end = master[there + 1].start_offset if there + 1 < len(master) else master_end
-        return min(own_end, master_epoch_end)
-    return None
 
 
 def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.plans.words import BrokerWord, ControllerWord, Word
-from epochmq_protocol.epochs import EpochEntry, parse_file
+from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, parse_file, truncation_point
 from epochmq_protocol.errors import EpochMQError
 
 EPOCH_FILE_BYTES_MAX = 64 * 1024
@@ -84,14 +84,12 @@ def cut_of(
 
 
 def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> int:
-    """Up to where a log that ends there is the leading one's, by copies of their epoch files: to the end of
-    the newest epoch that both have with the same start; to its start, when nobody says where the log ends."""
+    """Up to where a log that ends there is the leading one's, by copies of their epoch files; all of it when
+    they say nothing. A log of which nobody says where it ends has what came before its last epoch."""
     ours, theirs = _entries(copy), _entries(leading)
-    newest = max(set(ours) & set(theirs), key=lambda entry: entry.epoch, default=None)
-    if newest is None:
-        return 0 if end is None else end
-    next_ones = [entry.start_offset for entry in (*ours, *theirs) if entry.epoch > newest.epoch]
-    return min([newest.start_offset if end is None else end, *next_ones])
+    known = end if end is not None else ours[-1].start_offset if ours else 0
+    common = truncation_point(ours, known, theirs, OFFSET_MAX)
+    return known if common is None else min(common, known)
 
 
 def _entries(copy: bytes | None) -> list[EpochEntry]:

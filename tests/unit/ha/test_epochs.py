@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_broker.ha.epoch_file import EpochFile
-from epochmq_broker.ha.epochs import Epochs, told_history, truncation_point, with_bytes
+from epochmq_broker.ha.epochs import Epochs, told_history, with_bytes
 from epochmq_protocol.epochs import (
     OFFSET_MAX,
     EpochEntry,
@@ -17,6 +17,7 @@ from epochmq_protocol.epochs import (
     encode_entries,
     format_file,
     parse_file,
+    truncation_point,
 )
 from epochmq_protocol.errors import RemoteProtocolError
 
