@@ -119,16 +119,40 @@ def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> Data
 
 
 def _looked(frame: DataFrame, look: Look) -> DataFrame:
-    """The findings of a closer look at each row."""
+    """The findings of a closer look at each row; that a file cannot be read any more is one."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drill.forget()
+        told: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():
-                yield pa.RecordBatch.from_pylist(look(row), schema=tables.FINDINGS)
+                found = without_told(looked_at(look, row), told)
+                yield pa.RecordBatch.from_pylist(found, schema=tables.FINDINGS)
 
     return frame.mapInArrow(each, from_arrow_schema(tables.FINDINGS))
+
+
+def looked_at(look: Look, row: Row) -> list[Row]:
+    """The findings of a closer look, or the one that there is nothing to look at."""
+    try:
+        return look(row)
+    except OSError as error:
+        return [finding(row["group"], row["replica"], "file.unreadable", detail=str(error))]
+
+
+def without_told(found: list[Row], told: set[tuple[str, str, str]]) -> list[Row]:
+    """Findings without those of files that cannot be read which were `told` already: a large file is looked
+    at many times."""
+    kept = []
+    for one in found:
+        if one["kind"] == "file.unreadable":
+            key = one["group"], one["replica"], one["detail"]
+            if key in told:
+                continue
+            told.add(key)
+        kept.append(one)
+    return kept
 
 
 def _compare_blocks(spark: SparkSession, known: Known, summary: DataFrame) -> DataFrame:
@@ -316,13 +340,15 @@ def offset_finding(row: Row) -> list[Row]:
 
 def _repeated(spark: SparkSession, known: Known) -> DataFrame:
     """Messages that were stored again after a switch."""
-    frame = spark.createDataFrame(
-        group.switches(known), "group string, replica string, epoch long, start long"
-    )
+    switches = "array<struct<epoch: long, start: long>>"
+    frame = spark.createDataFrame(group.switches(known), f"group string, replica string, switches {switches}")
     facts = known.facts()
-    return _looked(
-        frame, lambda row: drill.switch(facts[row["group"], row["replica"]], row["epoch"], row["start"])
-    )
+
+    def look(row: Row) -> list[Row]:
+        near = [(one["epoch"], one["start"]) for one in row["switches"]]
+        return drill.switch(facts[row["group"], row["replica"]], near)
+
+    return _looked(frame, look)
 
 
 def replica_rows(result: Result) -> list[Row]:

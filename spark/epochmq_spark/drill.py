@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,7 +41,11 @@ class Reach:
 
 @lru_cache(maxsize=4096)
 def _contents(place: str) -> layout.Contents:
-    return layout.contents(place)
+    """Of a directory that had a log. Raises OSError when it has none by now."""
+    found = layout.contents(place)
+    if not found.log:
+        raise OSError("; ".join(f"{one.place}: {one.detail}" for one in found.faults))
+    return found
 
 
 def forget() -> None:
@@ -72,18 +77,20 @@ def copies(reach: Reach, start: int, end: int) -> list[Copy]:
 
 
 def block(group: str, number: int, reaches: Sequence[Reach]) -> list[dict[str, Any]]:
-    """Findings of one block. Replicas whose files cannot be read are left out; that they cannot is a finding
-    of the pass before."""
+    """Findings of one block. Replicas whose files cannot be read are left out, and that is a finding."""
     start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
     seen: dict[str, list[Copy]] = {}
     extents: dict[str, Extent] = {}
+    unread = []
     for reach in reaches:
+        name = reach.replica.name
         try:
-            seen[reach.replica.name] = copies(reach, start, end)
-        except OSError:
+            seen[name] = copies(reach, start, end)
+        except OSError as error:
+            unread.append(finding(group, name, "file.unreadable", detail=str(error)))
             continue
-        extents[reach.replica.name] = Extent(reach.start, reach.end, reach.common, reach.leading)
-    return compare(group, seen, extents)
+        extents[name] = Extent(reach.start, reach.end, reach.common, reach.leading)
+    return unread + compare(group, seen, extents)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ def _rows(facts: Facts, start: int, end: int) -> Iterator[tuple[Chunk, Any]]:
 
 
 def queue(facts: Facts, wanted: QueueRange) -> list[dict[str, Any]]:
-    """Findings of one bucket of a consume queue."""
+    """Findings of one bucket of a consume queue. Raises OSError."""
     name = wanted.topic.encode()
     low, high = wanted.bucket << BUCKET_BITS, (wanted.bucket + 1) << BUCKET_BITS
     found: dict[int, Message] = {}
@@ -216,7 +223,7 @@ class Covered:
 
 
 def keys(facts: Facts, number: int, covered: Covered) -> list[dict[str, Any]]:
-    """Findings of the index's entries that lead into one block."""
+    """Findings of the index's entries that lead into one block. Raises OSError."""
     there = _contents(facts.reach.replica.place)
     start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
     messages = []
@@ -237,10 +244,7 @@ def keys(facts: Facts, number: int, covered: Covered) -> list[dict[str, Any]]:
         )
     entries: list[tuple[int, int]] = []
     for file in there.index:
-        try:
-            table = _index(file.place, file.size)
-        except OSError:
-            continue
+        table = _index(file.place, file.size)
         inside = (table.physical >= max(start, facts.reach.start)) & (table.physical < end)
         entries += zip(table.hashes[inside].tolist(), table.physical[inside].tolist(), strict=True)
     expected = covered.of(stopped=not there.aborted)
@@ -262,21 +266,24 @@ def store_time(facts: Facts, offset: int) -> int | None:
         return None
 
 
-def switch(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
-    """Findings of the place where an epoch starts: a record that it starts in, and messages stored again
-    behind it."""
-    sent, found = [], []
-    for chunk, row in _rows(facts, start - SWITCH_BYTES, start + SWITCH_BYTES):
+def switch(facts: Facts, switches: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Findings of the places where epochs start, which are near each other, ascending (epoch, start): a
+    record that one starts in, and messages stored again behind it. Raises OSError."""
+    who = facts.reach.replica.group, facts.reach.replica.name
+    starts = [start for _, start in switches]
+    sent: list[Sent] = []
+    found = []
+    for chunk, row in _rows(facts, starts[0] - SWITCH_BYTES, starts[-1] + SWITCH_BYTES):
         at = chunk.base + int(row[w.POSITION])
-        if at < start < at + row[w.SIZE]:
+        size = int(row[w.SIZE])
+        for epoch, start in switches[bisect_right(starts, at) : bisect_left(starts, at + size)]:
             said = f"the record is at {at}"
-            who = facts.reach.replica.group, facts.reach.replica.name
             found.append(finding(*who, "epoch.inside-record", epoch=epoch, start_offset=start, detail=said))
         if row[w.UNIQ_SIZE]:
             sent.append(
                 Sent(
                     at,
-                    int(row[w.SIZE]),
+                    size,
                     text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
                     int(row[w.QUEUE_ID]),
                     int(row[w.QUEUE_OFFSET]),
@@ -285,4 +292,4 @@ def switch(facts: Facts, epoch: int, start: int) -> list[dict[str, Any]]:
                     int(row[w.STORE_TIME]),
                 )
             )
-    return found + find_duplicates(facts.reach.replica.group, facts.reach.replica.name, epoch, start, sent)
+    return found + find_duplicates(*who, switches, sent, SWITCH_BYTES)

@@ -18,6 +18,7 @@ from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
 Key = tuple[str, str]  # group, replica
+SWITCHES_MAX = 1000
 
 
 @dataclass
@@ -205,12 +206,16 @@ def between(known: Known, torn: Mapping[str, set[str]], metadata: Any = None) ->
     return found
 
 
-def switches(known: Known) -> list[tuple[str, str, int, int]]:
-    """(group, leading replica, epoch, start) of every epoch that was not a log's first, at most the last
-    1,000 of a group."""
-    found = []
+def switches(known: Known) -> list[tuple[str, str, list[history.Entry]]]:
+    """(group, leading replica, [(epoch, start) …]) of every epoch that was not a log's first, at most the
+    last 1,000 of a group. Those that are near each other are together: the log is read once for them."""
+    found: list[tuple[str, str, list[history.Entry]]] = []
     for group, members in known.histories.items():
         one = history.leader_of(members)
-        later = [(epoch, start) for epoch, start in one.written() if start > one.start]
-        found += [(group, one.name, epoch, start) for epoch, start in later[-1000:]]
+        near: list[history.Entry] = []
+        for epoch, start in [entry for entry in one.written() if entry[1] > one.start][-SWITCHES_MAX:]:
+            if not near or start - near[0][1] > drill.SWITCH_BYTES:
+                near = []
+                found.append((group, one.name, near))
+            near.append((epoch, start))
     return found

@@ -31,7 +31,7 @@ from tests.support.replica_group import (
     our_controller,
 )
 
-PACE_S = 0.01
+PACE_S = 0.03
 """Between two messages."""
 SMALL = {
     **SETTINGS,

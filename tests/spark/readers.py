@@ -9,6 +9,9 @@ from epochmq_spark import layout, remote
 from epochmq_spark.cut import Cut
 from epochmq_spark.reader import Reader
 
+POLL_S = 0.2
+"""How often each looks whether it is to end. There may be more than a hundred at a time."""
+
 
 class Readers:
     """Those that run."""
@@ -19,7 +22,7 @@ class Readers:
     def show(self, group: str, name: str, root: Path, cut: Cut) -> layout.Replica:
         """A directory, held from now on."""
         server = Reader(("127.0.0.1", 0), root)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
         thread.start()
         self._running.append((server, thread))
         place = f"http://127.0.0.1:{server.server_address[1]}"
@@ -29,8 +32,11 @@ class Readers:
     def release(self) -> None:
         """Ends all of them."""
         remote.forget()
-        for server, thread in self._running:
-            server.shutdown()
+        ends = [threading.Thread(target=server.shutdown) for server, _ in self._running]
+        for end in ends:
+            end.start()
+        for end, (server, thread) in zip(ends, self._running, strict=True):
+            end.join(10)
             thread.join(10)
             server.server_close()
             if server.volume is not None:

@@ -156,6 +156,9 @@ def test_the_command_line_ends_with_the_verdict(
     said = capsys.readouterr().err
     assert "broken.json" in said
     assert "Traceback" not in said
+    taken = str(tmp_path / "broken.json" / "out")
+    assert run(["audit", *source, *state, "--out", taken]) == 2
+    assert f"--out {taken}: Not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.soak

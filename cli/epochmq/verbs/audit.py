@@ -34,6 +34,10 @@ def run(
 
     known = _metadata(metadata) if metadata is not None else None
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror}, expected a folder to write to") from None
     replicas = command.replicas_of(places, group)
     outcome = command.run(replicas, folder, cores=cores, metadata=known, progress=_progress)
     if as_json:

@@ -67,7 +67,7 @@ def compare(
             continue
         if known and number not in known:
             found.append(finding(group, one.name, "controller.unknown-replica", detail=f"its id is {number}"))
-        if number in members and one.end < confirmed:
+        if number in members and one.end_max < confirmed:
             said = f"{confirmed} is confirmed"
             found.append(
                 finding(group, one.name, "controller.not-in-sync", start_offset=one.end, detail=said)

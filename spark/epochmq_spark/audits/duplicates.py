@@ -6,6 +6,8 @@ side by side with one store time, and are not taken for repetitions."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -30,30 +32,48 @@ class Sent:
     body_size: int
     store_time: int
 
+    @property
+    def named(self) -> tuple[str, str, int]:
+        """What copies of it have in common."""
+        return self.topic, self.uniq_key, self.body_size
 
-def find(group: str, replica: str, epoch: int, start: int, messages: Iterable[Sent]) -> list[Row]:
-    """Messages behind `start`, where an epoch begins, that stand in front of it too, both within a minute of
-    the switch."""
+
+def find(
+    group: str, replica: str, switches: Iterable[tuple[int, int]], messages: Iterable[Sent], reach: int
+) -> list[Row]:
+    """Messages behind a switch that stand in front of it too, both at most `reach` bytes and a minute from
+    it. `switches` are epochs and where they start."""
     ordered = sorted(messages, key=lambda one: one.physical)
-    behind = [one for one in ordered if one.physical >= start]
-    if not behind:
-        return []
-    switched = behind[0].store_time
-    before = {
-        (one.topic, one.uniq_key, one.body_size): one
-        for one in ordered
-        if one.physical < start and one.store_time >= switched - WINDOW_MS
-    }
+    places = [one.physical for one in ordered]
+    counts = Counter(one.named for one in ordered)
+    repeated = [one for one in ordered if counts[one.named] > 1]
     found = []
-    for one in behind:
-        first = before.get((one.topic, one.uniq_key, one.body_size))
+    for epoch, start in switches:
+        at = bisect_left(places, start)
+        if at < len(places) and places[at] < start + reach:
+            near = [one for one in repeated if start - reach <= one.physical < start + reach]
+            found += _of_switch((group, replica), epoch, start, ordered[at].store_time, near)
+    return found
+
+
+def _of_switch(
+    who: tuple[str, str], epoch: int, start: int, switched: int, messages: Iterable[Sent]
+) -> list[Row]:
+    """`switched`: when the epoch's first message was stored, ms. Messages are in the order of the log."""
+    before: dict[tuple[str, str, int], Sent] = {}
+    found = []
+    for one in messages:
+        if one.physical < start:
+            if one.store_time >= switched - WINDOW_MS:
+                before[one.named] = one
+            continue
+        first = before.get(one.named)
         if first is None or one.store_time > switched + WINDOW_MS or first.store_time == one.store_time:
             continue
         said = f"also message {first.queue_offset} of queue {first.queue_id}, at {first.physical}"
         found.append(
             finding(
-                group,
-                replica,
+                *who,
                 "message.duplicate",
                 epoch=epoch,
                 start_offset=one.physical,

@@ -1,7 +1,7 @@
 # pure: epochs and extents of a group
 """One group's epoch files against each other and against the logs' extents.
 
-The rules are those of a handshake between replicas (RIP-44, `EpochFileCache.findConsistentPoint`): two logs
+The rules are those of a handshake between replicas (`epochmq_protocol.epochs.truncation_point`): two logs
 are one up to the end of the newest epoch that both have with the same start. An epoch without a byte is
 nobody's history: a master that wrote nothing may leave its entry behind, which nobody else learns of."""
 
@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, truncation_point
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
 Entry = tuple[int, int]  # epoch, start offset
-OFFSET_MAX = (1 << 63) - 1
+
+
+UNREAD = "unread"
+"""Why a span ends of which nothing is known: its bytes cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,15 @@ class History:
     has_file: bool = True
     confirmed: int = 0  # what the checkpoint says is confirmed, 0: nothing
     stopped: bool = True  # the broker ended in an orderly way
-    holes: list[tuple[int, int]] = field(default_factory=list)  # set by `extent`
+    unread: list[tuple[int, int]] = field(default_factory=list)  # ranges, set by `extent`
+    holes: list[tuple[int, int]] = field(default_factory=list)  # the same
     start: int = 0  # extent of the log, set by `extent`
     end: int = 0
+
+    @property
+    def end_max(self) -> int:
+        """Up to where the log may go on: what cannot be read may be records."""
+        return max([self.end, *(high for _, high in self.unread)])
 
     def written(self) -> list[Entry]:
         """The epochs in which a byte was written, by their start. A file whose entries are in another order
@@ -71,7 +81,8 @@ class Extent:
 
 
 def extent(group: str, history: History) -> list[Row]:
-    """Sets where the log starts and ends; findings about what is missing between.
+    """Sets where the log starts and ends; findings about what is missing between. What cannot be read is told
+    of elsewhere.
 
     Behind the end of a log may lie what was cut from it: records older than those before them."""
     found: list[Row] = []
@@ -79,7 +90,9 @@ def extent(group: str, history: History) -> list[Row]:
     history.start = at
     last_time = 0
     stop = "zeros"
-    for span in sorted(history.spans, key=lambda span: (span.start, span.end)):
+    history.unread = [(span.start, span.end) for span in history.spans if span.stop == UNREAD]
+    spans = [span for span in history.spans if span.stop != UNREAD]
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
         if span.end == span.start:
             stop = span.stop if span.start == at else stop
             continue
@@ -97,14 +110,15 @@ def extent(group: str, history: History) -> list[Row]:
                 "size": "sizes that do not add up",
             }.get(stop, "no record follows")
             history.holes.append((at, span.start))
-            found.append(
-                finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=said)
-            )
+            if not any(low < span.start and at < high for low, high in history.unread):
+                found.append(
+                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=said)
+                )
         stop = span.stop
         at = max(at, span.end)
         last_time = span.last_time or last_time
     history.end = at
-    if history.confirmed > history.end:
+    if history.confirmed > history.end_max:
         said = f"its checkpoint confirms {history.confirmed}"
         found.append(
             finding(
@@ -139,7 +153,7 @@ def own_epochs(group: str, history: History, *, others_have: bool) -> list[Row]:
         if start <= before_start:
             add("epoch.overlap", epoch, start, detail=f"epoch {before} starts at {before_start}")
     for epoch, start in history.entries:
-        if start > history.end:
+        if start > history.end_max:
             add("epoch.beyond-log", epoch, start, detail=f"the log ends at {history.end}")
     if history.entries and history.end > history.start:
         first = min(start for _, start in history.entries)
@@ -163,15 +177,12 @@ def common_end(local: History, leading: History) -> int:
     ours, theirs = local.written(), leading.written()
     if not ours or not theirs:
         return min(local.end, leading.end)
-    there = {entry: at for at, entry in enumerate(theirs)}
-    for at in range(len(ours) - 1, -1, -1):
-        place = there.get(ours[at])
-        if place is None:
-            continue
-        own_end = ours[at + 1][1] if at + 1 < len(ours) else local.end
-        leading_end = theirs[place + 1][1] if place + 1 < len(theirs) else leading.end
-        return min(own_end, leading_end)
-    return min(local.end, leading.end, max(local.start, leading.start))
+    point = truncation_point(_epochs(ours), local.end, _epochs(theirs), leading.end)
+    return min(local.end, leading.end, max(local.start, leading.start)) if point is None else point
+
+
+def _epochs(entries: Sequence[Entry]) -> list[EpochEntry]:
+    return [EpochEntry(*entry) for entry in entries]
 
 
 def beyond(group: str, histories: Sequence[History]) -> list[Row]:

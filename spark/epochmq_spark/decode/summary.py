@@ -4,7 +4,8 @@
 Kinds of rows, and what their numbers are (`tables.SUMMARY`):
 
 - span: `at`, `end` physical offsets of a run of records, `count` of them, `low`, `high` the store times of
-  the first and the last, `detail` why it ends
+  the first and the last, `detail` why it ends; "unread" for a range that cannot be read, whose records are
+  not known
 - bad: `at`, `end` of a record whose body does not fit its CRC, `low` its queue offset, `high` its store time
 - block: `at` the number of the block, `end` that of its last record, `count` bytes of the records that begin
   in it, `digest` of them all, `low`, `high` their store times

@@ -78,10 +78,8 @@ class PiecesReader(DataSourceReader):
 
     def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
         self._replicas = list(replicas)
-        self._partition_bytes = int(options.get("partitionBytes", PARTITION_BYTES))
-        if self._partition_bytes < 1:
-            raise ValueError(f"option partitionBytes: {self._partition_bytes}, expected at least 1")
-        self._task_bytes = int(options.get("taskBytes", PARTITION_BYTES))
+        self._partition_bytes = positive(options, "partitionBytes", PARTITION_BYTES)
+        self._task_bytes = positive(options, "taskBytes", PARTITION_BYTES)
 
     splits = True
     """Whether a file may be read in ranges."""
@@ -117,6 +115,14 @@ class PiecesReader(DataSourceReader):
         """The rows of a partition."""
         for piece in partition.pieces:
             yield from self.batches(piece)
+
+
+def positive(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a whole number, at least 1. Raises ValueError."""
+    text = options.get(name, str(default)).strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"option {name}: {text!r}, expected a whole number, at least 1")
+    return int(text)
 
 
 def split(piece: Piece, limit: int) -> Iterator[Piece]:

@@ -20,13 +20,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from epochmq_protocol.epochs import OFFSET_MAX
 from epochmq_spark import layout, tables
 from epochmq_spark.decode import walk as w
 from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
 from epochmq_spark.sources.log_pass import Chunk, chunks
 
 Array = Any
-OFFSET_MAX = (1 << 63) - 1
 
 
 class CommitLogSource(ReplicasSource):

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from epochmq_spark import files, layout, tables
 from epochmq_spark.decode.queue_units import IndexEntries, index_entries, slots_of
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, positive
 
 
 class IndexSource(ReplicasSource):
@@ -46,7 +46,7 @@ class IndexReader(PiecesReader):
 
     def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
-        self._slots = int(options["indexSlots"]) if "indexSlots" in options else None
+        self._slots = positive(options, "indexSlots", 1) if "indexSlots" in options else None
 
     def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
         """All index files."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import layout, tables
+from epochmq_spark.audits.history import UNREAD
 from epochmq_spark.decode.summary import SummaryRows, add_index, add_records, add_spans, add_units
 from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, split
 from epochmq_spark.sources.consumequeue import queue_pieces, read_units
@@ -67,6 +68,9 @@ class SummaryReader(PiecesReader):
                     add_spans(out, chunk.spans, chunk.base)
         except OSError as error:
             _unreadable(out, piece, error)
+            if piece.kind == LOG:
+                place = [piece.base + piece.begin], [piece.base + piece.end]
+                out.add("span", *place, *([0],) * 4, detail=[UNREAD])
         if len(out):
             yield out.batch()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from epochmq_spark import audit, drill, group, layout
@@ -72,9 +72,14 @@ def run(
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
         if row["fault"] or (end is not None and row["offset"] > end):
             found += audit.offset_finding(row | {"queue_end": end})
-    for name, replica, epoch, start in group.switches(known):
-        found += drill.switch(facts[name, replica], epoch, start)
+    for name, replica, switches in group.switches(known):
+        found += _looked(facts[name, replica], drill.switch, switches)
     return found
+
+
+def _looked(facts: drill.Facts, look: Callable[..., list[Row]], *more: Any) -> list[Row]:
+    replica = facts.reach.replica
+    return audit.looked_at(lambda _: look(facts, *more), {"group": replica.group, "replica": replica.name})
 
 
 def _queues(
@@ -94,7 +99,7 @@ def _queues(
         if (name, replica) in facts and known.contents[name, replica].has_queues:
             end = ends[name, replica, topic, queue_id]
             wanted = drill.QueueRange(topic, queue_id, number, where, end)
-            found += drill.queue(facts[name, replica], wanted)
+            found += _looked(facts[name, replica], drill.queue, wanted)
     return found
 
 
@@ -111,7 +116,7 @@ def _keys(facts: dict[group.Key, drill.Facts], by_kind: dict[str, list[Row]]) ->
         blocks = {row["at"] for row in by_kind["block"] if (row["group"], row["replica"]) == key}
         for number in sorted(blocks):
             if key in facts:
-                found += drill.keys(facts[key], number, known)
+                found += _looked(facts[key], drill.keys, number, known)
     return found
 
 
