@@ -43,10 +43,11 @@ test: install-spark
 soak: install-spark
 	$(BIN)/python tools/run_tests.py soak
 
-bench: install
+bench: install-spark
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.controllers
 	$(BIN)/python -m tests.benchmarks.replica_groups
+	$(BIN)/python -m tests.benchmarks.audit
 
 # A real Kubernetes on this machine to play with (root, Linux, Go; NODES=3 for three nodes); it stays until kube-down.
 kube: install

@@ -1,10 +1,12 @@
-"""The audit's speed: bytes of log a second and core, beside one bare `zlib.crc32` pass over the same files
-from the page cache; and how time and memory grow with the size of the logs and the number of executors.
+"""`make bench`, fourth part: the audit's speed. Bytes of log a second and core, beside one bare `zlib.crc32`
+pass over the same files from the page cache; and how time and memory grow with the size of the logs and the
+number of executors.
 
     python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--quick]
 
 The logs of three replicas together have the size that is named. Executors are processes of one core each
-(`local-cluster`)."""
+(`local-cluster`). Whole audits need Java, and a size needs room on the disk; what is missing is said, and the
+rest measured."""
 
 from __future__ import annotations
 
@@ -40,6 +42,8 @@ BODY = 1024
 REPLICAS = 3
 SEGMENT = 64 << 20
 EXECUTOR_MB = 1024
+STORE_SHARE = 1.2
+"""What stores take on the disk, queues and index with them, for each byte of their logs."""
 FULL: dict[str, Any] = {"gib": [1.0, 4.0, 16.0], "executors": [1, 2], "rounds": 3}
 QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1}
 
@@ -152,6 +156,18 @@ def say(found: dict[str, Any], what: str) -> None:
     )
 
 
+def possible(plan: dict[str, Any]) -> dict[str, Any]:
+    """What this machine can run of a plan; says what is missing."""
+    free = shutil.disk_usage(CACHE).free / 2**30
+    there_is_room = [gib for gib in plan["gib"] if gib * STORE_SHARE < free]
+    for gib in set(plan["gib"]) - set(there_is_room):
+        print(f"missing: {gib * STORE_SHARE:.1f} GiB of disk for {gib:g} GiB of logs, {free:.1f} are free")
+    executors = plan["executors"] if shutil.which("java") else []
+    if not executors:
+        print("missing: `java` 17 or newer for whole audits")
+    return plan | {"gib": there_is_room, "executors": executors}
+
+
 def main() -> None:
     """Builds, measures, writes."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.audit", description=__doc__)
@@ -165,6 +181,7 @@ def main() -> None:
     if options.executors:
         plan["executors"] = [int(one) for one in options.executors.split(",")]
     CACHE.mkdir(parents=True, exist_ok=True)
+    plan = possible(plan)
     root = Path(tempfile.mkdtemp(prefix="audit-", dir=CACHE))
     measured: dict[str, Any] = {}
     try:
@@ -181,8 +198,7 @@ def main() -> None:
         "plan": plan,
         "measurements": measured,
     }
-    partial = options.quick or options.gib or options.executors
-    written = audit_report.write(CACHE / "results" if partial else RESULTS, data)
+    written = audit_report.write(RESULTS if plan == FULL else CACHE / "results", data)
     print("\n" + audit_report.tables(measured))
     print("written: " + ", ".join(str(path) for path in written))
 
