@@ -31,11 +31,11 @@ STORE_DIRECTORY = "/volume"
 JOB_DIRECTORY = "/etc/epochmq-audit"
 JOB_FILE, TEMPLATE_FILE = "job.json", "executor.yaml"
 PYTHON = "/opt/epochmq/bin/python3"
-READER_REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+READER_REQUESTS = {"cpu": "20m", "memory": "64Mi"}
 READER_LIMITS = {"memory": "256Mi"}
 """With the pages that it reads, which its own limit counts: so it takes no more of the node's cache than
 this."""
-DRIVER_CPU = "100m"
+DRIVER_CPU = "20m"
 GRACE_S = 10
 
 

@@ -61,7 +61,7 @@ class ExecutorsSpec(Model):
             pattern=CPU,
             description="What the scheduler sets aside for each; brokers that ask for more go first.",
         ),
-    ] = "100m"
+    ] = "20m"
     memory: Annotated[Memory, Field(description="The Java heap of each.")] = "512Mi"
     memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "1Gi"
 
