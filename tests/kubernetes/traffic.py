@@ -67,7 +67,7 @@ class Traffic:
         client = pod(name, self._image, command=command, node=node, claims={"/journal": name})
         groups.cluster.apply([claim(name), client], namespace=groups.namespace)
         groups.cluster.wait_pod(groups.namespace, name, timeout_s=CLIENT_TIMEOUT_S)
-        return kind(self._volume(name) / "lines")
+        return kind(self.volume(name) / "lines")
 
     @property
     def acks(self) -> list[Ack]:
@@ -154,10 +154,11 @@ class Traffic:
             return ends.pop() if len(ends) == 1 and -1 not in ends else None
 
         end = self.groups.cluster.wait(end_of_all, CLIENT_TIMEOUT_S, "all logs end equally")
-        logs = {_log(self._volume(f"store-{one}"), end) for one in pods}
+        logs = {_log(self.volume(f"store-{one}"), end) for one in pods}
         assert len(logs) == 1
 
-    def _volume(self, name: str) -> Path:
+    def volume(self, name: str) -> Path:
+        """Where a claim's volume is on this machine."""
         found = self.groups.get("PersistentVolumeClaim", name)
         return self.groups.cluster.layout.volumes / str(found["spec"]["volumeName"])
 
