@@ -3,9 +3,12 @@ processes."""
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.kubernetes.testbed.layout import Layout
 from tests.kubernetes.testbed.processes import TestbedError
@@ -14,63 +17,74 @@ KINDS = (
     *("nodes", "persistentvolumes", "persistentvolumeclaims", "statefulsets", "deployments", "jobs"),
     *("services", "endpointslices", "configmaps", "poddisruptionbudgets", "networkpolicies", "leases"),
 )
+STATUSES = ("initContainerStatuses", "containerStatuses")
 LOG_LINES = 2000
 PODS_MAX = 100
 SERVER_LOG_BYTES = 4_000_000
+COLLECTED_WITHIN_S = 120.0
+"""On a busy machine a cluster of many groups is slow to tell; what is left then is left out."""
+QUESTION_TIMEOUT_S = 30.0
+
+
+class _Asking:
+    """Questions by kubectl whose answers become files, as long as there is time."""
+
+    def __init__(self, kubectl: Callable[..., str], folder: Path) -> None:
+        self._kubectl = kubectl
+        self._folder = folder
+        self._over_s = time.monotonic() + COLLECTED_WITHIN_S
+
+    def keep(self, name: str, *arguments: str) -> str:
+        """Writes what is said, or why nothing is, into a file; what is said."""
+        left_s = self._over_s - time.monotonic()
+        said = ""
+        try:
+            if left_s <= 0:
+                raise TestbedError(f"left out, {COLLECTED_WITHIN_S:.0f} s were over")
+            said = self._kubectl(*arguments, timeout_s=min(left_s, QUESTION_TIMEOUT_S))
+        except TestbedError as error:
+            (self._folder / name).write_text(f"{error}\n")
+        else:
+            (self._folder / name).write_text(said)
+        return said
 
 
 def collect(layout: Layout, kubectl: Callable[..., str], folder: Path) -> Path:
-    """Writes everything into `folder`, which is made; what cannot be had is said in its place."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes everything into `folder`, which is made; what cannot be had in time is said in its place."""
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    _server_logs(layout, folder / "servers")
+    asking = _Asking(kubectl, folder)
     everywhere = ("--all-namespaces", "--request-timeout=20s")
-
-    def write(name: str, *arguments: str) -> str:
-        try:
-            said = kubectl(*arguments)
-        except TestbedError as error:
-            said = f"{error}\n"
-        (folder / name).write_text(said)
-        return said
-
-    write("events.txt", "get", "events", *everywhere, "--sort-by=.lastTimestamp")
-    write("pods.txt", "get", "pods", *everywhere, "--output=wide")
-    write("pods.yaml", "get", "pods", *everywhere, "--output=yaml")
-    for kind in KINDS:
-        write(f"{kind}.yaml", "get", kind, *everywhere, "--output=yaml")
-    names = write(
+    asking.keep("events.txt", "get", "events", *everywhere, "--sort-by=.lastTimestamp")
+    asking.keep("pods.txt", "get", "pods", *everywhere, "--output=wide")
+    _pod_logs(asking, asking.keep("pods.json", "get", "pods", *everywhere, "--output=json"))
+    names = asking.keep(
         "custom-kinds.txt", "get", "customresourcedefinitions", "--output=name", "--request-timeout=20s"
     )
-    for name in names.split()[:20]:
-        kind = name.rpartition("/")[2]
-        write(f"{kind}.yaml", "get", kind, *everywhere, "--output=yaml")
-    _pod_logs(kubectl, folder / "logs")
-    _server_logs(layout, folder / "servers")
+    for kind in (*(name.rpartition("/")[2] for name in names.split()[:20]), *KINDS):
+        asking.keep(f"{kind}.yaml", "get", kind, *everywhere, "--output=yaml")
     return folder
 
 
-def _pod_logs(kubectl: Callable[..., str], folder: Path) -> None:
-    columns = "--output=jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name}{'\\n'}{end}"
-    try:
-        pods = [line.split() for line in kubectl("get", "pods", "--all-namespaces", columns).splitlines()]
-    except TestbedError:
-        return
-    folder.mkdir(exist_ok=True)
-    for namespace, pod in pods[:PODS_MAX]:
-        arguments = (
-            "logs",
-            f"--namespace={namespace}",
-            pod,
-            "--all-containers",
-            "--prefix",
-            f"--tail={LOG_LINES}",
-        )
-        for suffix, more in (("", ()), (".before", ("--previous",))):
-            try:
-                said = kubectl(*arguments, *more)
-            except TestbedError as error:
-                said = "" if more else str(error)
-            if said:
-                (folder / f"{namespace}.{pod}{suffix}.log").write_text(said)
+def _pod_logs(asking: _Asking, pods: str) -> None:
+    """Those of the pods in this list that ever ran."""
+    started = [one for one in json.loads(pods or '{"items": []}')["items"] if _statuses(one)]
+    for pod in started[:PODS_MAX]:
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        command = ("logs", f"--namespace={namespace}", name, "--all-containers", "--prefix")
+        asking.keep(f"logs/{namespace}.{name}.log", *command, f"--tail={LOG_LINES}")
+        for status in _statuses(pod):
+            if status["restartCount"]:
+                container = status["name"]
+                command = ("logs", f"--namespace={namespace}", name, f"--container={container}", "--previous")
+                file = f"logs/{namespace}.{name}.{container}.before.log"
+                asking.keep(file, *command, f"--tail={LOG_LINES}")
+
+
+def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of the containers that ran."""
+    found = [one for key in STATUSES for one in pod["status"].get(key) or []]
+    return [one for one in found if one.get("containerID")]
 
 
 def _server_logs(layout: Layout, folder: Path) -> None:
