@@ -24,6 +24,7 @@ from epochmq_broker.local_admin.answers import BrokerAdmin
 from epochmq_broker.local_admin.answers import Parts as LookedAt
 from epochmq_broker.locks import RebalanceLocks
 from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.addressee import for_this_broker
 from epochmq_broker.processors.admin import admin_handlers
 from epochmq_broker.processors.admin_parts import AdminParts
 from epochmq_broker.processors.client import ClientProcessor
@@ -273,9 +274,14 @@ class Broker:
             return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=self._lost)
 
         return (
-            server({**common, **self.pull.handlers()}, {**fast, **self.pull.fast()}),
-            server(common, fast),
+            server(self.served(common), {**fast, **self.pull.fast()}),
+            server(for_this_broker(common, self.live), fast),
         )
+
+    def served(self, common: Mapping[int, Handler]) -> dict[int, Handler]:
+        """What the main port answers, besides the hot paths: `handlers`, pulls, and only what is meant for
+        this broker."""
+        return for_this_broker({**common, **self.pull.handlers()}, self.live)
 
     def _start_ticks(self) -> None:
         live, every = self.live, self.ticks.every

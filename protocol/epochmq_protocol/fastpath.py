@@ -28,7 +28,8 @@ from epochmq_protocol.headers_base import Int, Long
 
 
 class SendFields(msgspec.Struct, gc=False):
-    """What a broker needs to store a message. `batch` is the text of the field: `true` for a batch."""
+    """What a broker needs to store a message. `batch` is the text of the field: `true` for a batch;
+    `broker_name` the broker that the sender means, empty when it does not say."""
 
     topic: str = field(name="b")
     queue_id: Int = field(name="e")
@@ -38,6 +39,7 @@ class SendFields(msgspec.Struct, gc=False):
     properties: str = field(name="i", default="")
     reconsume_times: Int = field(name="j", default=0)
     batch: str = field(name="m", default="false")
+    broker_name: str = field(name="n", default="")
 
 
 class SendRequest(msgspec.Struct, gc=False):
@@ -52,6 +54,7 @@ class SendRequest(msgspec.Struct, gc=False):
 
 class _SendFieldsV1(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
     batch: str = "false"
+    bname: str = ""
     born_timestamp: Long
     flag: Int
     properties: str = ""
@@ -106,6 +109,7 @@ def decode_send_v1(header: bytes) -> SendRequest:
         long.properties,
         long.reconsume_times,
         long.batch,
+        long.bname,
     )
     return SendRequest(request.code, fields, request.flag, request.opaque, request.version)
 
@@ -189,7 +193,8 @@ def send_response(
 
 
 class PullRequest(msgspec.Struct, gc=False):
-    """A pull request: PullMessageRequestHeader with what the dispatch needs of the command."""
+    """A pull request: PullMessageRequestHeader with what the dispatch needs of the command. `broker_name` is
+    the broker that the client means, empty when it does not say."""
 
     code: int
     opaque: int
@@ -209,9 +214,11 @@ class PullRequest(msgspec.Struct, gc=False):
     request_source: int | None = None
     proxy_froward_client_id: str | None = None
     version: int = 0
+    broker_name: str = ""
 
 
 class _PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    bname: str = ""
     commit_offset: Long
     consumer_group: str
     expression_type: str | None = None
@@ -269,6 +276,7 @@ def decode_pull(header: bytes) -> PullRequest:
         None if source == -1 else source,
         fields.proxy_froward_client_id,
         request.version,
+        fields.bname,
     )
 
 

@@ -16,6 +16,7 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.long_polling import HeldPull, PullHold
 from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.processors.addressee import is_another
 from epochmq_broker.processors.replica_refusals import refuse_pull
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
@@ -117,7 +118,7 @@ class PullProcessor:
     def fast_pull(self, connection: Connection, header: bytes, body: bytes) -> bytes | None:
         """A pull from its header's bytes. Raises FallBack for headers it cannot take."""
         request = decode_pull(header)
-        if request.flag & FLAG_ONEWAY:
+        if request.flag & FLAG_ONEWAY or is_another(request.broker_name, self._live.current.broker_name):
             raise FallBack
         return self._answer(connection, request, held=False)
 

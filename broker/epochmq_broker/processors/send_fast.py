@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.processors.addressee import is_another
 from epochmq_broker.processors.send import STORED
 from epochmq_broker.put import MessagePut
 from epochmq_broker.stats import BrokerStats, Flow
@@ -96,6 +97,7 @@ class FastSend:
         self._codes: dict[str, int] = {}
         self._generation = topics.generation
         self._respond = _response_template(live.current, store_host)
+        self._name = live.current.broker_name
         live.on_change.append(self._reconfigured)
 
     def fast(self) -> Mapping[bytes, FastHandler]:
@@ -113,6 +115,8 @@ class FastSend:
             fields = request.fields
             if topics.generation != self._generation:
                 self._forget()
+            if fields.broker_name != self._name and is_another(fields.broker_name, self._name):
+                raise FallBack
             route = routes.get((fields.topic, fields.queue_id)) or self._route(fields)
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
@@ -225,6 +229,7 @@ class FastSend:
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self._forget()
         self._respond = _response_template(after, self._store_host)
+        self._name = after.broker_name
 
 
 def _is_plain(topic: TopicConfig) -> bool:

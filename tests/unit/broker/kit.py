@@ -120,7 +120,7 @@ class Bench:
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         loaded = from_properties(SMALL | {"storePathRootDir": str(directory)} | dict(settings))
         self.broker = Broker(loaded)
-        handlers = {**self.broker.handlers(), **self.broker.pull.handlers()}
+        handlers = self.broker.served(self.broker.handlers())
         fast = {**self.broker.fast_send.fast(), **self.broker.pull.fast()}
         bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
         self.fast = Dispatcher(handlers, default=None, fast=fast, **bounds)

@@ -60,6 +60,7 @@ SENDS: dict[str, Any] = {
     "batch": st.none() | st.booleans(),
     "max_reconsume_times": st.none() | INTS,
 }
+NAMES = st.none() | TEXTS
 PULLS = st.builds(
     PullMessageRequestHeader,
     consumer_group=TEXTS,
@@ -75,6 +76,7 @@ PULLS = st.builds(
     expression_type=st.none() | TEXTS,
     max_msg_bytes=st.none() | st.integers(0, 2**31 - 1),
     request_source=st.none() | st.integers(0, 100),
+    bname=NAMES,
 )
 HOST = encode_host("127.0.0.1", 10911)
 
@@ -108,11 +110,13 @@ def _same_send(fast: SendRequest, command: Command, header: Any) -> None:
     assert (fields.born_timestamp, fields.flag) == (header.born_timestamp, header.flag)
     assert fields.properties == (header.properties or "")
     assert fields.reconsume_times == (header.reconsume_times or 0)
+    named = header.broker_name if isinstance(header, SendMessageRequestHeaderV2) else header.bname
+    assert fields.broker_name == (named or "")
     assert (fields.batch.lower() == "true") == bool(header.batch)
 
 
 @settings(deadline=None)
-@given(st.builds(SendMessageRequestHeaderV2, **SENDS), INTS, st.randoms())
+@given(st.builds(SendMessageRequestHeaderV2, broker_name=NAMES, **SENDS), INTS, st.randoms())
 def test_a_fast_send_is_the_general_send(
     header: SendMessageRequestHeaderV2, opaque: int, random: Any
 ) -> None:
@@ -124,7 +128,7 @@ def test_a_fast_send_is_the_general_send(
 
 
 @settings(deadline=None)
-@given(st.builds(SendMessageRequestHeader, **SENDS), st.randoms())
+@given(st.builds(SendMessageRequestHeader, bname=NAMES, **SENDS), st.randoms())
 def test_a_fast_send_with_long_names_is_the_general_send(
     header: SendMessageRequestHeader, random: Any
 ) -> None:
@@ -156,6 +160,7 @@ def test_a_fast_pull_is_the_general_pull(header: PullMessageRequestHeader, rando
         header.request_source,
         None,
         command.version,
+        header.bname or "",
     )
 
 
