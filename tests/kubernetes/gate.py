@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import selectors
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,8 +19,10 @@ from epochmq_operator.kube.connection import Connection, from_kubeconfig
 READS = ("GET", "HEAD")
 HOPS = {"host", "connection", "transfer-encoding", "content-length"}
 BODY_BYTES_MAX = 8 * 1024 * 1024
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 """To come up, and to go."""
+GONE_WITHIN_S = 30
+"""A connection over TLS is there until the server has said that it has heard of its end."""
 
 
 class Gate:
@@ -96,13 +99,18 @@ def gate(kubeconfig: Path, folder: Path, writes: int) -> Iterator[tuple[Gate, Pa
     """One for the length of a block, and a kubeconfig that leads through it."""
     made = Gate(from_kubeconfig(str(kubeconfig)), writes)
     path = folder / "gate.kubeconfig"
-    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    selector = selectors.DefaultSelector()
+    loop, ready, stop = asyncio.SelectorEventLoop(selector), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         async with made.served() as port:
             path.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{port}")))
             ready.set()
             await stop.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GONE_WITHIN_S):
+                while len(selector.get_map()) > 1:  # noqa: ASYNC110 -- the loop's own; others are being closed
+                    await asyncio.sleep(0.01)
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
