@@ -3,7 +3,7 @@
 left out, so that a volume in use looks like that of a broker which stopped then.
 
 `end` is the offset up to which the log counts: everything below was confirmed, and is never written again.
-What was written in place since is put back: links of an index, the end that its header gives, the
+What was written in place since is put back: slots of an index, the end that its header gives, the
 checkpoint."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -30,7 +31,6 @@ MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of what fills 
 HEADS_BYTES = 1 << 20  # of a segment are read at a time
 RECORD_BYTES_MAX = 1 << 30
 CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
-LINKS_MAX = 10_000_000  # an index is followed so far behind its end, one link a slot at a time
 
 
 @dataclass(frozen=True)
@@ -119,26 +119,38 @@ def index_counts(header: bytes) -> tuple[int, int]:
     return int(struct.unpack_from(">q", header, 24)[0]), int(struct.unpack_from(">i", header, 36)[0])
 
 
-def index(header: bytes, heads: Array, entries: Array, end: int) -> tuple[bytes, int]:
+def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], end: int) -> tuple[bytes, int]:
     """Header and slots of an index file as they were, and how many bytes of the file count. `heads` are its
-    slots (big-endian int32), `entries` the bytes behind them, entry 0, which is none, first; slots were read
-    before the entries. A slot leads to its newest entry, and that to the one before: they are followed back
-    to the last one that leads below the end."""
-    table = np.frombuffer(entries[: len(entries) - len(entries) % ENTRY_BYTES], ENTRY)
-    below = np.flatnonzero(table["physical"][1:] < end)
-    last = int(below[-1]) + 1 if len(below) else 0
-    newest = heads.astype(np.int64)
-    later = np.flatnonzero(newest > last)
-    links = newest[later]
-    followed = 0
-    while len(on := np.flatnonzero(links > last)) and followed < LINKS_MAX:
-        known = np.minimum(links[on], len(table) - 1)
-        links[on] = np.where(links[on] < len(table), table["previous"][known].astype(np.int64), 0)
-        followed += len(on)
-    newest[later] = links
+    slots (big-endian int32), read before the entries; `entries` gives the bytes behind them, entry 0, which
+    is none, first, in parts of whole entries; it is called twice. A slot that leads behind the end led to the
+    newest of its entries below it (`IndexFile`: an entry's slot is its hash modulo their number)."""
+    last = place = there = 0
+    for first, part in _numbered(entries()):
+        below = np.flatnonzero(part["physical"] < end)
+        if len(below):
+            last, place = first + int(below[-1]), int(part["physical"][below[-1]])
+        there = first + len(part)
+    newest = heads.astype(np.int32)
+    later = (newest > last) & (newest < there)
+    if later.any():
+        before = np.zeros(len(newest), np.int32)
+        for first, part in _numbered(entries()):
+            numbers = np.arange(max(first, 1), min(first + len(part), last + 1), dtype=np.int32)
+            hashes = part["hash"][numbers - first].astype(np.int64)
+            before[np.abs(hashes) % len(newest)] = numbers  # where slots are equal the last one stays
+        newest[later] = before[later]
     made = bytearray(header[:INDEX_HEADER_BYTES])
     if last:
-        struct.pack_into(">q", made, 24, int(table["physical"][last]))
+        struct.pack_into(">q", made, 24, place)
     struct.pack_into(">i", made, 36, last + 1)
     slots = newest.astype(">i4").tobytes()
     return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * ENTRY_BYTES
+
+
+def _numbered(parts: Iterable[bytes]) -> Iterator[tuple[int, Array]]:
+    """Entries, and the number of the first of each part."""
+    first = 0
+    for part in parts:
+        table = np.frombuffer(part[: len(part) - len(part) % ENTRY_BYTES], ENTRY)
+        yield first, table
+        first += len(table)

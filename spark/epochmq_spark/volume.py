@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +24,7 @@ QUEUE_ENDS = "queueEnds.json"
 """Not a broker's file: {topic: {queue: end}} as the queues are when it is read, which a consumer may have
 reached."""
 SMALL_BYTES_MAX = 64 * 1024 * 1024
+ENTRIES_BYTES = cuts.ENTRY_BYTES << 18  # of an index are looked at at a time
 OPEN_MAX = 8192
 FILES_MAX = 1_000_000
 
@@ -173,8 +175,13 @@ class Volume:
             if len(header) == INDEX_HEADER_BYTES and cuts.index_counts(header)[0] >= self.end:
                 heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
                 count = cuts.index_counts(self.bytes_of(name, 0, INDEX_HEADER_BYTES))[1]
-                at = INDEX_HEADER_BYTES + slots * 4
-                entries = self.bytes_of(name, at, max(count, 1) * cuts.ENTRY_BYTES)
+                start = INDEX_HEADER_BYTES + slots * 4
+                stop = start + max(count, 1) * cuts.ENTRY_BYTES
+
+                def entries() -> Iterator[bytes]:
+                    for at in range(start, stop, ENTRIES_BYTES):
+                        yield self.bytes_of(name, at, min(stop - at, ENTRIES_BYTES))
+
                 head, length = cuts.index(header, heads, entries, self.end)
                 return Content(size, min(length, size), head)
         return Content(size, size)

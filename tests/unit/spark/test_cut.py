@@ -197,17 +197,20 @@ def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
 
 
 def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment() -> None:
-    slots, count, kept = 5_000_000, 20_000, 10_000
+    slots, count, kept = 5_000_000, 400_000, 100_000
     table = np.zeros(count + 1, cut.ENTRY)
     table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
     table["previous"] = np.maximum(np.arange(count + 1) - 1, 0)
     heads = np.zeros(slots, ">i4")
-    heads[7] = count
+    heads[7], heads[11] = count, count + 1  # what leads to no entry stays as it is
+    raw = table.tobytes()
+    parts = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
     began = time.process_time()
-    head, length = cut.index(bytes(40), heads, table.tobytes(), kept * 100 + 1)
+    head, length = cut.index(bytes(40), heads, lambda: parts, kept * 100 + 1)
     assert time.process_time() - began < 5
-    data = np.zeros(40 + slots * 4 + 4 * slots * 20 // 1000, np.uint8)
+    data = np.zeros(length, np.uint8)
     data[: len(head)] = np.frombuffer(head, np.uint8)
-    data[len(head) : length] = np.frombuffer(table.tobytes()[: length - len(head)], np.uint8)
+    data[len(head) : length] = np.frombuffer(raw[: length - len(head)], np.uint8)
+    assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 1]
     found = index_entries(data, slots)
     assert (len(found.numbers), len(found.broken)) == (kept, 0)
