@@ -22,6 +22,7 @@ from tests.spark.readers import Readers
 from tests.unit.ha.kit import Node
 
 PATIENCE_S = 60
+HELD_LATER_S = 0.1
 Answer = TypeVar("Answer")
 
 
@@ -147,7 +148,7 @@ class Life:
         future = asyncio.run_coroutine_threadsafe(self.story.cut(), self._loop)
         found = []
         for one in future.result(PATIENCE_S).replicas:
-            time.sleep(self.story.pace_s / 3)  # each volume is held a little later
+            time.sleep(min(self.story.pace_s / 3, HELD_LATER_S))  # each volume is held a little later
             cut = Cut(one.end, one.epochs)
             found.append(self.readers.show(name, one.name, self.story.root / one.name, cut))
         return found

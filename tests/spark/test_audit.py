@@ -184,7 +184,7 @@ def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: P
     for first in range(0, 200, GROUPS_IN_USE * CUTS):
         with ExitStack() as stack:
             living = [
-                stack.enter_context(lives(tmp_path / str(first + number), first + number, pace_s=0.3))
+                stack.enter_context(lives(tmp_path / str(first + number), first + number, pace_s=1))
                 for number in range(GROUPS_IN_USE)
             ]
             everything: list[layout.Replica] = []
