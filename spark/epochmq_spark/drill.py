@@ -17,11 +17,11 @@ from epochmq_spark.audits.keys import compare as compare_keys
 from epochmq_spark.audits.queues import Limits, Message, Unit
 from epochmq_spark.audits.queues import compare as compare_queue
 from epochmq_spark.decode import walk as w
-from epochmq_spark.decode.queue_units import UNIT_BYTES, IndexEntries, units
+from epochmq_spark.decode.queue_units import UNIT_BYTES, entry_pairs, units
 from epochmq_spark.decode.summary import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, text_of
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.base import Piece
-from epochmq_spark.sources.index import read_index
+from epochmq_spark.sources.index import IndexFile
 from epochmq_spark.sources.log_pass import Chunk, chunks
 
 BLOCK_BYTES = 1 << BLOCK_BITS
@@ -51,7 +51,7 @@ def _contents(place: str) -> layout.Contents:
 def forget() -> None:
     """Forgets what directories hold: another audit may find them changed."""
     _contents.cache_clear()
-    _index.cache_clear()
+    _index_parts.cache_clear()
 
 
 def log_range(replica: layout.Replica, start: int, end: int) -> Iterator[Chunk]:
@@ -202,9 +202,27 @@ def _what_is_at(facts: Facts, physical: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4)
-def _index(place: str, size: int) -> IndexEntries:
-    return read_index(place, size)
+@lru_cache(maxsize=256)
+def _index_parts(place: str, size: int) -> tuple[tuple[int, int, int], ...]:
+    """Of each part of an index file: the number of its first entry, the lowest and the highest physical
+    offset. Raises OSError."""
+    file, found = IndexFile(place, size), []
+    for first in file.firsts():
+        _, physical = entry_pairs(file.part(first))
+        found.append((first, int(physical.min()), int(physical.max())))
+    return tuple(found)
+
+
+def index_entries(place: str, size: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(hash, physical offset) of an index file's entries that lead into [start, end). Raises OSError."""
+    firsts = [first for first, low, high in _index_parts(place, size) if low < end and high >= start]
+    if not firsts:
+        return
+    file = IndexFile(place, size)
+    for first in firsts:
+        hashes, physical = entry_pairs(file.part(first))
+        inside = (physical >= start) & (physical < end)
+        yield from zip(hashes[inside].tolist(), physical[inside].tolist(), strict=True)
 
 
 @dataclass(frozen=True)
@@ -244,9 +262,7 @@ def keys(facts: Facts, number: int, covered: Covered) -> list[dict[str, Any]]:
         )
     entries: list[tuple[int, int]] = []
     for file in there.index:
-        table = _index(file.place, file.size)
-        inside = (table.physical >= max(start, facts.reach.start)) & (table.physical < end)
-        entries += zip(table.hashes[inside].tolist(), table.physical[inside].tolist(), strict=True)
+        entries += index_entries(file.place, file.size, max(start, facts.reach.start), end)
     expected = covered.of(stopped=not there.aborted)
     return compare_keys(facts.reach.replica.group, facts.reach.replica.name, messages, entries, expected)
 

@@ -15,6 +15,7 @@ PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 _UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 INDEX_HEADER_BYTES: Final = 40
+INDEX_ENTRY_BYTES: Final = 20
 
 
 @dataclass(frozen=True)
@@ -42,53 +43,64 @@ def units(data: Array, first: int) -> Units:
 
 @dataclass(frozen=True)
 class IndexEntries:
-    """An index file. `broken` are the numbers of entries that a search cannot reach as it should."""
+    """A part of an index file. `broken` are the places in it of entries that do not lead to the one before
+    them in their slot."""
 
     numbers: Array
     hashes: Array
     physical: Array
     seconds: Array
     previous: Array
-    begin_physical: int
-    end_physical: int
     broken: Array
 
 
 def slots_of(size: int) -> int | None:
     """How many slots a file of this size has when it holds four entries for each, as RocketMQ's do."""
-    slots, rest = divmod(size - INDEX_HEADER_BYTES, 4 + 4 * 20)
+    slots, rest = divmod(size - INDEX_HEADER_BYTES, 4 + 4 * INDEX_ENTRY_BYTES)
     return slots if rest == 0 and slots > 0 else None
 
 
-def index_entries(data: Array, slots: int) -> IndexEntries:
-    """The entries that the header counts. An entry leads to the one before it in its slot, the slot to the
-    newest."""
+def index_header(data: Array) -> tuple[int, int, int]:
+    """First and last physical offset that an index file says it covers, and the number of its entries with
+    entry 0, which is none."""
     begin, end = (int(x) for x in np.frombuffer(data[16:32], ">i8"))
-    count = max(int(np.frombuffer(data[36:40], ">i4")[0]), 1)
-    at = INDEX_HEADER_BYTES + slots * 4
-    count = min(count, (len(data) - at) // 20)
-    table = np.frombuffer(data[at : at + count * 20], _ENTRY)[1:]
-    hashes = table["hash"].astype(np.int64)
-    numbers = np.arange(1, len(table) + 1)
-    heads = np.frombuffer(data[INDEX_HEADER_BYTES:at], ">i4").astype(np.int64)
-    slot = np.abs(hashes) % slots
-    order = np.argsort(slot, kind="stable")
-    expected = np.zeros(len(table), np.int64)
-    if len(order) > 1:
-        same = slot[order[1:]] == slot[order[:-1]]
-        expected[order[1:]] = np.where(same, numbers[order[:-1]], 0)
-    previous = table["previous"].astype(np.int64)
-    newest = np.zeros(slots, np.int64)
-    newest[slot[order]] = numbers[order]
-    lost = np.flatnonzero((newest != heads) & (newest > 0))
-    broken = np.union1d(numbers[previous != expected], newest[lost])
-    return IndexEntries(
-        numbers,
-        hashes,
-        table["physical"].astype(np.int64),
-        table["seconds"].astype(np.int64),
-        previous,
-        begin,
-        end,
-        broken,
-    )
+    return begin, end, max(int(np.frombuffer(data[36:40], ">i4")[0]), 1)
+
+
+def entry_pairs(data: Array) -> tuple[Array, Array]:
+    """Hashes and physical offsets of entries."""
+    table = np.frombuffer(data, _ENTRY)
+    return table["hash"].astype(np.int64), table["physical"].astype(np.int64)
+
+
+class IndexChains:
+    """Follows the entries of an index file, part by part: each leads to the one before it in its slot, the
+    slot to the newest. Takes four bytes a slot, however many entries there are."""
+
+    def __init__(self, slots: int) -> None:
+        self._newest = np.zeros(slots, np.int32)
+
+    def take(self, first: int, data: Array) -> IndexEntries:
+        """The next entries, from the number `first` on."""
+        table = np.frombuffer(data, _ENTRY)
+        hashes = table["hash"].astype(np.int64)
+        numbers = np.arange(first, first + len(table))
+        slot = np.abs(hashes) % len(self._newest)
+        expected = self._newest[slot].astype(np.int64)
+        order = np.argsort(slot, kind="stable")
+        after = np.flatnonzero(slot[order[1:]] == slot[order[:-1]])
+        expected[order[after + 1]] = numbers[order[after]]
+        self._newest[slot] = numbers  # where slots are equal the last one stays
+        previous = table["previous"].astype(np.int64)
+        return IndexEntries(
+            numbers,
+            hashes,
+            table["physical"].astype(np.int64),
+            table["seconds"].astype(np.int64),
+            previous,
+            np.flatnonzero(previous != expected),
+        )
+
+    def lost(self, heads: Array) -> Array:
+        """Numbers of the newest entries to which their slots (big-endian int32) do not lead."""
+        return np.sort(self._newest[(self._newest != heads) & (self._newest > 0)])

@@ -22,6 +22,7 @@ bucket may come in several parts, from several ranges."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -219,19 +220,26 @@ def add_units(out: SummaryRows, topic: str, queue_id: int, units: Units, log_sta
     )
 
 
-def add_index(out: SummaryRows, entries: IndexEntries, log_start: int, name: str) -> None:
-    """Adds entry rows, one row of what the file covers, and one for each entry that cannot be reached."""
-    live = np.flatnonzero(entries.physical >= log_start)
-    add_pairs(out, entries.hashes[live], entries.physical[live], "entry")
+def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tuple[int, int]]:
+    """Adds entry rows for a part of an index; (number, physical offset) of those that lead where they should
+    not, at most BROKEN_MAX."""
+    live = np.flatnonzero(part.physical >= log_start)
+    add_pairs(out, part.hashes[live], part.physical[live], "entry")
+    broken = part.broken[:BROKEN_MAX]
+    return list(zip(part.numbers[broken].tolist(), part.physical[broken].tolist(), strict=True))
+
+
+def add_index(
+    out: SummaryRows, name: str, covered: tuple[int, int], broken: Sequence[tuple[int, int]]
+) -> None:
+    """Adds one row of what an index file covers, and one for each entry that a search does not find."""
     zero: Any = [0]
-    if len(entries.numbers):
-        out.add("index", [entries.begin_physical], [entries.end_physical], *(zero,) * 4, detail=[name])
-    broken = entries.broken[:BROKEN_MAX]
-    if len(broken):
-        nothing = np.zeros(len(broken), _INT)
-        places = entries.physical[broken - 1]
-        said: list[str | None] = [name] * len(broken)
-        out.add("chain", broken, places, nothing, nothing, nothing, nothing, detail=said)
+    out.add("index", [covered[0]], [covered[1]], *(zero,) * 4, detail=[name])
+    if listed := sorted(set(broken))[:BROKEN_MAX]:
+        numbers, places = zip(*listed, strict=True)
+        nothing = np.zeros(len(listed), _INT)
+        said: list[str | None] = [name] * len(listed)
+        out.add("chain", numbers, places, nothing, nothing, nothing, nothing, detail=said)
 
 
 def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "keys") -> None:

@@ -10,10 +10,18 @@ from pyspark.sql.types import StructType
 
 from epochmq_spark import layout, tables
 from epochmq_spark.audits.history import UNREAD
-from epochmq_spark.decode.summary import SummaryRows, add_index, add_records, add_spans, add_units
+from epochmq_spark.decode.summary import (
+    BROKEN_MAX,
+    SummaryRows,
+    add_entries,
+    add_index,
+    add_records,
+    add_spans,
+    add_units,
+)
 from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, split
 from epochmq_spark.sources.consumequeue import queue_pieces, read_units
-from epochmq_spark.sources.index import read_index
+from epochmq_spark.sources.index import IndexFile
 from epochmq_spark.sources.log_pass import Buffer, chunks
 
 _BUFFER = Buffer()  # a worker reads one range at a time, and its pages are costly to get
@@ -60,8 +68,7 @@ class SummaryReader(PiecesReader):
             if piece.kind == QUEUE:
                 add_units(out, piece.topic, piece.queue_id, read_units(piece), piece.log_start)
             elif piece.kind == INDEX:
-                name = piece.place.rsplit("/", 1)[-1]
-                add_index(out, read_index(piece.place, piece.size), piece.log_start, name)
+                _index(out, piece)
             else:
                 for chunk in chunks(piece, _BUFFER):
                     add_records(out, chunk.data, chunk.rows, chunk.base)
@@ -73,6 +80,16 @@ class SummaryReader(PiecesReader):
                 out.add("span", *place, *([0],) * 4, detail=[UNREAD])
         if len(out):
             yield out.batch()
+
+
+def _index(out: SummaryRows, piece: Piece) -> None:
+    file, broken = IndexFile(piece.place, piece.size), list[tuple[int, int]]()
+    for part in file.entries():
+        found = add_entries(out, part, piece.log_start)
+        broken += found[: BROKEN_MAX - len(broken)]
+    if file.count > 1:
+        broken += file.lost(BROKEN_MAX)
+        add_index(out, piece.place.rsplit("/", 1)[-1], (file.begin, file.end), broken)
 
 
 def _unreadable(out: SummaryRows, piece: Piece, error: Exception) -> None:

@@ -23,8 +23,8 @@ import numpy as np
 from epochmq_spark import cluster, cut, drill, files, layout, remote, verdict
 from epochmq_spark.cut import Cut, epochs
 from epochmq_spark.decode.epoch_text import parse
-from epochmq_spark.decode.queue_units import index_entries
 from epochmq_spark.reader import Reader
+from epochmq_spark.sources.index import IndexFile
 from tests.spark import groups, judge
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
@@ -196,7 +196,7 @@ def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
     assert "report.html.gz" in data["binaryData"]
 
 
-def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment() -> None:
+def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment(tmp_path: Path) -> None:
     slots, count, kept = 5_000_000, 400_000, 100_000
     table = np.zeros(count + 1, cut.ENTRY)
     table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
@@ -204,13 +204,14 @@ def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment() -> None:
     heads = np.zeros(slots, ">i4")
     heads[7], heads[11] = count, count + 1  # what leads to no entry stays as it is
     raw = table.tobytes()
-    parts = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
+    cut_up = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
     began = time.process_time()
-    head, length = cut.index(bytes(40), heads, lambda: parts, kept * 100 + 1)
+    head, length = cut.index(bytes(40), heads, lambda: cut_up, kept * 100 + 1)
     assert time.process_time() - began < 5
-    data = np.zeros(length, np.uint8)
-    data[: len(head)] = np.frombuffer(head, np.uint8)
-    data[len(head) : length] = np.frombuffer(raw[: length - len(head)], np.uint8)
     assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 1]
-    found = index_entries(data, slots)
-    assert (len(found.numbers), len(found.broken)) == (kept, 0)
+    path = tmp_path / "index"
+    path.write_bytes(head + raw[: length - len(head)])
+    file = IndexFile(str(path), length, slots)
+    parts = list(file.entries())
+    assert sum(len(part.numbers) for part in parts) == kept
+    assert (sum(len(part.broken) for part in parts), file.lost(10)) == (0, [])
