@@ -162,6 +162,7 @@ def test_the_command_line_ends_with_the_verdict(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_path: Path) -> None:
     """Kinds in turn: more than four of each, and 200 healthy groups beside them."""
     kinds = itertools.cycle(sorted(damage.KINDS))
@@ -178,6 +179,7 @@ def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_p
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: Path) -> None:
     """Each is a cut of a group that goes on, through failovers and truncations, while Spark reads it."""
     cuts, turns = 0, [0, 0]
