@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -88,6 +89,14 @@ def namespace_for(cluster: Cluster, what: str, *, length: int = 0) -> Iterator[s
         yield name
     finally:
         cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture
+def release(cluster: Cluster, namespace: str) -> Iterator[str]:
+    """The name of a release in the test's namespace, which goes with the test."""
+    name = f"epochmq-{uuid.uuid4().hex[:6]}"
+    yield name
+    cluster.helm("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--wait")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from epochmq_operator.crd import audit_definition
 from tests.kubernetes.cloning import CLASS as CLONING
 from tests.kubernetes.cloning import cloning
 from tests.kubernetes.operator_process import Groups, define
+from tests.kubernetes.test_chart import CHART, TAKE, values
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.testbed.processes import TestbedError
@@ -22,17 +23,17 @@ from tests.kubernetes.testbed.processes import TestbedError
 AUDIT = "BrokerGroupAudit"
 PATIENCE_S = 420
 """An audit takes some 40 s of a quiet machine."""
-RATE = 300
-"""Messages a second."""
-LOAD = f"""
+RATE, UNBOUND = 300, 1_000_000
+"""Messages a second; and more than any group takes."""
+LOAD = """
 import os, sys, time
 n, begin = 0, time.monotonic()
 while os.path.exists("/tmp/load"):
     n += 10
     for number in range(n - 10, n):
-        print(f"load-{{number:08}}-" + "x" * 300)
+        print(f"load-{number:08}-" + "x" * 300)
     sys.stdout.flush()
-    time.sleep(max(begin + n / {RATE} - time.monotonic(), 0))
+    time.sleep(max(begin + n / float(sys.argv[1]) - time.monotonic(), 0))
 """
 
 
@@ -52,16 +53,17 @@ def spark(cluster: Cluster) -> str:
 
 
 @contextlib.contextmanager
-def load(groups: Groups, group: str) -> Iterator[None]:
-    """Messages go to the group, so many a second, for the length of a block."""
+def load(groups: Groups, group: str, rate: int = RATE) -> Iterator[None]:
+    """Messages go to the group, so many a second or fewer, for the length of a block."""
     pod, place = f"{group}-broker-0", groups.namespace
     groups.cluster.execute(place, pod, "sh", "-c", "touch /tmp/load", container="broker")
     produce = f"epochmq produce load --keys k --timeout 30 --nameserver {group}-nameserver:9876"
-    command = f"python3 -c '{LOAD}' | {produce} > /dev/null"
+    command = f"python3 -c '{LOAD}' {rate} | {produce} > /dev/null"
     kubectl = ("kubectl", f"--kubeconfig={groups.cluster.kubeconfig}", f"--namespace={place}")
     sender = subprocess.Popen([*kubectl, "exec", pod, "--container=broker", "--", "sh", "-c", command])
+    before = confirmed(groups, group)
     try:
-        groups.cluster.wait(lambda: confirmed(groups, group) > 100_000, 120, "messages are taken")
+        groups.cluster.wait(lambda: confirmed(groups, group) > before + 100_000, 120, "messages are taken")
         yield
     finally:
         groups.cluster.execute(place, pod, "rm", "-f", "/tmp/load", container="broker")
@@ -87,6 +89,19 @@ class Speed:
 
     def __call__(self) -> float:
         return (confirmed(self._groups, self._group) - self._from) / (time.monotonic() - self._since)
+
+
+def alone(groups: Groups, group: str) -> float:
+    """Bytes a second that a group confirms while nothing else goes on."""
+    speed = Speed(groups, group)
+    time.sleep(15)  # what is measured
+    return speed()
+
+
+def show(what: str, before: float, beside: float, took_s: float) -> None:
+    """Says what an audit did to the throughput."""
+    said = f"{before / 1e3:.0f} kB/s confirmed without an audit, {beside / 1e3:.0f} kB/s beside one"
+    print(f"{what}: {said} of {took_s:.0f} s", flush=True)
 
 
 def apply_audit(groups: Groups, name: str, **spec: Any) -> None:
@@ -181,27 +196,24 @@ def test_an_audit_whose_pods_end_at_once_says_why_and_leaves_nothing(groups: Gro
 def test_a_group_under_load_is_audited_and_a_flipped_bit_is_found(groups: Groups) -> None:
     three_replicas(groups)
     with load(groups, "orders"):
-        alone = Speed(groups, "orders")
-        time.sleep(10)  # what is measured
-        alone_bytes = alone()
-        audited = Speed(groups, "orders")
-        began = time.monotonic()
+        before = alone(groups, "orders")
+        began, beside = time.monotonic(), Speed(groups, "orders")
         apply_audit(groups, "nightly")
         first = ended(groups, "nightly", 1)
-        took_s = time.monotonic() - began
-        audited_bytes = audited()
-        print(
-            f"confirmed {alone_bytes / 1e3:.0f} kB/s without an audit, {audited_bytes / 1e3:.0f} kB/s beside "
-            f"one of {took_s:.0f} s"
-        )
-        assert (first["verdict"], first["errors"], first["warnings"]) == ("healthy", 0, 0), first
-        clean(groups)
+        show(f"{RATE} messages a second", before, beside(), time.monotonic() - began)
+    assert (first["verdict"], first["errors"], first["warnings"]) == ("healthy", 0, 0), first
+    clean(groups)
 
-        other = next(pod for pod in ("orders-broker-1", "orders-broker-2"))
-        at = corrupt(groups, other)
-        place = ("--namespace", groups.namespace)
+    master = groups.status("BrokerGroup", "orders")["master"]
+    other = next(pod for pod in ("orders-broker-1", "orders-broker-2") if pod != master)
+    at = corrupt(groups, other)
+    place = ("--namespace", groups.namespace)
+    with load(groups, "orders", UNBOUND):
+        before = alone(groups, "orders")
+        began, beside = time.monotonic(), Speed(groups, "orders")
         groups.cluster.kubectl("annotate", AUDIT, "nightly", "epochmq.io/audit-now=again", *place)
         second = ended(groups, "nightly", 2)
+        show("as many as it takes", before, beside(), time.monotonic() - began)
     assert second["verdict"] == "damaged", second
     assert "record.checksum" in second["message"]
     assert f"replica {other}" in second["message"]
@@ -241,6 +253,27 @@ def test_an_audit_that_fails_or_is_deleted_leaves_nothing(groups: Groups) -> Non
     reports = [one for one in names(groups, "configmaps") if "-audit-" in one]
     assert reports == []
     assert groups.status("BrokerGroup", "orders")["phase"] == "Ready"
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("spark")
+def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
+    groups: Groups, release: str
+) -> None:
+    cluster, place = groups.cluster, groups.namespace
+    image = ("--set", f"groupImages.audit={image_name('spark')}", "--set", "replicas=1")
+    cluster.helm("install", release, str(CHART), TAKE, *values(place), *image, "--wait", "--timeout=180s")
+    groups.apply("ControllerGroup", "orders", {"replicas": 1})
+    groups.apply("BrokerGroup", "orders", {"replicas": 2, "controllerGroup": "orders"})
+    groups.ready("orders", 2)
+    with load(groups, "orders"):
+        groups.apply(AUDIT, "nightly", {"brokerGroup": "orders", "timeoutSeconds": PATIENCE_S})
+        entry = ended(groups, "nightly", 1)
+    assert (entry["verdict"], entry["errors"], entry["warnings"]) == ("healthy", 0, 0), entry
+    assert "report.html.gz" in groups.get("ConfigMap", entry["report"])["binaryData"]
+    clean(groups)
+    cluster.kubectl("delete", AUDIT, "nightly", "--namespace", place)
+    cluster.wait(lambda: "-audit-" not in " ".join(names(groups, "configmaps")), what="the report is gone")
 
 
 @pytest.mark.soak

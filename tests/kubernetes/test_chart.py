@@ -4,8 +4,6 @@ needs and no others; `helm test` passes."""
 from __future__ import annotations
 
 import shutil
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +19,6 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "epochmq-operator"
 DEFINITION = "brokergroups.epochmq.io"
 TAKE = "--take-ownership"
 """Other tests' releases have the same definitions."""
-
-
-@pytest.fixture
-def release(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """The name of a release in the test's namespace, which goes with the test."""
-    name = f"epochmq-{uuid.uuid4().hex[:6]}"
-    yield name
-    cluster.helm("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--wait")
 
 
 def values(namespace: str) -> list[str]:
