@@ -20,12 +20,15 @@ import numpy as np
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
 from epochmq_spark.decode.epoch_text import parse
-from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, UNIT_BYTES
+from epochmq_spark.decode.queue_units import (
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    UNIT,
+    UNIT_BYTES,
+)
 
 Array = Any
-_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-ENTRY_BYTES = ENTRY.itemsize
 _HEAD = struct.Struct(">iI")
 MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of what fills a segment
 HEADS_BYTES = 1 << 20  # of a segment are read at a time
@@ -85,14 +88,14 @@ def _is_record(data: bytes, offset: int) -> bool:
 
 def queue_length(data: bytes, end: int) -> int:
     """How many bytes of a queue's file count: up to its last unit that leads below `end`."""
-    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], _UNIT)
+    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     kept = np.flatnonzero((table["size"] > 0) & (table["physical"] < end))
     return (int(kept[-1]) + 1) * UNIT_BYTES if len(kept) else 0
 
 
 def queue_end(data: bytes) -> int:
     """How many units a queue's file has, as it is."""
-    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], _UNIT)
+    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     used = np.flatnonzero(table["size"] > 0)
     return int(used[-1]) + 1 if len(used) else 0
 
@@ -112,11 +115,6 @@ def checkpoint(data: bytes, end: int) -> bytes:
         return data
     confirmed = min(struct.unpack_from(">q", data, CONFIRMED_AT)[0], end)
     return data[:CONFIRMED_AT] + struct.pack(">q", confirmed) + data[CONFIRMED_AT + 8 :]
-
-
-def index_counts(header: bytes) -> tuple[int, int]:
-    """(offset of the last message, number of entries and one) by an index file's header."""
-    return int(struct.unpack_from(">q", header, 24)[0]), int(struct.unpack_from(">i", header, 36)[0])
 
 
 def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], end: int) -> tuple[bytes, int]:
@@ -144,13 +142,13 @@ def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], e
         struct.pack_into(">q", made, 24, place)
     struct.pack_into(">i", made, 36, last + 1)
     slots = newest.astype(">i4").tobytes()
-    return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * ENTRY_BYTES
+    return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * INDEX_ENTRY_BYTES
 
 
 def _numbered(parts: Iterable[bytes]) -> Iterator[tuple[int, Array]]:
     """Entries, and the number of the first of each part."""
     first = 0
     for part in parts:
-        table = np.frombuffer(part[: len(part) - len(part) % ENTRY_BYTES], ENTRY)
+        table = np.frombuffer(part[: len(part) - len(part) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
         yield first, table
         first += len(table)

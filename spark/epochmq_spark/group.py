@@ -12,8 +12,7 @@ from typing import Any
 from epochmq_spark import drill, files, layout
 from epochmq_spark.audits import controller, history
 from epochmq_spark.audits.history import Extent, History, Span
-from epochmq_spark.cut import index_counts
-from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES
+from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, index_header
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
@@ -166,10 +165,10 @@ def _indexed(known: Known, group: str) -> bool:
 
 def _has_entries(place: str) -> bool:
     try:
-        header = bytes(files.window(place, 0, INDEX_HEADER_BYTES))
+        header = files.window(place, 0, INDEX_HEADER_BYTES)
     except OSError:
         return False  # told of where its entries are read
-    return len(header) == INDEX_HEADER_BYTES and index_counts(header)[1] > 1
+    return len(header) == INDEX_HEADER_BYTES and index_header(header)[2] > 1
 
 
 def _take_epochs(one: History, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -15,7 +15,12 @@ import numpy as np
 
 from epochmq_spark import cut as cuts
 from epochmq_spark.cut import Cut
-from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, slots_of
+from epochmq_spark.decode.queue_units import (
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    index_header,
+    slots_of,
+)
 from epochmq_spark.files import Entry
 
 KEPT = ("brokerIdentity", "checkpoint", "config/consumerOffset.json")
@@ -24,7 +29,7 @@ QUEUE_ENDS = "queueEnds.json"
 """Not a broker's file: {topic: {queue: end}} as the queues are when it is read, which a consumer may have
 reached."""
 SMALL_BYTES_MAX = 64 * 1024 * 1024
-ENTRIES_BYTES = cuts.ENTRY_BYTES << 18  # of an index are looked at at a time
+ENTRIES_BYTES = INDEX_ENTRY_BYTES << 18  # of an index are looked at at a time
 OPEN_MAX = 8192
 FILES_MAX = 1_000_000
 
@@ -172,11 +177,11 @@ class Volume:
         slots = slots_of(size) if top == "index" else None
         if slots is not None:
             header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
-            if len(header) == INDEX_HEADER_BYTES and cuts.index_counts(header)[0] >= self.end:
+            if len(header) == INDEX_HEADER_BYTES and index_header(header)[1] >= self.end:
                 heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
-                count = cuts.index_counts(self.bytes_of(name, 0, INDEX_HEADER_BYTES))[1]
+                *_, count = index_header(self.bytes_of(name, 0, INDEX_HEADER_BYTES))
                 start = INDEX_HEADER_BYTES + slots * 4
-                stop = start + max(count, 1) * cuts.ENTRY_BYTES
+                stop = start + count * INDEX_ENTRY_BYTES
 
                 def entries() -> Iterator[bytes]:
                     for at in range(start, stop, ENTRIES_BYTES):

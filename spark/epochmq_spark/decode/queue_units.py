@@ -12,10 +12,10 @@ Array = Any
 
 UNIT_BYTES: Final = 20
 PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
-_UNIT = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
-_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+INDEX_ENTRY: Final = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 INDEX_HEADER_BYTES: Final = 40
-INDEX_ENTRY_BYTES: Final = 20
+INDEX_ENTRY_BYTES: Final = INDEX_ENTRY.itemsize
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Units:
 def units(data: Array, first: int) -> Units:
     """The units of a range, whose first one has the queue offset `first`. Empty ones, and those that fill a
     queue that began later (size 2³¹−1), are left out; so is what is left of a unit at the end."""
-    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], _UNIT)
+    table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     sizes = table["size"].astype(np.int64)
     used = np.flatnonzero((sizes > 0) & ~((sizes == PRE_BLANK_SIZE) & (table["physical"] == 0)))
     # Nearly always they are the first ones, and a slice costs less than a choice.
@@ -69,7 +69,7 @@ def index_header(data: Array) -> tuple[int, int, int]:
 
 def entry_pairs(data: Array) -> tuple[Array, Array]:
     """Hashes and physical offsets of entries."""
-    table = np.frombuffer(data, _ENTRY)
+    table = np.frombuffer(data, INDEX_ENTRY)
     return table["hash"].astype(np.int64), table["physical"].astype(np.int64)
 
 
@@ -82,7 +82,7 @@ class IndexChains:
 
     def take(self, first: int, data: Array) -> IndexEntries:
         """The next entries, from the number `first` on."""
-        table = np.frombuffer(data, _ENTRY)
+        table = np.frombuffer(data, INDEX_ENTRY)
         hashes = table["hash"].astype(np.int64)
         numbers = np.arange(first, first + len(table))
         slot = np.abs(hashes) % len(self._newest)

@@ -23,6 +23,7 @@ import numpy as np
 from epochmq_spark import cluster, cut, drill, files, layout, remote, verdict
 from epochmq_spark.cut import Cut, epochs
 from epochmq_spark.decode.epoch_text import parse
+from epochmq_spark.decode.queue_units import INDEX_ENTRY
 from epochmq_spark.reader import Reader
 from epochmq_spark.sources.index import IndexFile
 from tests.spark import groups, judge
@@ -198,7 +199,7 @@ def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
 
 def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment(tmp_path: Path) -> None:
     slots, count, kept = 5_000_000, 400_000, 100_000
-    table = np.zeros(count + 1, cut.ENTRY)
+    table = np.zeros(count + 1, INDEX_ENTRY)
     table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
     table["previous"] = np.maximum(np.arange(count + 1) - 1, 0)
     heads = np.zeros(slots, ">i4")
