@@ -129,7 +129,7 @@ def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], e
             last, place = first + int(below[-1]), int(part["physical"][below[-1]])
         there = first + len(part)
     newest = heads.astype(np.int32)
-    later = (newest > last) & (newest < there)
+    later = (newest > last) & (newest <= there)  # the last of them may not be counted yet
     if later.any():
         before = np.zeros(len(newest), np.int32)
         for first, part in _numbered(entries()):

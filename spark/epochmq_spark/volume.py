@@ -175,21 +175,25 @@ class Volume:
         if top == "consumequeue" and path.name.isdecimal():
             return Content(size, cuts.queue_length(self.bytes_of(name, 0, size), self.end))
         slots = slots_of(size) if top == "index" else None
-        if slots is not None:
-            header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
-            if len(header) == INDEX_HEADER_BYTES and index_header(header)[1] >= self.end:
-                heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
-                *_, count = index_header(self.bytes_of(name, 0, INDEX_HEADER_BYTES))
-                start = INDEX_HEADER_BYTES + slots * 4
-                stop = start + count * INDEX_ENTRY_BYTES
+        return self._index(name, path, size, slots) if slots is not None else Content(size, size)
 
-                def entries() -> Iterator[bytes]:
-                    for at in range(start, stop, ENTRIES_BYTES):
-                        yield self.bytes_of(name, at, min(stop - at, ENTRIES_BYTES))
+    def _index(self, name: str, path: PurePosixPath, size: int, slots: int) -> Content:
+        """Of an index file that goes beyond the cut, or may grow while it is read: how it was, or is now."""
+        header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
+        grows = path.name == max(one.name for one in self._lists["index"])
+        if len(header) < INDEX_HEADER_BYTES or not (grows or index_header(header)[1] >= self.end):
+            return Content(size, size)
+        heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
+        *_, count = index_header(self.bytes_of(name, 0, INDEX_HEADER_BYTES))
+        start = INDEX_HEADER_BYTES + slots * 4
+        stop = min(start + count * INDEX_ENTRY_BYTES, size)
 
-                head, length = cuts.index(header, heads, entries, self.end)
-                return Content(size, min(length, size), head)
-        return Content(size, size)
+        def entries() -> Iterator[bytes]:
+            for at in range(start, stop, ENTRIES_BYTES):
+                yield self.bytes_of(name, at, min(stop - at, ENTRIES_BYTES))
+
+        head, length = cuts.index(header, heads, entries, self.end)
+        return Content(size, min(length, size), head)
 
     def _queue_ends(self) -> dict[str, dict[str, int]]:
         """How far each queue is by now, by its last file."""

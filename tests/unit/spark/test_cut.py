@@ -203,13 +203,13 @@ def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment(tmp_path: Path)
     table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
     table["previous"] = np.maximum(np.arange(count + 1) - 1, 0)
     heads = np.zeros(slots, ">i4")
-    heads[7], heads[11] = count, count + 1  # what leads to no entry stays as it is
+    heads[7], heads[11] = count, count + 2  # what leads to no entry stays as it is
     raw = table.tobytes()
     cut_up = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
     began = time.process_time()
     head, length = cut.index(bytes(40), heads, lambda: cut_up, kept * 100 + 1)
     assert time.process_time() - began < 5
-    assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 1]
+    assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 2]
     path = tmp_path / "index"
     path.write_bytes(head + raw[: length - len(head)])
     file = IndexFile(str(path), length, slots)

@@ -14,18 +14,20 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 import numpy as np
 
 from epochmq_spark import drill
+from epochmq_spark.cut import Cut
 from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES
 from epochmq_spark.sources import index
 from epochmq_spark.sources.index import IndexFile
+from epochmq_spark.volume import Volume
 
 SLOTS, ENTRIES = 50, 190
 Entry = tuple[int, int, int, int]
 
 
-def written(path: Path, rng: random.Random) -> tuple[list[Entry], list[int]]:
+def written(path: Path, rng: random.Random, count: int = ENTRIES) -> tuple[list[Entry], list[int]]:
     """A sound index as RocketMQ's `IndexFile.putKey` leaves it: entries, and slots."""
     heads, entries = [0] * SLOTS, [(0, 0, 0, 0)]
-    for number in range(1, ENTRIES):
+    for number in range(1, count):
         hashed = rng.randrange(1 << 31)
         slot = hashed % SLOTS
         entries.append((hashed, number * 100, 0, heads[slot]))
@@ -77,6 +79,24 @@ def test_entries_that_lead_into_a_range_are_found_wherever_parts_begin(
     entries, _ = written(path, random.Random(1))
     there = sorted(drill.index_entries(str(path), path.stat().st_size, 4_950, 12_000))
     assert there == sorted((hashed, physical) for hashed, physical, *_ in entries[50:120])
+
+
+@pytest.mark.parametrize("end", [5_001, 1 << 40], ids=["beyond the cut", "behind it"])
+def test_an_index_that_grows_while_it_is_read_stays_as_it_was(end: int, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for folder in ("commitlog", "index"):
+        (store / folder).mkdir(parents=True)
+    path = store / "index" / "20261122000000000"
+    written(path, random.Random(3), 100)
+    volume = Volume(store, Cut(end))
+    shown = volume.content(f"index/{path.name}")
+    written(path, random.Random(3), ENTRIES)
+    assert volume.content(f"index/{path.name}") is shown
+    data = shown.head + path.read_bytes()[len(shown.head) : shown.length]
+    copy = tmp_path / "copy"
+    copy.write_bytes(data.ljust(shown.size, b"\0"))
+    assert IndexFile(str(copy), shown.size).count == min(100, 1 + end // 100)
+    assert found_broken(copy) == set()
 
 
 def test_a_file_that_says_it_has_more_entries_than_it_can_hold_is_read_as_far_as_it_is(
