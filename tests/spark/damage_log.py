@@ -132,14 +132,16 @@ def hole_of_many(group: list[Path], rng: random.Random) -> Done:
 
 @kind
 def lost_end(group: list[Path], rng: random.Random) -> Done:
-    """The last messages are zero: what the checkpoint confirms is not there."""
+    """The last messages are zero, and what fills a segment between them: what the checkpoint confirms is not
+    there."""
     replica = rng.choice(group)
     every = records(replica)
-    count = rng.randrange(1, 5)
-    for record in every[-count:]:
-        poke(record.path, record.at, bytes(record.size))
+    first = every[-rng.randrange(1, 5)]
+    for path in {record.path for record in every[every.index(first) :]}:
+        at = first.at if path == first.path else 0
+        poke(path, at, bytes(path.stat().st_size - at))
     allowed = ("queue.no-record", "epoch.beyond-log")
-    return done(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=every[-count].offset)
+    return done(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
 
 
 @kind
