@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from tests.support.stalls import unless_stalled
 pytestmark = pytest.mark.soak
 
 NAME = "patient"
-DELETED = 3
 
 
 class Patient:
@@ -53,7 +53,8 @@ class Patient:
 def test_a_producer_with_rocketmqs_settings_sees_no_failed_send_when_the_masters_pod_is_deleted(
     groups: Groups, started: Operator, clients: str, tmp_path: Path
 ) -> None:
-    """Until it asks for routes the master that stops passes on what it sends."""
+    """Until it asks for routes the master that stops passes on what it sends. The end of the leading
+    controller's pod is not felt either."""
     groups.apply("BrokerGroup", "orders", {"replicas": 3})
     groups.ready("orders", 3)
     traffic = Traffic(groups, clients, "orders")
@@ -61,27 +62,25 @@ def test_a_producer_with_rocketmqs_settings_sees_no_failed_send_when_the_masters
     patient.wait(300)
     ids = troubles.ids()
 
-    def delete_the_master(_: int) -> None:
-        cluster, master, before = groups.cluster, troubles.master(), len(patient.sent())
-        uid, begun_s = troubles.pod(master).metadata.uid, time.monotonic()
-        cluster.kubectl("delete", "pod", master, f"--namespace={groups.namespace}", "--wait=false")
-        cluster.wait(
-            lambda: troubles.pod(master).metadata.uid != uid, READY_TIMEOUT_S, "another pod is there"
-        )
+    def delete(whose: Callable[[], str]) -> None:
+        cluster, name, before = groups.cluster, whose(), len(patient.sent())
+        uid, begun_s = troubles.pod(name).metadata.uid, time.monotonic()
+        cluster.kubectl("delete", "pod", name, f"--namespace={groups.namespace}", "--wait=false")
+        cluster.wait(lambda: troubles.pod(name).metadata.uid != uid, READY_TIMEOUT_S, "another pod")
         gone_s = time.monotonic()
         cluster.wait(troubles.whole, READY_TIMEOUT_S, "the group is whole")
         patient.wait(300)
         sent = patient.sent()[before:]
         failed = [one for one in sent if one[2] != SEND_OK]
         print(
-            f"{master} took {gone_s - begun_s:.1f} s to go; {len(failed)} of {len(sent)} sends failed, "
+            f"{name} took {gone_s - begun_s:.1f} s to go; {len(failed)} of {len(sent)} sends failed, "
             f"the slowest took {max(took_ms for _, took_ms, _ in sent)} ms",
             flush=True,
         )
         assert not failed, failed[:3]
 
-    for _ in range(DELETED):
-        unless_stalled(tmp_path, delete_the_master)
+    for whose in (troubles.master, troubles.master, troubles.leader, troubles.master):
+        unless_stalled(tmp_path, lambda _, whose=whose: delete(whose))
     numbers = [number for number, _, _ in patient.sent()]
     assert all(after == before + 1 for before, after in itertools.pairwise(numbers))
     assert troubles.ids() == ids
