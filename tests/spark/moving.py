@@ -23,12 +23,14 @@ from tests.unit.ha.kit import Node
 
 PATIENCE_S = 60
 HELD_LATER_S = 0.1
+SLOWER_BYTES = 256 * 1024
 Answer = TypeVar("Answer")
 
 
 class Moving(Story):
-    """A story without an end. `pace_s` is how long it rests between its steps. `switches` and `cuts` count
-    elections and masters that were lost, and came back to have their logs cut."""
+    """A story without an end. `pace_s` is how long it rests between its steps, at least: as long as they
+    take, and longer as its log grows, so that whoever audits it comes to an end. `switches` and `truncations`
+    count elections, and masters that were lost and came back to have their logs cut."""
 
     def __init__(self, root: Path, seed: int, pace_s: float = 0.02) -> None:
         super().__init__(root, seed)
@@ -44,10 +46,12 @@ class Moving(Story):
             await node.open()
         try:
             await self.elect(self.nodes[0])
+            took_s = 0.0
             while not self.ended:
                 self.write(self.master, self.rng.randrange(5, 60))
                 self.consume()
-                await asyncio.sleep(self.pace_s)
+                await asyncio.sleep(max(self.pace_s, took_s) * (1 + self.master.end / SLOWER_BYTES))
+                began = time.monotonic()
                 chance = self.rng.random()
                 if chance < 0.3:
                     await self.lose_a_master()
@@ -56,6 +60,7 @@ class Moving(Story):
                     await self.in_step()
                     await self.elect(self.rng.choice(self.nodes))
                     self.switches += 1
+                took_s = time.monotonic() - began
         finally:
             for node in self.nodes:
                 await node.close()

@@ -22,7 +22,7 @@ def audited(root: Path, seed: int, count: int) -> None:
         for number in range(count):
             replicas = life.replicas("group-a")
             found = inprocess.serious(inprocess.run(replicas))
-            assert [sentence(row) for row in found] == [], (seed, number, life.story.last)
+            assert [sentence(row) for row in found] == [], f"{seed}, {number}: {life.story.last!r}"
             life.readers.release()
         life.wait(lambda: life.story.switches and life.story.truncations)
 
