@@ -26,6 +26,7 @@ from epochmq_spark.decode.queue_units import (
     INDEX_HEADER_BYTES,
     UNIT,
     UNIT_BYTES,
+    index_header,
 )
 
 Array = Any
@@ -138,8 +139,8 @@ def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], e
             before[np.abs(hashes) % len(newest)] = numbers  # where slots are equal the last one stays
         newest[later] = before[later]
     made = bytearray(header[:INDEX_HEADER_BYTES])
-    if last:
-        struct.pack_into(">q", made, 24, place)
+    if last:  # its entry may be left of a log that was cut: then the header says less
+        struct.pack_into(">q", made, 24, min(place, index_header(header)[1]))
     struct.pack_into(">i", made, 36, last + 1)
     slots = newest.astype(">i4").tobytes()
     return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * INDEX_ENTRY_BYTES

@@ -99,6 +99,19 @@ def test_an_index_that_grows_while_it_is_read_stays_as_it_was(end: int, tmp_path
     assert found_broken(copy) == set()
 
 
+def test_entries_left_of_a_log_that_was_cut_are_not_what_an_index_covers(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for folder in ("commitlog", "index"):
+        (store / folder).mkdir(parents=True)
+    path = store / "index" / "20261122000000000"
+    written(path, random.Random(4), 100)
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 24, 5_000)  # the last entries are behind what the header says by now
+    path.write_bytes(data)
+    shown = Volume(store, Cut(1 << 40)).content(f"index/{path.name}")
+    assert struct.unpack_from(">q", shown.head, 24) == (5_000,)
+
+
 def test_a_file_that_says_it_has_more_entries_than_it_can_hold_is_read_as_far_as_it_is(
     tmp_path: Path,
 ) -> None:
