@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from epochmq_broker.store import PutStatus
@@ -36,12 +37,17 @@ def some(rng: random.Random, numbers: list[int]) -> Message:
 class Story:
     """A group that lives through what the seed says."""
 
-    def __init__(self, root: Path, seed: int, count: int = 3) -> None:
+    def __init__(
+        self, root: Path, seed: int, count: int = 3, *, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.rng = random.Random(seed)
         self.numbers = [0]
         self.epoch = 0
         self.led: dict[int, int] = {}  # the last epoch that each was told to lead
-        self.nodes = [Node(root / f"r{number}", number, SETTINGS) for number in range(1, count + 1)]
+        self.nodes = [
+            Node(root / f"r{number}", number, SETTINGS | dict(settings or {}))
+            for number in range(1, count + 1)
+        ]
         self.master: Node = self.nodes[0]
 
     async def elect(self, node: Node) -> None:

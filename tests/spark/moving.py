@@ -28,12 +28,13 @@ Answer = TypeVar("Answer")
 
 
 class Moving(Story):
-    """A story without an end. `pace_s` is how long it rests between its steps, at least: as long as they
+    """A story without an end, of a group that confirms what all members have or, with an odd seed, what the
+    master has. `pace_s` is how long it rests between its steps, at least: as long as they
     take, and longer as its log grows, so that whoever audits it comes to an end. `switches` and `truncations`
     count elections, and masters that were lost and came back to have their logs cut."""
 
     def __init__(self, root: Path, seed: int, pace_s: float = 0.02) -> None:
-        super().__init__(root, seed)
+        super().__init__(root, seed, settings={"allAckInSyncStateSet": str(seed % 2 == 0).lower()})
         self.root = root
         self.pace_s = pace_s
         self.switches = self.truncations = 0
@@ -107,6 +108,7 @@ class Moving(Story):
             master_epoch=self.led.get(node.id),
             sync_state_set=sorted(sync.members) if sync is not None else [],
             confirm_offset=ha.confirm_offset,
+            confirmed_by_all=sync is not None and sync.all_ack,
             max_offset=node.end,
         )
 

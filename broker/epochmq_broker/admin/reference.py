@@ -28,6 +28,7 @@ MASTER: Final = states.BrokerState(
     fenced=False,
     drained=False,
     takes_messages=True,
+    confirmed_by_all=True,
     controlled=True,
     address="10.0.0.11:10911",
     ha_address="10.0.0.11:10912",

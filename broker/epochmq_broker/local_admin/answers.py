@@ -155,6 +155,7 @@ class BrokerAdmin:
             fenced=facts.fenced,
             drained=facts.drained,
             takes_messages=parts.store.writable and (replicas is None or replicas.takes_messages()),
+            confirmed_by_all=replicas is not None and config.all_ack_in_sync_state_set,
             controlled=replicas is not None,
             address=config.broker_addr,
             ha_address=config.ha_server_addr,

@@ -2,10 +2,10 @@
 
 The master's confirm offset is asked first. What lies below it every replica of its SyncStateSet has, and
 nobody writes there again; so each may be looked at later, at its own time. The epoch files are asked after
-that: they know every epoch of what is below. A replica that is not in the set counts as far as it is and
-has the master's history, by their epoch files, as in a handshake (RIP-44): what is behind that it is about to
-cut off, if it has not done so. How far it is is asked after its epoch file was copied: if that has the newest
-epoch, the log has been cut by then."""
+that: they know every epoch of what is below. A replica that is not in the set (or in one that nothing waits
+for, without `allAckInSyncStateSet`) counts as far as it is and has the master's history, by their epoch
+files, as in a handshake (RIP-44): what is behind that it is about to cut off, if it has not done so. How far
+it is is asked after its epoch file was copied: if that has the newest epoch, the log has been cut by then."""
 
 # pure: data in, data out.
 
@@ -69,11 +69,12 @@ def cut_of(
     if leading.confirm_offset is None:
         return f"{master} does not say what is confirmed"
     members, confirmed = set(leading.sync_state_set), leading.confirm_offset
+    have_it_all = members if leading.confirmed_by_all else {leading.broker_id}
     replicas = []
     for pod in pods:
         word, copy = said.get(pod), copies.get(pod)
         end = confirmed
-        if word is not None and word.broker_id not in members:
+        if word is not None and word.broker_id not in have_it_all:
             again = later.get(pod)
             now = again.max_offset if isinstance(again, BrokerWord) else None
             end = min(end, _common_end(copy, copies.get(master), now))

@@ -15,7 +15,8 @@ class BrokerWord(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="broker"
 ):
     """A broker's. `broker_id` is the one it has for good, None before it has one; offsets and `lag_bytes` are
-    in bytes of the log."""
+    in bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has what the master says is
+    confirmed."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -25,6 +26,7 @@ class BrokerWord(
     sync_state_set: list[int] = []
     sync_state_set_epoch: int | None = None
     confirm_offset: int | None = None
+    confirmed_by_all: bool = False
     max_offset: int | None = None
     lag_bytes: int | None = None
     lease: dict[str, Any] | None = None

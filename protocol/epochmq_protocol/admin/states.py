@@ -33,7 +33,9 @@ class BrokerState(Shown, frozen=True, kw_only=True, tag_field="component", tag="
     master. `lag_bytes` is what this replica lacks of the master's log, 0 on a master, None while that is not
     known; `lag_ms`, how long ago it lacked nothing. `lease` is None on everything but a master, and under
     controllers that grant none. `fenced` and `drained` are what people said. `takes_messages`: a message that
-    waits for replicas would be taken now. `not_ready` says why `ready` is false.
+    waits for replicas would be taken now. `confirmed_by_all`: what a master says is confirmed every member of
+    the SyncStateSet has (`allAckInSyncStateSet`), else maybe the master alone. `not_ready` says why `ready`
+    is false.
     """
 
     cluster: str
@@ -55,6 +57,7 @@ class BrokerState(Shown, frozen=True, kw_only=True, tag_field="component", tag="
     lag_ms: int | None = None
     drained: bool = False
     takes_messages: bool = False
+    confirmed_by_all: bool = False
     controlled: bool = True
     master_broker_id: int | None = None
     master_address: str | None = None

@@ -123,6 +123,7 @@ class Cluster:
                 master_epoch=4,
                 sync_state_set=[1, 2],
                 confirm_offset=1000,
+                confirmed_by_all=True,
                 max_offset=700 if n == 2 else 1200,
             )
             for n in range(3)

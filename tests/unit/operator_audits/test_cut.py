@@ -15,13 +15,14 @@ def epochs(*entries: tuple[int, int]) -> bytes:
     return format_file([EpochEntry(*entry) for entry in entries]).encode()
 
 
-def word(broker_id: int, end: int, role: str = "replica") -> BrokerWord:
+def word(broker_id: int, end: int, role: str = "replica", *, by_all: bool = True) -> BrokerWord:
     return BrokerWord(
         broker_id=broker_id,
         role=role,  # type: ignore[arg-type]
         master_epoch=2,
         sync_state_set=[1, 2] if role == "master" else [],
         confirm_offset=900,
+        confirmed_by_all=by_all,
         max_offset=end,
     )
 
@@ -57,3 +58,17 @@ def test_who_is_not_in_sync_counts_as_far_as_it_has_the_master_s_history(
     third: bytes | None, first: int, later: int | None, end: int
 ) -> None:
     assert ends(third, first, later) == [900, 900, end]
+
+
+def test_who_is_in_a_set_that_nothing_waits_for_counts_as_far_as_it_is() -> None:
+    """The master alone has all of what it says is confirmed; a member's epochs may be older than that."""
+    words = {
+        "b-0": word(1, 1000, "master", by_all=False),
+        "b-1": word(2, 450, by_all=False),
+        "b-2": word(3, 450, by_all=False),
+    }
+    copies = {"b-0": LEADING, "b-1": epochs((1, 0)), "b-2": LEADING}
+    again = {pod: word(2, 950, by_all=False) for pod in ("b-1", "b-2")}
+    found = cut_of(PODS, words, copies, again, "b")
+    assert isinstance(found, GroupCut)
+    assert [one.end for one in found.replicas] == [900, 500, 900]
