@@ -76,6 +76,9 @@ def arguments() -> argparse.Namespace:
         metavar="JSON",
         help="an earlier result, whose parts stay where this run has none; the machine must be the same",
     )
+    parser.add_argument(
+        "--note", action="append", default=[], help="what a reader should know of this run (repeatable)"
+    )
     return parser.parse_args()
 
 
@@ -367,6 +370,7 @@ def main() -> int:
             ["python -m tests.benchmarks.replica_groups", *(["--quick"] if options.quick else [])]
         ),
         "plan": plan,
+        "notes": options.note,
         "summary": summary(measured),
         "measurements": measured,
     }

@@ -132,4 +132,5 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     if len(set(data["dates"].values())) > 1:
         times = ", ".join(f"{part} {date}" for part, date in data["dates"].items())
         intro.append(f"The parts were measured one by one: {times}.")
+    intro += data["notes"]
     return results.write(directory, "replica-groups", data, intro, tables(data["summary"]))
