@@ -35,7 +35,7 @@ PURE = (
     "operator/epochmq_operator/render.py",
 )
 # The drivers inside a pure package.
-DRIVERS = ("protocol/epochmq_protocol/transport",)
+DRIVERS = ("protocol/epochmq_protocol/transport", "protocol/epochmq_protocol/durable_files.py")
 
 MARKER = "# pure:"  # a module elsewhere puts itself under the rule by a line that starts so
 

@@ -8,10 +8,12 @@ import fcntl
 import os
 from pathlib import Path
 
+from epochmq_protocol.durable_files import backup_of, replace_file
+
 
 def read_text(path: Path) -> str | None:
     """The file's text; its `.bak` when the file is missing or empty; None when there is neither."""
-    for candidate in (path, Path(f"{path}.bak")):
+    for candidate in (path, backup_of(path)):
         with contextlib.suppress(FileNotFoundError):
             text = candidate.read_text(encoding="utf-8", errors="replace")
             if text.strip():
@@ -23,18 +25,7 @@ def write_text(path: Path, text: str) -> None:
     """Replaces the file in one step and keeps the former text as `.bak`. OSError when it cannot be
     written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        _replace(Path(f"{path}.bak"), path.read_bytes())
-    _replace(path, text.encode("utf-8"))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = Path(f"{path}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, text.encode("utf-8"), keep_backup=True)
 
 
 class FolderLock:

@@ -8,10 +8,10 @@ one; what is forgotten last therefore stays in the file, and is compared again a
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from epochmq_broker.ha.epochs import Epochs
+from epochmq_protocol.durable_files import backup_of, replace_file
 from epochmq_protocol.epochs import EpochEntry, format_file, parse_file
 from epochmq_protocol.errors import RemoteProtocolError
 
@@ -29,7 +29,7 @@ class EpochFile:
         """Reads the file, or its `.bak` when it is missing, empty or broken. RemoteProtocolError when both
         are there and broken: the history must not be guessed."""
         broken: RemoteProtocolError | None = None
-        for candidate in (self.path, self._backup):
+        for candidate in (self.path, backup_of(self.path)):
             if not candidate.exists():
                 continue
             text = candidate.read_text(encoding="utf-8", errors="replace")
@@ -43,10 +43,6 @@ class EpochFile:
                 broken = RemoteProtocolError(f"{candidate}: {error}")
         if broken is not None:
             raise broken
-
-    @property
-    def _backup(self) -> Path:
-        return self.path.with_name(self.path.name + ".bak")
 
     def append(self, entry: EpochEntry) -> bool:
         """Appends an epoch and saves it; False when it is not greater than the last one. OSError: it is not
@@ -80,22 +76,4 @@ class EpochFile:
         if not entries:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            _replace(self._backup, self.path.read_bytes())
-        _replace(self.path, format_file(entries).encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        replace_file(self.path, format_file(entries).encode(), keep_backup=True)

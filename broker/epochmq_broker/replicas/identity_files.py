@@ -3,7 +3,6 @@ the old content or the new one."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from epochmq_broker.replicas.identity import (
@@ -13,6 +12,7 @@ from epochmq_broker.replicas.identity import (
     parse_application,
     parse_identity,
 )
+from epochmq_protocol.durable_files import replace_file
 from epochmq_protocol.errors import ConfigError
 
 
@@ -71,14 +71,4 @@ def _read(path: Path) -> str:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_file(path, text.encode())

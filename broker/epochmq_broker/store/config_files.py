@@ -2,18 +2,19 @@
 
 Names, content and the rule of the two files are RocketMQ's (ConfigManager, MixAll.string2File), so either
 program opens what the other left. Where RocketMQ copies the old content and overwrites the file in place,
-here the new content is complete under another name before it takes the place of the old: a kill at any moment
-leaves a whole file.
+here the new content is durable under another name before it takes the place of the old: a kill or a power cut
+at any moment leaves a whole file.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
+
+from epochmq_protocol.durable_files import backup_of, replace_file
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
     `decode` turns the bytes into the caller's value; anything it raises makes the file count as broken.
     Raises what the backup's decoding raised when both are: a broker must not start as if it were new.
     """
-    backup = path.with_name(path.name + ".bak")
+    backup = backup_of(path)
     try:
         data = path.read_bytes()
         if data:
@@ -47,9 +48,4 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
 def write_config(path: Path, data: bytes) -> None:
     """Makes `data` the content of the file, and what it held before the content of `.bak`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
-    fresh.write_bytes(data)
-    backup = path.with_name(path.name + ".bak")
-    with contextlib.suppress(FileNotFoundError):
-        path.replace(backup)
-    fresh.replace(path)
+    replace_file(path, data, keep_backup=True)

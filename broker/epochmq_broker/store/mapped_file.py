@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from epochmq_protocol.durable_files import sync_directory
 from epochmq_protocol.errors import EpochMQError
 
 PAGE_BYTES = 4096
@@ -44,15 +45,6 @@ class StoreDamagedError(EpochMQError):
 def file_name(start: int) -> str:
     """A file is named by its start offset in 20 decimal digits (UtilAll.offset2FileName)."""
     return f"{start:0{NAME_DIGITS}d}"
-
-
-def sync_directory(path: Path) -> None:
-    """Makes entries added to or removed from a directory durable. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def reserve(fd: int, start: int, end: int) -> None:

@@ -29,12 +29,13 @@ from epochmq_broker.store.flush import LogFlusher, QueueFlusher
 from epochmq_broker.store.index import Index
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.lock_file import LockFile
-from epochmq_broker.store.mapped_file import DiskFullError, sync_directory
+from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.reader import Reader
 from epochmq_broker.store.recovery import Recovered, Recovery
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
 from epochmq_broker.store.upkeep import Upkeep
+from epochmq_protocol.durable_files import sync_directory
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from epochmq_dledger.core.log import LogFullError
+from epochmq_protocol.durable_files import sync_directory
 
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
@@ -99,11 +100,7 @@ class Segments:
 
     def _sync_folder(self) -> None:
         """Without it a file that was made, or removed, may be gone or back after a power failure."""
-        fd = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self.folder)
 
     def drop_from(self, offset: int) -> None:
         """Removes the files that begin at or after `offset`, durably, the last one first: a crash in between

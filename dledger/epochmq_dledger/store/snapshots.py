@@ -21,7 +21,7 @@ import msgspec
 
 from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
-from epochmq_dledger.store.state_files import sync_folder
+from epochmq_protocol.durable_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Snapshots:
             os.fsync(file.fileno())
         found = os.open(temporary, os.O_RDONLY)
         temporary.replace(self.path)
-        sync_folder(self.path.parent)
+        sync_directory(self.path.parent)
         return found
 
     def saved(self, snapshot: Snapshot, descriptor: int) -> None:

@@ -3,40 +3,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from epochmq_protocol import properties
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replaces a file so that a crash leaves the old content or the new, durably the new once this
-    returns."""
-    data = text.encode()
-    if path.exists():
-        path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        os.write(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.rename(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Makes what was renamed in a folder durable."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+from epochmq_protocol.durable_files import backup_of, replace_file
 
 
 def _load(path: Path) -> dict[str, str]:
-    for candidate in (path, path.with_name(path.name + ".bak")):
+    for candidate in (path, backup_of(path)):
         if candidate.exists():
             found = properties.parse(candidate.read_text(encoding="utf-8"))
             if found:
@@ -61,7 +35,8 @@ def load_vote(folder: Path) -> tuple[int, str | None]:
 
 def save_vote(folder: Path, term: int, voted_for: str | None) -> None:
     """Makes term and vote durable."""
-    replace_file(folder / "currterm", f"currTerm={term}\nvoteLeader={voted_for or ''}\n")
+    text = f"currTerm={term}\nvoteLeader={voted_for or ''}\n"
+    replace_file(folder / "currterm", text.encode(), keep_backup=True)
 
 
 def load_committed(folder: Path) -> int:
@@ -72,4 +47,5 @@ def load_committed(folder: Path) -> int:
 
 def save_checkpoint(folder: Path, end_index: int, committed_index: int) -> None:
     """Writes the checkpoint."""
-    replace_file(folder / "checkpoint", f"endIndex={end_index}\ncommittedIndex={committed_index}\n")
+    text = f"endIndex={end_index}\ncommittedIndex={committed_index}\n"
+    replace_file(folder / "checkpoint", text.encode(), keep_backup=True)

@@ -1,0 +1,82 @@
+"""Replaces small files so that they survive a crash of the process, of the machine, or of the power supply.
+
+Every state file of the project is written by `replace_file`. The order of its steps is what makes it safe:
+
+1. the new content is written in full under a temporary name and synced;
+2. with `keep_backup`, the present file becomes `NAME.bak` (a second name for the same content, so that `NAME`
+   never disappears);
+3. the temporary file is renamed to `NAME`;
+4. the directory is synced.
+
+A crash before step 3 leaves the old content, a crash after step 4 the new content, a crash in between either
+of them, always whole. All functions block on the disk: call them on a worker thread where an event loop runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+BACKUP_SUFFIX = ".bak"
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: int = 0o644) -> None:
+    """Makes `data` the durable content of `path`, whose directory exists. `keep_backup` keeps the content
+    before it in `NAME.bak` (RocketMQ's `MixAll.string2File`). OSError: `path` has its old content, or the
+    new one if only the last sync failed; then neither is known to be durable."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        _write_synced(temporary, data, mode)
+        if keep_backup:
+            _keep_backup(path)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def backup_of(path: Path) -> Path:
+    """Where `replace_file` keeps the content before the present one."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes entries that were added to, renamed in or removed from a directory durable. OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_fully(descriptor: int, data: bytes) -> None:
+    """Writes all of `data` at the file's position: one `write` may take less than it was given. OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        write_fully(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _keep_backup(path: Path) -> None:
+    backup = backup_of(path)
+    link = backup.with_name(backup.name + TEMPORARY_SUFFIX)
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path, link)
+    except FileNotFoundError:
+        return  # the first content has none before it
+    except OSError:  # a file system without hard links
+        _write_synced(link, path.read_bytes(), path.stat().st_mode & 0o777)
+    link.replace(backup)
