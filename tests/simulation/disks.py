@@ -21,6 +21,7 @@ import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from epochmq_dledger.store import segments
 
@@ -194,8 +195,10 @@ class Machine:
 
     fsync = fdatasync
 
+    def sync_directory(self, folder: Folder) -> None:
+        """Stands in for `durable_files.sync_directory`."""
+        folder.sync()
+
     def installed(self) -> Any:
         """While it lasts, `Segments` runs on this machine."""
-        from unittest import mock
-
-        return mock.patch.object(segments, "os", self)
+        return mock.patch.multiple(segments, os=self, sync_directory=self.sync_directory)
