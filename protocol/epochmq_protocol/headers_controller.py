@@ -5,6 +5,12 @@ from __future__ import annotations
 
 from epochmq_protocol.headers_base import Header, Int, Long
 
+MAY_LACK = "mayLackAcknowledged"
+"""Ext field of ours, `true` in a broker's heartbeat (904) and in its request to be elected (1002): its
+log may lack acknowledged messages."""
+CONFIRMED_BY_ALL = "confirmedByAll"
+"""Ext field of ours in a heartbeat: up to which offset every member of the SyncStateSet has the log."""
+
 
 class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):
     """Request of NOTIFY_MIN_BROKER_ID_CHANGE (905)."""

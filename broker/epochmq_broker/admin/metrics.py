@@ -51,6 +51,8 @@ HELP: dict[str, str] = {
     "group_sync_state_set_size": "Members of the group's SyncStateSet.",
     "group_replicas": "Replicas that are registered.",
     "group_replicas_alive": "Replicas whose heartbeats reach this controller.",
+    "group_replicas_in_doubt": "Living replicas that may lack acknowledged messages.",
+    "group_waits": "Whether the group waits for missing replicas, because the living may lack messages.",
     "nameserver_brokers": "Brokers that are registered.",
     "nameserver_broker_names": "Broker names that are registered.",
     "nameserver_topics": "Topics that are known.",
@@ -150,6 +152,8 @@ def _controller(text: _Text, state: ControllerState) -> None:
         text.add("group_sync_state_set_size", len(group.sync_state_set), of)
         text.add("group_replicas", len(group.replicas), of)
         text.add("group_replicas_alive", sum(replica.alive for replica in group.replicas), of)
+        text.add("group_replicas_in_doubt", sum(replica.in_doubt for replica in group.replicas), of)
+        text.add("group_waits", group.waits is not None, of)
     if state.nameserver is not None:
         part = state.nameserver
         _routes(text, part.address, part.brokers, part.broker_names, part.topics)

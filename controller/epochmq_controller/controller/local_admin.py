@@ -86,10 +86,13 @@ class ControllerAdmin:
                         states.GroupReplica(
                             broker_id=broker_id,
                             address=replica.address,
-                            alive=controller.alive(group.cluster_name, name, broker_id) is not None,
+                            alive=info is not None,
+                            in_doubt=info is not None and info.in_doubt,
                         )
                         for broker_id, replica in sorted(group.replicas.items())
+                        for info in (controller.alive(group.cluster_name, name, broker_id),)
                     ],
+                    waits=controller.desk.waiting.get(name),
                 )
                 for name, group in sorted(controller.groups.groups.items())
             ],

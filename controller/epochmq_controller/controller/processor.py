@@ -46,6 +46,8 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.headers_controller import (
+    CONFIRMED_BY_ALL,
+    MAY_LACK,
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
     ApplyBrokerIdRequestHeader,
@@ -143,6 +145,7 @@ class ControllerProcessor:
                 header.broker_id,
                 header.designate_elect,
                 _number(command.ext or {}, FENCED_EPOCH),
+                in_doubt=(command.ext or {}).get(MAY_LACK) == "true",
             )
         )
         view = verdict.view
@@ -267,6 +270,8 @@ class ControllerProcessor:
         if header.broker_id is None:
             remark = "; ".join(["Heart beat with empty brokerId", *faults])
             return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        ext = command.ext or {}
+        confirmed = _number(ext, CONFIRMED_BY_ALL)
         beat = Heartbeat(
             last_ms=0,
             timeout_ms=header.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
@@ -276,9 +281,10 @@ class ControllerProcessor:
             max_offset=header.max_offset if header.max_offset is not None else -1,
             confirm_offset=header.confirm_offset if header.confirm_offset is not None else -1,
             election_priority=header.election_priority,
+            in_doubt=ext.get(MAY_LACK) == "true",
+            confirmed_by_all=confirmed if confirmed is not None else -1,
         )
         replica = (header.cluster_name, header.broker_name, header.broker_id)
-        ext = command.ext or {}
         fenced, wanted = _number(ext, FENCED_EPOCH), _number(ext, LEASE_EPOCH)
         if wanted is not None and not command.is_oneway:
             return self._lease(command, replica, beat, fenced, wanted)

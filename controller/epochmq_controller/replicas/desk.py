@@ -14,6 +14,9 @@ right to write. Its rules:
   earlier leaders committed.
 - A master is replaced only after its lease (see `leases`); at the end of that wait it is decided anew. A
   master that comes back meanwhile stays.
+- A group whose living members may lack what a missing one has waits for it (`policy.electable`); `waiting`
+  says why.
+- A master whose log is shorter than what it has reported is replaced.
 - Groups that lost their master are looked for when a connection closes, when heartbeats end, when a master
   says that it is fenced, when a leadership begins, and at every scan: whatever was missed, and every election
   that failed, is found there.
@@ -27,7 +30,8 @@ from collections import deque
 import msgspec
 
 from epochmq_controller.replicas import events, requests, rules
-from epochmq_controller.replicas.heartbeats import Heartbeats, Replica
+from epochmq_controller.replicas.confirmed import Confirmed
+from epochmq_controller.replicas.heartbeats import Heartbeat, Heartbeats, Replica
 from epochmq_controller.replicas.leases import Leases, PatientClock
 from epochmq_controller.replicas.policy import LiveInfo
 from epochmq_controller.replicas.requests import Elect, ReplicaInfo, Request
@@ -140,6 +144,9 @@ class Desk:
         self._scan_brokers_ms = now_ms
         self._scan_masters_ms = now_ms
         self._effects: list[Effect] = []
+        self.waiting: dict[str, str] = {}
+        """Why a group has no master until a missing member returns or a person orders an election."""
+        self._confirmed: dict[str, Confirmed] = {}
 
     # What it is ---------------------------------------------------------------------------------------------
 
@@ -248,6 +255,8 @@ class Desk:
         self._proofs.clear()
         self._timeouts.clear()
         self._soonest_ms = math.inf
+        self.waiting.clear()
+        self._confirmed.clear()
 
     def _applied(self, entry: Applied) -> None:
         try:
@@ -258,7 +267,12 @@ class Desk:
             return
         if event is not None:
             self.groups.apply(event)
-            if self.leases is not None and self.groups.get(event.broker_name) is None:
+            group = self.groups.get(event.broker_name)
+            if isinstance(event, events.ElectMaster) or group is None:
+                self._confirmed.pop(event.broker_name, None)
+            if group is None or group.master_id is not None:
+                self.waiting.pop(event.broker_name, None)
+            if self.leases is not None and group is None:
                 self.leases.forget(event.broker_name)
         elif not entry.body and entry.term == self._term and self.leases is None:
             self._begin_to_lead(entry.term)
@@ -327,8 +341,10 @@ class Desk:
         verdict = requests.decide(
             job.request, self.groups, self.alive, unclean=settings.unclean, fenced=fenced
         )
-        if isinstance(job.request, Elect) and self._must_wait(lane, name, verdict):
-            return False
+        if isinstance(job.request, Elect):
+            self._note_waiting(name, verdict.waits)
+            if self._must_wait(lane, name, verdict):
+                return False
         if verdict.events:
             lane.state = Proposing(verdict)
             self._tokens += 1
@@ -357,6 +373,16 @@ class Desk:
         self._awaiting[name] = until_ms
         self._soonest_ms = min(self._soonest_ms, until_ms)
         return True
+
+    def _note_waiting(self, name: str, why: str | None) -> None:
+        """Once for each reason: the group is looked at again at every scan."""
+        if why == self.waiting.get(name):
+            return
+        if why is None:
+            del self.waiting[name]
+        else:
+            self.waiting[name] = why
+            self._say(f"group {name} {why}", warns=True)
 
     def _stop_waiting(self, lane: Lane, name: str) -> None:
         lane.state = READY
@@ -421,7 +447,8 @@ class Desk:
         """Tells the group's living members of their new master."""
         group, view = self.groups.get(name), verdict.view
         if verdict.code != ResponseCode.SUCCESS or view is None or group is None:
-            self._say(f"group {name} has no master: {verdict.remark}", warns=True)
+            if verdict.waits is None:
+                self._say(f"group {name} has no master: {verdict.remark}", warns=True)
             return
         self._say(f"group {name}: master is {view.master_id} of epoch {view.master_epoch}")
         if self.settings.notify:
@@ -433,9 +460,13 @@ class Desk:
 
     def _heard(self, event: Heard) -> None:
         _, name, broker_id = event.replica
-        self.heartbeats.beat(event.replica, event.beat)
         group, leases = self.groups.get(name), self.leases
+        if leases is not None and group is not None and broker_id in group.sync_state_set:
+            self._compare(name, event.beat)
+        self.heartbeats.beat(event.replica, event.beat)
         if leases is not None and group is not None and group.master_id == broker_id:
+            if event.beat.behind:
+                self._trigger(name)
             if event.fenced_epoch is not None and self._is_master(name, broker_id, event.fenced_epoch):
                 leases.confirm_fenced(name, event.fenced_epoch)
                 self._trigger(name)
@@ -447,6 +478,15 @@ class Desk:
             self._effects.append(Leased(event.lease_token, 0))
             return
         self._prove(Wish(event.lease_token, name, broker_id, event.lease_epoch, self._clock.ms))
+
+    def _compare(self, name: str, beat: Heartbeat) -> None:
+        """A member's heartbeat beside what every member had."""
+        known = self._confirmed.get(name)
+        beat.behind = known is not None and known.lacks(beat.max_offset)
+        if beat.confirmed_by_all >= 0 and not beat.behind:
+            if known is None:
+                known = self._confirmed[name] = Confirmed()
+            known.reported(beat.confirmed_by_all)
 
     def _is_master(self, name: str, broker_id: int, epoch: int) -> bool:
         group = self.groups.get(name)

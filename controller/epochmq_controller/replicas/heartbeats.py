@@ -23,6 +23,12 @@ class Heartbeat:
     max_offset: int
     confirm_offset: int
     election_priority: int | None
+    in_doubt: bool = False
+    """Its log may lack acknowledged messages."""
+    confirmed_by_all: int = -1
+    """Up to where every member of the SyncStateSet has the log, as the sender knows; -1: not said."""
+    behind: bool = False
+    """Its log ends in front of what every member had before (`confirmed.Confirmed`)."""
 
     def alive(self, now_ms: int) -> bool:
         """Whether it was heard of in time."""
@@ -40,11 +46,15 @@ class Heartbeats:
         self.table: dict[Replica, Heartbeat] = {}
 
     def beat(self, replica: Replica, beat: Heartbeat) -> None:
-        """Takes a heartbeat. Epoch and offset only move forward; address and channel follow the newest
-        heartbeat (in Java they stay those of the first one, and a broker that reconnected is not seen to
-        go)."""
+        """Takes a heartbeat. Over one connection epoch and offset only move forward; a broker that comes over
+        another one may have lost the end of its log. Address and channel follow the newest heartbeat (in Java
+        they stay those of the first one, and a broker that reconnected is not seen to go)."""
         known = self.table.get(replica)
-        if known is not None and (known.epoch, known.max_offset) > (beat.epoch, beat.max_offset):
+        if (
+            known is not None
+            and known.channel is beat.channel
+            and (known.epoch, known.max_offset) > (beat.epoch, beat.max_offset)
+        ):
             beat.epoch, beat.max_offset = known.epoch, known.max_offset
         self.table[replica] = beat
 
@@ -67,4 +77,4 @@ class Heartbeats:
         beat = self.table.get(replica)
         if beat is None or not beat.alive(now_ms):
             return None
-        return LiveInfo(beat.epoch, beat.max_offset, beat.election_priority)
+        return LiveInfo(beat.epoch, beat.max_offset, beat.election_priority, beat.in_doubt, beat.behind)

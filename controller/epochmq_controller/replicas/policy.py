@@ -1,9 +1,15 @@
 # pure: whom to elect
-"""Whom to elect (`DefaultElectPolicy`)."""
+"""Whom to elect (`DefaultElectPolicy`), and whom not yet.
+
+A replica that lost power, whose disk failed, or whose volume was restored may lack acknowledged messages. It
+says so in its heartbeats, and `electable` passes it over while a member of the SyncStateSet lives that lacks
+none. Where every living member may lack some, a member that is missing may have more than all of them: the
+group waits for it. Where nobody is missing there is nothing to wait for, and the newest log is the best.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 
@@ -14,6 +20,15 @@ class LiveInfo:
     epoch: int = -1
     max_offset: int = -1
     election_priority: int | None = None
+    in_doubt: bool = False
+    """It says that it may lack acknowledged messages."""
+    behind: bool = False
+    """Its log ends in front of what every member of its SyncStateSet had when it was heard last."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing speaks against its log."""
+        return not self.in_doubt and not self.behind
 
 
 Liveness = Callable[[str, str, int], LiveInfo | None]
@@ -21,6 +36,40 @@ Liveness = Callable[[str, str, int], LiveInfo | None]
 
 PRIORITY_LOWEST = (1 << 31) - 1
 """What a replica without an `electionPriority` counts as; smaller is better (`BrokerLiveInfo`)."""
+
+
+@dataclass(frozen=True)
+class Electable:
+    """The members from whom the next master is chosen; `waits`: why nobody may be yet."""
+
+    members: frozenset[int]
+    waits: str | None = None
+
+
+def electable(cluster: str, name: str, members: Collection[int], alive: Liveness) -> Electable:
+    """Who of a SyncStateSet may be elected: the living that lack nothing; where there is none of these, and
+    nobody is missing, all."""
+    living = {one: info for one in members if (info := alive(cluster, name, one)) is not None}
+    sound = frozenset(one for one, info in living.items() if info.is_sound)
+    missing = sorted(set(members) - set(living))
+    if sound or not living or not missing:
+        return Electable(sound or frozenset(living))
+    doubtful = sorted(living)
+    return Electable(
+        frozenset(),
+        f"waits for {_brokers(missing)}: {_brokers(doubtful)} may lack acknowledged messages "
+        "(power lost, a failed disk, or a restored volume). Start the missing members; if they are gone for "
+        "good, order the election of the newest log: electMaster with its broker id",
+    )
+
+
+def _brokers(ids: Collection[int]) -> str:
+    return ("broker " if len(ids) == 1 else "brokers ") + ", ".join(map(str, ids))
+
+
+def newest(cluster: str, name: str, candidates: Iterable[int], alive: Liveness) -> int | None:
+    """The living candidate with the newest log by epoch, then by offset, then by priority, then by id."""
+    return _try(cluster, name, candidates, None, None, alive)
 
 
 def elect(

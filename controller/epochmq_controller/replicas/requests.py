@@ -33,6 +33,8 @@ class Elect(_Request, frozen=True):
     broker_id: int = rules.ANY_BROKER
     designate: bool = False
     fenced_epoch: int | None = None
+    in_doubt: bool = False
+    """`broker_id` says that it may lack acknowledged messages."""
 
 
 class Register(_Request, frozen=True):
@@ -79,9 +81,16 @@ def decide(
     match request:
         case AlterSet(master_id=master_id, master_epoch=epoch, new_set=new_set, set_epoch=set_epoch):
             return rules.alter_sync_state_set(groups, name, master_id, epoch, new_set, set_epoch, alive)
-        case Elect(broker_id=broker_id, designate=designate):
+        case Elect(broker_id=broker_id, designate=designate, in_doubt=in_doubt):
             return rules.elect_master(
-                groups, name, broker_id, designate=designate, unclean=unclean, alive=alive, fenced=fenced
+                groups,
+                name,
+                broker_id,
+                designate=designate,
+                unclean=unclean,
+                alive=alive,
+                fenced=fenced,
+                in_doubt=in_doubt,
             )
         case Register(cluster=cluster, broker_id=broker_id, address=address):
             return rules.register_broker(groups, cluster, name, broker_id, address, alive)

@@ -46,6 +46,8 @@ class Verdict:
     remark: str | None = None
     view: MasterView | None = None
     events: list[Event] = field(default_factory=list)
+    waits: str | None = None
+    """Why an election has to wait for members that are missing."""
 
 
 def refuse(code: ResponseCode, remark: str, view: MasterView | None = None) -> Verdict:
@@ -124,6 +126,7 @@ def elect_master(
     unclean: bool,
     alive: Liveness,
     fenced: bool = False,
+    in_doubt: bool = False,
 ) -> Verdict:
     """1002: a replica, a person or, with ANY_BROKER, the controller itself asks for an election.
 
@@ -131,27 +134,34 @@ def elect_master(
     that a person names must live: nobody else could be elected after it). A live master in place is answered
     2011 with its data, which callers take for a success. `fenced`: the master has said that it will write no
     more under its epoch; another takes its place or, if nobody else can, the same one under a new epoch.
+
+    Who may lack acknowledged messages is passed over (`policy.electable`), unless a person names it
+    (`designate`). `in_doubt`: the replica that asks says so of itself; its heartbeat may not have come yet.
     """
     group = groups.get(name)
     if group is None:
         return refuse(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered")
+    cluster = group.cluster_name
     chosen: int | None = None
+    waits: str | None = None
     if group.master_epoch == 0 and broker_id in group.replicas:
-        lives = alive(group.cluster_name, name, broker_id) is not None
-        chosen = broker_id if lives or not designate else None
-    if chosen is None:
-        others = frozenset(
-            one for one in group.sync_state_set - {group.master_id} if alive(group.cluster_name, name, one)
-        )
+        chosen, waits = _first_master(group, broker_id, alive, designate=designate, in_doubt=in_doubt)
+    elif designate or _stays(group, alive, fenced=fenced):
         chosen = policy.elect(
-            group.cluster_name,
+            cluster,
             name,
-            others if fenced and others and not designate else group.sync_state_set,
+            group.sync_state_set,
             group.replicas if unclean else None,
             None if fenced else group.master_id,
             broker_id if designate else None,
             alive,
         )
+    else:
+        found = policy.electable(cluster, name, group.sync_state_set, alive)
+        candidates = _but_the_fenced(group, found, alive, fenced=fenced)
+        chosen, waits = policy.newest(cluster, name, candidates, alive), found.waits
+        if chosen is None and unclean:
+            chosen = policy.newest(cluster, name, group.replicas, alive)
     if chosen is not None and chosen == group.master_id and not fenced:
         return refuse(
             ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
@@ -167,12 +177,60 @@ def elect_master(
     if chosen is not None:
         return Verdict(view=_elected(group, chosen), events=[ElectMaster(name, True, chosen)])
     if broker_id == ANY_BROKER:
+        # A group that waits has no master to be removed a second time.
+        events: list[Event] = [] if waits and group.master_id is None else [ElectMaster(name, False)]
+        remark = "Old master has down and failed to elect a new broker master"
         return Verdict(
-            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
-            "Old master has down and failed to elect a new broker master",
-            events=[ElectMaster(name, False)],
+            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, _with(remark, waits), events=events, waits=waits
         )
-    return refuse(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "Failed to elect a new master")
+    remark = _with("Failed to elect a new master", waits)
+    return Verdict(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark, waits=waits)
+
+
+def _with(remark: str, waits: str | None) -> str:
+    return f"{remark}: {waits}" if waits else remark
+
+
+def _first_master(
+    group: Group, asker: int, alive: Liveness, *, designate: bool, in_doubt: bool
+) -> tuple[int | None, str | None]:
+    """(the very first master: whoever asks, but not who may lack what another replica has; why nobody)."""
+    cluster, name = group.cluster_name, group.broker_name
+    info = alive(cluster, name, asker)
+    if designate:
+        return (asker if info is not None else None), None
+    if not in_doubt and (info is None or not info.in_doubt):
+        return asker, None
+    found = policy.electable(cluster, name, group.replicas.keys() - {asker}, alive)
+    others_sound = any(
+        one.is_sound for other in found.members if (one := alive(cluster, name, other)) is not None
+    )
+    missing = sorted(other for other in group.replicas if other != asker and not alive(cluster, name, other))
+    if others_sound or missing:
+        whom = "another replica, which lacks nothing" if others_sound else f"brokers {missing}"
+        return None, f"broker {asker} may lack acknowledged messages; the group waits for {whom}"
+    return policy.newest(cluster, name, group.replicas, alive) or asker, None
+
+
+def _stays(group: Group, alive: Liveness, *, fenced: bool) -> bool:
+    """Whether the master in place lives, writes, and has everything that it has confirmed."""
+    if group.master_id is None or fenced:
+        return False
+    info = alive(group.cluster_name, group.broker_name, group.master_id)
+    return info is not None and not info.behind and group.master_id in group.sync_state_set
+
+
+def _but_the_fenced(
+    group: Group, found: policy.Electable, alive: Liveness, *, fenced: bool
+) -> frozenset[int]:
+    """Another takes the place of a master that gave up, unless the newest of doubtful logs may be its own."""
+
+    def is_sound(one: int) -> bool:
+        info = alive(group.cluster_name, group.broker_name, one)
+        return info is not None and info.is_sound
+
+    others = frozenset(one for one in found.members if one != group.master_id and is_sound(one))
+    return others if fenced and others else found.members
 
 
 def _elected(group: Group, chosen: int) -> MasterView:

@@ -72,15 +72,18 @@ class Peer(Shown, frozen=True, kw_only=True):
 
 
 class GroupReplica(Shown, frozen=True, kw_only=True):
-    """One replica, as this controller has it. `alive`: its heartbeats reach this controller."""
+    """One replica, as this controller has it. `alive`: its heartbeats reach this controller. `in_doubt`: it
+    says that it may lack acknowledged messages."""
 
     broker_id: int
     address: str
     alive: bool
+    in_doubt: bool = False
 
 
 class Group(Shown, frozen=True, kw_only=True):
-    """One replica group, as this controller has applied it; a follower may be a moment behind."""
+    """One replica group, as this controller has applied it; a follower may be a moment behind. `waits`: why
+    the leading controller elects no master until a missing member returns or a person orders an election."""
 
     broker_name: str
     cluster: str
@@ -89,6 +92,7 @@ class Group(Shown, frozen=True, kw_only=True):
     sync_state_set: list[int]
     sync_state_set_epoch: int
     replicas: list[GroupReplica]
+    waits: str | None = None
 
 
 class NameserverPart(Shown, frozen=True, kw_only=True):
