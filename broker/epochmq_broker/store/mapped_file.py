@@ -157,7 +157,7 @@ class MappedFile:
         records end where an old one began. Holes are skipped unread. Raises OSError."""
         changed = False
         with self._descriptor() as fd:
-            for start, end in _data(fd, position, self.size):
+            for start, end in data_ranges(fd, position, self.size):
                 while start < end:
                     chunk = os.pread(fd, min(end - start, len(_ZEROS)), start)
                     zeros = _ZEROS if len(chunk) == len(_ZEROS) else _ZEROS[: len(chunk)]
@@ -199,7 +199,7 @@ class MappedFile:
             os.close(fd)
 
 
-def _data(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """The parts of [start, end) that may hold anything but zeros."""
     while start < end:
         try:

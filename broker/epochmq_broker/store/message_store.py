@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
-import time
 from collections.abc import Callable
-from pathlib import Path
 
+from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.append import Appender
 from epochmq_broker.store.arrivals import Arrivals
 from epochmq_broker.store.by_topic import ByTopic
@@ -32,10 +30,11 @@ from epochmq_broker.store.lock_file import LockFile
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.reader import Reader
 from epochmq_broker.store.recovery import Recovered, Recovery
+from epochmq_broker.store.rewrite import rewrite_suspect
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
+from epochmq_broker.store.tail_state import CLEAN, TailState
 from epochmq_broker.store.upkeep import Upkeep
-from epochmq_protocol.durable_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +83,8 @@ class MessageStore:
         self.delete_expired_files = self.expiry.request
         self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
         self.appender.on_failure = self._put_failed
+        self.tail = CLEAN  # what the end of the log may lack since the life before; set by `load`
+        self.abort = AbortFile(root / "abort")
         self._lock: LockFile | None = None
         self._upkeep: Upkeep | None = None
         self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
@@ -104,20 +105,26 @@ class MessageStore:
             return self._load()
         except BaseException:
             self._close_files()
+            self.abort.abandon()
             raise
 
     def _load(self) -> Recovered:
         root = self.config.root
-        abort = root / "abort"
-        clean = not abort.exists()
-        killed = not clean and _boot_id() in abort.read_text(errors="replace").splitlines()[1:]
+        self.tail = self.abort.look()
+        clean, killed = self.tail is CLEAN, self.tail.only_killed
         self.checkpoint = Checkpoint(root / "checkpoint")
         self.log.load()
+        # From here on files are changed, and a start that ends half way is not a clean stop.
+        self.abort.begin(self.tail, acknowledges_unflushed=not self.config.sync_flush)
+        if self.tail.cache_suspect:
+            log.warning("an fsync failed in this boot: writing what it may have lost to %s again", root)
+            rewrite_suspect(self.config, self.log, self.checkpoint)
+            self.abort.flushes_again()
         self.queues.load()
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
-        found = recovery.run(clean=clean)
+        found = recovery.run(clean=clean, check_crc=self.tail.cache_suspect)
         self.index.build()
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
@@ -132,24 +139,30 @@ class MessageStore:
         self.when_flushed = self.log_flusher.when_flushed
         if not clean:
             # What a killed process left may be in memory only.
-            for file in self.log.files.files:
-                file.flush()
+            self._flush_log()
         for file in self.log.files.files:
             file.flushed = file.wrote
         self.log_flusher.flushed = self.log.max_offset
-        abort.write_text(f"{os.getpid()}\n{_boot_id()}")
-        sync_directory(root)
         self._show()
         self._apply_flags()
-        how = "after a clean stop" if clean else "after a crash"
         log.info(
-            "the store in %s is open %s: %d records read, the log ends at %d",
+            "the store in %s is open after a %s (end of the log: %s): %d records read, the log ends at %d",
             root,
-            how,
+            "clean stop" if clean else "crash",
+            self.tail.state.name,
             found.records,
             found.end,
         )
         return found
+
+    def _flush_log(self) -> None:
+        try:
+            for file in self.log.files.files:
+                file.flush()
+        except OSError:
+            # The kernel reports the loss once: the next start must hear of it from somewhere else.
+            self.abort.flush_failed()
+            raise
 
     def start(self) -> None:
         """Begins flushing, expiry and working ahead, on the running loop."""
@@ -177,7 +190,8 @@ class MessageStore:
             log.error("the store could not be closed cleanly: %s", error)
         self._close_files()
         if clean and not self._behind:
-            (self.config.root / "abort").unlink(missing_ok=True)
+            self.abort.remove()
+        self.abort.close()
         log.info(
             "the store in %s is closed%s",
             self.config.root,
@@ -200,6 +214,8 @@ class MessageStore:
     def configure(self, config: StoreConfig) -> None:
         """Takes over settings that may change while running; sizes and paths stay as they were."""
         self.config = config
+        if not config.sync_flush and self.abort.acknowledges_unflushed() and self._upkeep is not None:
+            self._upkeep.sync_abort_file()
         for part in (self.appender, self.reader, self.expiry, self.log_flusher, self.queue_flusher):
             part.configure(config)
         self._show()
@@ -289,6 +305,22 @@ class MessageStore:
         return self.log.max_offset - self.dispatcher.position if self._behind else 0
 
     @property
+    def tail_state(self) -> TailState:
+        """What the end of the log may lack since the life before."""
+        return self.tail.state
+
+    @property
+    def may_lack_acknowledged(self) -> bool:
+        """Whether bytes may be missing that were acknowledged in the life before."""
+        return self.tail.may_lack_acknowledged
+
+    def clear_tail_doubt(self) -> None:
+        """What the log lacked at its start is there again (a master's confirmed bytes were received), or this
+        log is now the group's own: the next crash starts from INTACT. `tail` stays what it was. Blocks on the
+        disk; on any thread. Raises OSError."""
+        self.abort.clear_inherited()
+
+    @property
     def writable(self) -> bool:
         """Whether puts are taken."""
         return self.appender.refuse is None
@@ -320,6 +352,7 @@ class MessageStore:
     def failed(self, error: OSError) -> None:
         """An fsync has failed: no more writes until the store has been recovered."""
         log.critical("fsync failed, no more messages are taken: %s", error)
+        self.abort.flush_failed()
         self.set_flag(RunningFlags.FLUSH_FAILED, True)
 
     def _put_failed(self, error: OSError | DiskFullError) -> None:
@@ -374,11 +407,3 @@ def _raise_file_limit() -> None:
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _boot_id() -> str:
-    """What tells this run of the machine from every other: a store that was open in this one has lost nothing
-    that was written, flushed or not. A name of its own when the kernel does not say."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"unknown-{os.getpid()}-{time.monotonic_ns()}"

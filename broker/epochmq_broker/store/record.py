@@ -188,7 +188,7 @@ def parse(
     )
 
 
-def store_timestamp_at(log: mmap, at: int) -> int:
+def store_timestamp_at(log: mmap | bytes, at: int) -> int:
     """Store time of the record at this position, epoch ms (no check that there is one)."""
     flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
     shift = 12 if flags & BORN_HOST_V6 else 0

@@ -52,8 +52,9 @@ class Recovery:
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
 
-    def run(self, *, clean: bool) -> Recovered:
-        """Recovers. Raises DiskFullError, StoreDamagedError or OSError."""
+    def run(self, *, clean: bool, check_crc: bool = False) -> Recovered:
+        """Recovers. `check_crc`: whatever the settings say. Raises DiskFullError, StoreDamagedError or
+        OSError."""
         if not self._log.files.files:
             self._queues.destroy()
             return Recovered(clean=clean, start=0, end=0, records=0, last_record=0)
@@ -63,9 +64,10 @@ class Recovery:
             start, behind = self._start_after_clean_stop()
         else:
             self._doubt_queues()
-            start, behind = self._file_after_crash().start, -1
+            start, behind = file_after_crash(self._config, self._log, self._checkpoint).start, -1
         self._dispatcher.repairing = not clean
-        found = self._scan(start, behind=behind, clean=clean)
+        check_crc = check_crc or self._config.check_crc_on_recover
+        found = self._scan(start, behind=behind, clean=clean, check_crc=check_crc)
         self._dispatcher.repairing = False
         self._log.truncate(found.end)
         # Also where queues end in front of the log's end: what lies behind a queue's end must not come back.
@@ -110,25 +112,10 @@ class Recovery:
                 kept -= 1
             queue.cut(kept)
 
-    def _file_after_crash(self) -> MappedFile:
-        """The newest file of which everything before its first message is safe
-        (isMappedFileMatchedRecover)."""
-        safe = self._config.message_index_enable and self._config.message_index_safe
-        until = self._checkpoint.min_timestamp_index if safe else self._checkpoint.min_timestamp
-        for file in reversed(self._log.files.files):
-            _, magic = record.SIZE_AND_MAGIC.unpack(file.peek(0, record.SIZE_AND_MAGIC.size))
-            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
-                continue
-            stored = record.store_timestamp_at(file.map, 0)
-            if 0 < stored <= until:
-                return file
-        return self._log.files.files[0]
-
-    def _scan(self, start: int, *, behind: int, clean: bool) -> Recovered:
+    def _scan(self, start: int, *, behind: int, clean: bool, check_crc: bool) -> Recovered:
         """Reads records from `start` on and dispatches those that begin at or behind `behind`."""
         parse = record.parse
         delays_ms = self._config.delays_ms
-        check_crc = self._config.check_crc_on_recover
         position = last = start
         records = 0
         file = self._log.files.find(start)
@@ -149,3 +136,18 @@ class Recovery:
             else:
                 break
         return Recovered(clean=clean, start=start, end=position, records=records, last_record=last)
+
+
+def file_after_crash(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> MappedFile:
+    """The newest log file of which everything before its first message is safe (isMappedFileMatchedRecover);
+    there is at least one file. Raises OSError."""
+    safe = config.message_index_enable and config.message_index_safe
+    until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
+    for file in reversed(log.files.files):
+        head = file.peek(0, record.HEAD_V4.size)
+        _, magic = record.SIZE_AND_MAGIC.unpack_from(head)
+        if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+            continue
+        if 0 < record.store_timestamp_at(head, 0) <= until:
+            return file
+    return log.files.files[0]

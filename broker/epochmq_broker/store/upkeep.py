@@ -48,6 +48,10 @@ class Upkeep:
         log.info("the store in %s has started", config.root)
         self._tick_expiry()
 
+    def sync_abort_file(self) -> None:
+        """Makes the abort file durable, soon."""
+        self._submit(self._log_worker, self._store.abort.sync)
+
     def settle(self) -> None:
         """Returns when no thread touches the log's files any more; nothing is made ahead then."""
         self._allocator.forget()
@@ -136,6 +140,18 @@ class Upkeep:
             self._queue_worker.submit(flush)
         except WorkerBusyError:
             log.warning("%s is not flushed now", file.path)
+
+    def _submit(self, worker: Worker, sync: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                sync()
+            except OSError as error:
+                self._loop.call_soon_threadsafe(self._store.failed, error)
+
+        try:
+            worker.submit(run)
+        except WorkerBusyError:
+            log.warning("%s is not synced now: the worker is busy", self._store.config.root / "abort")
 
     def _delete(self, worker: Worker, file: MappedFile | IndexFile) -> None:
         def delete() -> None:

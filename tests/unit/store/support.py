@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from epochmq_broker.store import MessageStore, PutStatus, StoreConfig
+from epochmq_broker.store import MessageStore, PutStatus, StoreConfig, tail_state
+from epochmq_broker.store.abort_file import identity_of
 from epochmq_broker.store.append import Put
 from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import javahash
@@ -115,8 +116,20 @@ def some_messages(seed: int, count: int) -> list[Message]:
 def crash(store: MessageStore, copy_to: Path) -> Path:
     """What a kill leaves: a copy of the directory as it is now, the abort file in it. The store goes on."""
     shutil.copytree(store.config.root, copy_to)
-    assert (copy_to / "abort").exists()
+    own_abort_file(copy_to)
     return copy_to
+
+
+def own_abort_file(root: Path, **changes: Any) -> None:
+    """Makes the abort file of a copied directory look like one that this directory wrote, with `changes` to
+    its record."""
+    path = root / "abort"
+    with path.open("r+b") as file:
+        left = tail_state.decode(file.read())
+        left = msgspec.structs.replace(left, identity=identity_of(file.fileno()), **changes)
+        file.seek(0)
+        file.truncate()
+        file.write(tail_state.encode(1, left))
 
 
 def log_bytes(root: Path) -> bytes:

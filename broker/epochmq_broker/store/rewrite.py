@@ -1,0 +1,78 @@
+"""Writes to the disk once more what a failed fsync may have lost.
+
+After a failed write-back the kernel keeps the pages in its cache and marks them clean: they can be read as
+if nothing had happened, no later fsync writes them, and they vanish when the cache lets them go. A restart in
+the same boot of the machine sees that cache. So every page that the failure may concern is read and written
+back as it is, which makes it dirty. Then it is synced, and dropped from the cache, so that recovery reads
+(and checks) what the disk has.
+
+The log is suspect from the file where recovery starts: what lies in front of it was flushed, as the
+checkpoint says. Queues and index are small beside the log, and rewritten as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from epochmq_broker.store.checkpoint import Checkpoint
+from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.mapped_file import data_ranges
+from epochmq_broker.store.recovery import file_after_crash
+from epochmq_broker.store.settings import StoreConfig
+from epochmq_protocol.durable_files import sync_directory
+
+_CHUNK_BYTES = 1 << 20
+
+
+def rewrite_suspect(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> None:
+    """Rewrites and syncs every file that a failed fsync may concern, before anything has been read through a
+    mapping (the cache does not let mapped pages go). Raises OSError: the disk still fails, and the store must
+    not open."""
+    for path in suspect_files(config, log, checkpoint):
+        _rewrite(path)
+    for directory in _directories(config):
+        sync_directory(directory)
+
+
+def suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> Iterator[Path]:
+    """The files to rewrite."""
+    if log.files.files:
+        first = file_after_crash(config, log, checkpoint)
+        yield from (file.path for file in log.files.files if file.start >= first.start)
+    for folder in ("consumequeue", "index"):
+        yield from (path for path in sorted((config.root / folder).rglob("*")) if path.is_file())
+    yield config.root / "checkpoint"
+
+
+def _rewrite(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for start, end in data_ranges(fd, 0, os.fstat(fd).st_size):
+            while start < end:
+                chunk = os.pread(fd, min(end - start, _CHUNK_BYTES), start)
+                if not chunk:
+                    break
+                start += _write(fd, chunk, start)
+        os.fsync(fd)
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, chunk: bytes, at: int) -> int:
+    view = memoryview(chunk)
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done
+    return len(chunk)
+
+
+def _directories(config: StoreConfig) -> Iterator[Path]:
+    for folder in (config.commit_log_dir, config.root / "consumequeue", config.root / "index"):
+        yield folder
+        yield from (path for path in sorted(folder.rglob("*")) if path.is_dir())
+    yield config.root

@@ -1,0 +1,341 @@
+"""What a start knows about the end of the log: from the abort file, and after a failed fsync."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from epochmq_broker.store import MessageStore, PutStatus, StoreDamagedError, abort_file
+from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.tail_state import (
+    CLEAN,
+    AbortRecord,
+    FileIdentity,
+    TailState,
+    decode,
+    encode,
+    judge,
+)
+from tests.unit.store.support import (
+    Message,
+    crash,
+    opened,
+    own_abort_file,
+    put,
+    put_all,
+    small,
+    some_messages,
+)
+from tests.unit.store.test_power_loss import PAGE
+from tests.unit.store.test_recovery import check
+
+HERE = FileIdentity(inode=12, generation=7, device=66306)
+LEFT = AbortRecord(boot_id="boot-1", identity=HERE, acknowledged_unflushed=True)
+
+
+@pytest.fixture(autouse=True)
+def _marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(abort_file, "MARK_DIRECTORY", tmp_path / "shm")
+
+
+def replaced(left: AbortRecord, **changes: Any) -> AbortRecord:
+    return msgspec.structs.replace(left, **changes)
+
+
+@pytest.mark.parametrize(
+    ("left", "boot", "present", "state", "lacks"),
+    [
+        (None, "boot-1", HERE, TailState.INTACT, False),
+        (LEFT, "boot-1", HERE, TailState.INTACT, False),
+        (LEFT, "boot-2", HERE, TailState.UNFLUSHED_LOST, True),
+        (replaced(LEFT, acknowledged_unflushed=False), "boot-2", HERE, TailState.UNFLUSHED_LOST, False),
+        # Disks may get other numbers in another boot.
+        (replaced(LEFT, acknowledged_unflushed=False), "boot-2", replaced_device := FileIdentity(12, 7, 1),
+         TailState.UNFLUSHED_LOST, False),
+        (LEFT, "boot-1", replaced_device, TailState.UNKNOWN, True),
+        (LEFT, "boot-1", FileIdentity(12, 8, 66306), TailState.UNKNOWN, True),
+        (LEFT, "boot-2", FileIdentity(13, 7, 66306), TailState.UNKNOWN, True),
+        (replaced(LEFT, flush_failed=True), "boot-1", HERE, TailState.UNKNOWN, True),
+        (replaced(LEFT, flush_failed=True), "boot-2", HERE, TailState.UNKNOWN, True),
+        (replaced(LEFT, inherited=TailState.UNKNOWN), "boot-1", HERE, TailState.UNKNOWN, True),
+        (replaced(LEFT, inherited=TailState.UNFLUSHED_LOST), "boot-1", HERE, TailState.UNFLUSHED_LOST, True),
+        (replaced(LEFT, identity=None), "boot-1", HERE, TailState.INTACT, False),
+    ],
+)  # fmt: skip
+def test_the_state_of_the_tail_follows_from_the_abort_file(
+    left: AbortRecord | None, boot: str, present: FileIdentity, state: TailState, lacks: bool
+) -> None:
+    tail = judge(left, boot, present)
+    assert tail.state is state
+    assert tail.may_lack_acknowledged is lacks
+
+
+@pytest.mark.parametrize(
+    "left",
+    [LEFT, replaced(LEFT, acknowledged_unflushed=False, flush_failed=True, inherited=TailState.UNKNOWN)],
+)
+def test_an_abort_file_reads_back_as_it_was_written(left: AbortRecord) -> None:
+    data = encode(4711, left)
+    assert data.splitlines()[0] == b"4711", "as RocketMQ writes it"
+    assert decode(data.ljust(abort_file.RECORD_BYTES, b"\n")) == left
+
+
+@pytest.mark.parametrize("data", [b"", b"4711", b"\0" * 512, b"\xff\xfe=\n=\n", b"4711\n"])
+def test_an_abort_file_that_tells_nothing_counts_as_a_power_loss_under_async_flush(data: bytes) -> None:
+    tail = judge(decode(data), "boot-1", HERE)
+    assert tail.state is TailState.UNFLUSHED_LOST
+    assert tail.may_lack_acknowledged
+
+
+def test_an_abort_file_of_an_older_version_still_tells_a_kill_from_a_power_loss() -> None:
+    assert judge(decode(b"4711\nboot-1"), "boot-1", HERE).state is TailState.INTACT
+    assert judge(decode(b"4711\nboot-1"), "boot-2", HERE).state is TailState.UNFLUSHED_LOST
+
+
+def reopened(root: Path, **changes: Any) -> MessageStore:
+    """A store that opens the directory after `changes` to what its abort file says."""
+    own_abort_file(root, **changes)
+    return opened(root)
+
+
+def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
+    store = opened(tmp_path / "a")
+    assert (store.tail_state, store.tail) == (TailState.INTACT, CLEAN)
+    put_all(store, some_messages(1, 10))
+    killed, lost_power = crash(store, tmp_path / "b"), crash(store, tmp_path / "c")
+    shutil.copytree(tmp_path / "a", restored := tmp_path / "d")
+    store.stop()
+    for root, boot, state in (
+        (killed, abort_file.boot_id(), TailState.INTACT),
+        (lost_power, "another boot", TailState.UNFLUSHED_LOST),
+    ):
+        store = reopened(root, boot_id=boot)
+        assert store.tail_state is state
+        assert store.may_lack_acknowledged is (state is not TailState.INTACT)
+        store.stop()
+    store = opened(restored)
+    assert store.tail_state is TailState.UNKNOWN
+    store.stop()
+    # A clean stop ends it: whoever needs to know longer keeps it.
+    store = opened(restored)
+    assert store.tail_state is TailState.INTACT
+    store.stop()
+
+
+def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
+    store = opened(tmp_path / "a", flush_disk_type="SYNC_FLUSH")
+    crash(store, tmp_path / "b")
+    store.stop()
+    own_abort_file(tmp_path / "b", boot_id="another boot", acknowledged_unflushed=True)
+    store = opened(tmp_path / "b", flush_disk_type="SYNC_FLUSH")
+    crash(store, tmp_path / "c")
+    assert store.may_lack_acknowledged
+    store.clear_tail_doubt()
+    crash(store, tmp_path / "d")
+    store.stop()
+    for name, lacks in (("c", True), ("d", False)):
+        store = opened(tmp_path / name, flush_disk_type="SYNC_FLUSH")
+        assert store.may_lack_acknowledged is lacks
+        store.stop()
+
+
+def test_the_abort_file_says_whether_messages_are_acknowledged_before_they_are_flushed(
+    tmp_path: Path,
+) -> None:
+    """A change at run time counts from its moment on, and does not take back what was acknowledged."""
+
+    def recorded(store: MessageStore) -> bool:
+        return decode((store.config.root / "abort").read_bytes()).acknowledged_unflushed
+
+    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    assert not recorded(store)
+    store.configure(small(tmp_path, flush_disk_type="ASYNC_FLUSH"))
+    assert recorded(store)
+    store.configure(small(tmp_path, flush_disk_type="SYNC_FLUSH"))
+    assert recorded(store)
+    store.stop()
+
+
+def test_a_start_that_failed_after_a_clean_stop_counts_as_clean_still(tmp_path: Path) -> None:
+    """The next start must not repair, and so remove, what this one refused to touch."""
+    store = opened(tmp_path)
+    put_all(store, [Message(body=bytes(900))] * 30)
+    store.stop()
+    files = sorted((tmp_path / "commitlog").iterdir())
+    files[1].rename(tmp_path / "moved")
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError):
+            opened(tmp_path)
+        assert not (tmp_path / "abort").exists()
+        assert sorted((tmp_path / "commitlog").iterdir()) == [files[0], *files[2:]]
+
+
+# After a failed fsync
+
+
+class CachedDisk:
+    """A disk behind a page cache. Pages whose write-back failed can be read until the cache lets them go, and
+    reach the disk only when they are written once more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failing: Callable[[Path], bool] = lambda path: False
+        self.disk: dict[Path, bytes] = {}
+        self.lost: dict[Path, bytes] = {}  # content at the failure: clean in the cache, not on the disk
+        self.written: dict[Path, set[int]] = {}  # pages written since
+        self._pwrite = os.pwrite
+        monkeypatch.setattr(os, "fsync", self.sync)
+        monkeypatch.setattr(os, "fdatasync", self.sync)
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+
+    def pwrite(self, fd: int, data: bytes, at: int) -> int:
+        done = self._pwrite(fd, data, at)
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        self.written.setdefault(path, set()).update(range(at // PAGE, (at + done - 1) // PAGE + 1))
+        return done
+
+    def sync(self, fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path.is_dir():
+            return
+        now = path.read_bytes()
+        if self.failing(path):
+            self.lost[path] = now
+            self.written.pop(path, None)
+            raise OSError(errno.EIO, "injected", str(path))
+        self.disk[path] = self._after_sync(path, now)
+
+    def _after_sync(self, path: Path, now: bytes) -> bytes:
+        lost = self.lost.get(path)
+        if lost is None:
+            return now
+        before = self.disk.get(path, b"").ljust(len(now), b"\0")
+        written = self.written.get(path, set())
+        return b"".join(
+            (now if number in written or now[at : at + PAGE] != lost[at : at + PAGE] else before)[
+                at : at + PAGE
+            ]
+            for number, at in enumerate(range(0, len(now), PAGE))
+        )
+
+    def lose_power(self, root: Path, to: Path) -> Path:
+        """What another boot finds: only what is on the disk."""
+        shutil.copytree(root, to)
+        for path, data in self.disk.items():
+            copy = to / path.relative_to(root)
+            if path.is_relative_to(root) and copy.exists():
+                copy.write_bytes(data.ljust(path.stat().st_size, b"\0"))
+        own_abort_file(to, boot_id="another boot")
+        return to
+
+
+def fail_a_flush(store: MessageStore, of: str) -> None:
+    """The flush of log or queues, as the background work does it, fails."""
+    flusher = store.log_flusher if of == "commitlog" else store.queue_flusher
+    with pytest.raises(OSError, match="injected"):
+        flusher.flush_now()
+    store.failed(OSError(errno.EIO, "injected"))
+
+
+@pytest.mark.parametrize("of", ["commitlog", "consumequeue"])
+def test_what_a_failed_fsync_lost_is_on_disk_again_after_a_restart_in_the_same_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """The page cache shows the lost bytes as if they were on disk. What the store has after the restart, it
+    has after a power loss too."""
+    disk = CachedDisk(monkeypatch)
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(2, 20))
+    store.log_flusher.flush_now()
+    store.queue_flusher.flush_now()
+    put_all(store, some_messages(3, 20))
+    disk.failing = lambda path: of in path.parts
+    fail_a_flush(store, of)
+    disk.failing = lambda path: False
+    assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+    store.stop()
+    assert (tmp_path / "a" / "abort").exists()
+
+    store = opened(tmp_path / "a")
+    assert store.tail_state is TailState.UNKNOWN
+    end = store.max_phy_offset
+    put_all(store, some_messages(4, 5))
+    store.log_flusher.flush_now()
+    store.queue_flusher.flush_now()
+    promised = store.flushed_where
+    left = disk.lose_power(tmp_path / "a", tmp_path / "b")
+    store.stop()
+    store = opened(left)
+    assert store.max_phy_offset >= promised > end
+    assert check(store, tmp_path / "w") == 45
+
+
+def test_a_store_whose_disk_still_fails_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is tried: the evidence stays."""
+    disk = CachedDisk(monkeypatch)
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(5, 20))
+    disk.failing = lambda path: "commitlog" in path.parts
+    fail_a_flush(store, "commitlog")
+    store.stop()
+    for _ in range(2):
+        with pytest.raises(OSError, match="injected"):
+            opened(tmp_path / "a")
+        assert decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
+    disk.failing = lambda path: False
+    store = opened(tmp_path / "a")
+    assert store.tail_state is TailState.UNKNOWN
+    store.stop()
+
+
+def test_an_fsync_that_fails_while_a_killed_store_is_opened_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a failed write-back to one fsync only; a second start must not take the next one,
+    which succeeds, for the truth."""
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(6, 20))
+    left = crash(store, tmp_path / "b")
+    store.stop()
+    flush = MappedFile.flush
+
+    def failing(file: MappedFile) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(MappedFile, "flush", failing)
+    with pytest.raises(OSError, match="injected"):
+        opened(left)
+    monkeypatch.setattr(MappedFile, "flush", flush)
+    store = opened(left)
+    assert store.tail_state is TailState.UNKNOWN
+    store.stop()
+
+
+def test_a_failed_flush_is_remembered_in_memory_when_the_file_system_takes_no_more_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(7, 20))
+    pwrite = os.pwrite
+
+    def read_only(fd: int, data: bytes, at: int) -> int:
+        raise OSError(errno.EROFS, "injected")
+
+    monkeypatch.setattr(os, "pwrite", read_only)
+    store.failed(OSError(errno.EIO, "injected"))
+    store.stop()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert not decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
+    store = opened(tmp_path / "a")
+    assert store.tail_state is TailState.UNKNOWN
+    assert not list((tmp_path / "shm").iterdir()), "the mark is gone when its failure has been dealt with"
+    store.stop()
