@@ -7,16 +7,16 @@ written when it started; puts that wait meanwhile share the next one.
 
 **A failed fsync is final.** The kernel reports a write-back error once and marks the pages clean, so a
 second fsync that succeeds says nothing about the bytes of the first: they may exist in memory only. The
-store then refuses writes, fails whoever waits, moves neither flushed position nor checkpoint, and leaves
-its abort file behind, so that the next start recovers from what is really on disk.
+store then refuses writes, fails whoever waits, moves neither flushed position nor checkpoint, and records the
+failure in its abort file at once (`SyncFailure`), so that the next start does not trust the page cache.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from epochmq_broker.store.append import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
@@ -25,9 +25,13 @@ from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
 from epochmq_broker.store.worker import Worker, WorkerBusyError
 
+log = logging.getLogger(__name__)
+
 Flushed = Callable[[PutStatus], None]
+_SHORTAGE_RETRY_S = 0.1  # after a flush that found no descriptor
 _WAITERS_MAX = 1 << 17  # puts that may wait for the disk; more are answered FLUSH_DISK_TIMEOUT at once
 
 
@@ -36,8 +40,14 @@ class LogFlusher:
     on disk."""
 
     def __init__(
-        self, log: CommitLog, appender: Appender, checkpoint: Checkpoint, config: StoreConfig
+        self,
+        log: CommitLog,
+        appender: Appender,
+        checkpoint: Checkpoint,
+        config: StoreConfig,
+        failed: SyncFailure,
     ) -> None:
+        self._failed = failed
         self._log = log
         self._appender = appender
         self._checkpoint = checkpoint
@@ -52,7 +62,6 @@ class LogFlusher:
         self._generation = 0  # of the log's end; a truncation starts a new one
         self._complete_at = 0.0
         self.flushed = 0
-        self.failure: OSError | None = None
         self.on_flushed: Callable[[int], None] | None = None
         self.on_failure: Callable[[OSError], None] | None = None
 
@@ -72,7 +81,7 @@ class LogFlusher:
         if end <= self.flushed:
             callback(PutStatus.PUT_OK)
             return
-        if self.failure is not None or self._loop is None or len(self._waiters) >= _WAITERS_MAX:
+        if self._failed.error is not None or self._loop is None or len(self._waiters) >= _WAITERS_MAX:
             callback(PutStatus.FLUSH_DISK_TIMEOUT)
             return
         deadline = self._loop.time() + self._config.sync_flush_timeout / 1000
@@ -102,10 +111,12 @@ class LogFlusher:
             self.wake()
 
     def flush_now(self) -> None:
-        """Flushes on the calling thread; for start-up and shut-down. Raises OSError."""
-        for file in self._dirty():
-            file.flush()
-            file.flushed = file.wrote
+        """Flushes on the calling thread; for start-up and shut-down. Raises OSError, also when an earlier
+        flush has failed."""
+        work = [(file, file.wrote) for file in self._dirty()]
+        sync_all(work, self._failed)
+        for file, wrote in work:
+            file.flushed = wrote
         self.flushed = self._log.max_offset
         if self._appender.last_timestamp:
             self._checkpoint.physic_msg_timestamp = self._appender.last_timestamp
@@ -123,7 +134,7 @@ class LogFlusher:
         self._loop = None
         waiters, self._waiters = self._waiters, deque()
         for end, _, callback in waiters:
-            done = self.failure is None and end <= self.flushed
+            done = self._failed.error is None and end <= self.flushed
             callback(PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT)
 
     def truncated(self, end: int) -> None:
@@ -143,7 +154,7 @@ class LogFlusher:
     def _flush(self) -> None:
         self._scheduled = False
         loop, worker = self._loop, self._worker
-        if self._running or self.failure is not None or loop is None or worker is None:
+        if self._running or self._failed.error is not None or loop is None or worker is None:
             return
         work = [(file, file.wrote) for file in self._dirty()]
         if not work:
@@ -155,16 +166,19 @@ class LogFlusher:
         def run() -> None:
             failure = None
             try:
-                for file, _ in work:
-                    file.flush()
+                sync_all(work, self._failed)
             except OSError as error:
                 failure = error
             loop.call_soon_threadsafe(done, failure)
 
         def done(failure: OSError | None) -> None:
             self._running = False
-            if failure is not None:
-                self._fail(failure)
+            if self._failed.error is not None:
+                self._fail(self._failed.error)
+            elif failure is not None:
+                log.warning("the commit log is not flushed now, and will be soon: %s", failure)
+                loop.call_later(_SHORTAGE_RETRY_S, self.wake)
+                return
             elif generation == self._generation:
                 self._done(work, end, timestamp)
             if self._waiters or self._again:
@@ -192,7 +206,6 @@ class LogFlusher:
             waiters.popleft()[2](PutStatus.PUT_OK)
 
     def _fail(self, failure: OSError) -> None:
-        self.failure = failure
         if self.on_failure is not None:
             self.on_failure(failure)
         waiters, self._waiters = self._waiters, deque()
@@ -214,8 +227,14 @@ class QueueFlusher:
     """Flushes consume queues and the checkpoint, in that order, once a tick."""
 
     def __init__(
-        self, queues: ConsumeQueues, appender: Appender, checkpoint: Checkpoint, config: StoreConfig
+        self,
+        queues: ConsumeQueues,
+        appender: Appender,
+        checkpoint: Checkpoint,
+        config: StoreConfig,
+        failed: SyncFailure,
     ) -> None:
+        self._failed = failed
         self._queues = queues
         self._appender = appender
         self._checkpoint = checkpoint
@@ -240,7 +259,7 @@ class QueueFlusher:
         """Flushes the queues with enough dirty pages, or all when it is time for that; then the
         checkpoint."""
         loop, worker = self._loop, self._worker
-        if self._running or loop is None or worker is None:
+        if self._running or self._failed.error is not None or loop is None or worker is None:
             return
         thorough = (
             loop.time() - self._complete_at >= self._config.flush_consume_queue_thorough_interval / 1000
@@ -252,11 +271,8 @@ class QueueFlusher:
         def run() -> None:
             failure = None
             try:
-                for file, _ in work:
-                    # A topic may have been deleted meanwhile.
-                    with contextlib.suppress(FileNotFoundError):
-                        file.flush()
-                self._checkpoint.flush()
+                sync_all(work, self._failed, missing_ok=True)
+                self._sync_checkpoint()
             except OSError as error:
                 failure = error
             loop.call_soon_threadsafe(self._done, work, timestamp, failure)
@@ -270,17 +286,30 @@ class QueueFlusher:
         self._running = True
 
     def flush_now(self) -> None:
-        """Flushes all queues on the calling thread; for start-up and shut-down. Raises OSError."""
+        """Flushes all queues on the calling thread; for start-up and shut-down. Raises OSError, also when an
+        earlier flush has failed."""
         work, _ = self._dirty(1)
-        for file, _ in work:
-            file.flush()
-            file.flushed = file.wrote
+        sync_all(work, self._failed, missing_ok=True)
+        for file, wrote in work:
+            file.flushed = wrote
         if self._appender.last_timestamp:
             self._checkpoint.logics_msg_timestamp = self._appender.last_timestamp
+
+    def flush_checkpoint(self) -> None:
+        """Makes the checkpoint durable, on the calling thread; for shut-down. Raises OSError."""
+        self._checkpoint.store()
+        self._sync_checkpoint()
 
     def stop(self) -> None:
         """No tick flushes any more."""
         self._loop = None
+
+    def _sync_checkpoint(self) -> None:
+        try:
+            self._checkpoint.flush()
+        except OSError as error:
+            self._failed.report(error)
+            raise
 
     def _dirty(self, least: int) -> tuple[list[tuple[MappedFile, int]], bool]:
         """Files with so many dirty bytes, and whether these are all that are dirty."""
@@ -300,12 +329,36 @@ class QueueFlusher:
 
     def _done(self, work: list[tuple[MappedFile, int]], timestamp: int, failure: OSError | None) -> None:
         self._running = False
-        if failure is not None:
+        if self._failed.error is not None:
             if self.on_failure is not None:
-                self.on_failure(failure)
+                self.on_failure(self._failed.error)
+            return
+        if failure is not None:
+            log.warning("consume queues are not flushed now, and will be soon: %s", failure)
             return
         for file, wrote in work:
             file.flushed = max(file.flushed, min(wrote, file.wrote))
         if timestamp and self._loop is not None:
             self._checkpoint.logics_msg_timestamp = timestamp
             self._complete_at = self._loop.time()
+
+
+def sync_all(
+    work: Iterable[tuple[MappedFile, int]], failed: SyncFailure, *, missing_ok: bool = False
+) -> None:
+    """Syncs files; on any thread. `missing_ok`: a file that was deleted meanwhile needs no sync. Raises
+    OSError: a failed fsync, this one or an earlier one, has been reported to `failed`; a shortage of
+    descriptors has not."""
+    for file, _ in work:
+        try:
+            file.flush()
+        except FileNotFoundError as error:
+            if not missing_ok:
+                failed.report(error)
+                raise
+        except OSError as error:
+            if not is_shortage(error):
+                failed.report(error)
+            raise
+    if (earlier := failed.error) is not None:
+        raise OSError(earlier.errno, f"an earlier fsync failed: {earlier}")

@@ -23,7 +23,7 @@ from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.dispatch import Dispatcher
 from epochmq_broker.store.expiry import Expiry
-from epochmq_broker.store.flush import LogFlusher, QueueFlusher
+from epochmq_broker.store.flush import LogFlusher, QueueFlusher, sync_all
 from epochmq_broker.store.index import Index
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.lock_file import LockFile
@@ -33,6 +33,7 @@ from epochmq_broker.store.recovery import Recovered, Recovery
 from epochmq_broker.store.rewrite import rewrite_suspect
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
+from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
 from epochmq_broker.store.tail_state import CLEAN, TailState
 from epochmq_broker.store.upkeep import Upkeep
 
@@ -85,6 +86,7 @@ class MessageStore:
         self.appender.on_failure = self._put_failed
         self.tail = CLEAN  # what the end of the log may lack since the life before; set by `load`
         self.abort = AbortFile(root / "abort")
+        self.sync_failure = SyncFailure(self.abort.flush_failed)
         self._lock: LockFile | None = None
         self._upkeep: Upkeep | None = None
         self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
@@ -132,8 +134,12 @@ class MessageStore:
         # As Java leaves it: the start of the last message, read by nobody outside controller and
         # duplication mode.
         self.checkpoint.confirm_phy_offset = found.last_record
-        self.log_flusher = LogFlusher(self.log, self.appender, self.checkpoint, self.config)
-        self.queue_flusher = QueueFlusher(self.queues, self.appender, self.checkpoint, self.config)
+        self.log_flusher = LogFlusher(
+            self.log, self.appender, self.checkpoint, self.config, self.sync_failure
+        )
+        self.queue_flusher = QueueFlusher(
+            self.queues, self.appender, self.checkpoint, self.config, self.sync_failure
+        )
         self.log_flusher.on_failure = self.queue_flusher.on_failure = self.failed
         self.log_flusher.on_flushed = self._flushed
         self.when_flushed = self.log_flusher.when_flushed
@@ -156,13 +162,8 @@ class MessageStore:
         return found
 
     def _flush_log(self) -> None:
-        try:
-            for file in self.log.files.files:
-                file.flush()
-        except OSError:
-            # The kernel reports the loss once: the next start must hear of it from somewhere else.
-            self.abort.flush_failed()
-            raise
+        # The kernel reports a loss once: the next start must hear of it from the abort file.
+        sync_all([(file, file.wrote) for file in self.log.files.files], self.sync_failure)
 
     def start(self) -> None:
         """Begins flushing, expiry and working ahead, on the running loop."""
@@ -178,16 +179,14 @@ class MessageStore:
         if self._upkeep is not None:
             self._upkeep.stop()
             self._upkeep = None
-        clean = not self.flags & RunningFlags.FLUSH_FAILED
+        clean = self._flush_all()
+        self.log_flusher.stop()
         try:
-            if clean:
-                self.log_flusher.flush_now()
-                self.queue_flusher.flush_now()
-            self.log_flusher.stop()
             self.index.close()
         except (OSError, DiskFullError) as error:
             clean = False
-            log.error("the store could not be closed cleanly: %s", error)
+            self._sync_failed(error)
+            log.error("the index could not be closed cleanly: %s", error)
         self._close_files()
         if clean and not self._behind:
             self.abort.remove()
@@ -197,6 +196,17 @@ class MessageStore:
             self.config.root,
             "" if clean else ", to be recovered at the next start",
         )
+
+    def _flush_all(self) -> bool:
+        """Flushes log, queues and checkpoint for good; False when something is not on disk."""
+        try:
+            self.log_flusher.flush_now()
+            self.queue_flusher.flush_now()
+            self.queue_flusher.flush_checkpoint()
+        except OSError as error:
+            log.error("the store could not be flushed: %s", error)
+            return False
+        return True
 
     def _close_files(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
@@ -262,8 +272,12 @@ class MessageStore:
             self._upkeep.settle()
         # The log first: queues that know more than the log are cut at the next start, queues that know less
         # are not always completed.
-        self.log.truncate(offset)
-        self.queues.truncate(offset)
+        try:
+            self.log.truncate(offset)
+            self.queues.truncate(offset)
+        except OSError as error:
+            self._sync_failed(error)
+            raise
         self.index.truncate(offset)
         self.log_flusher.truncated(offset)
         self.on_append.forget()
@@ -352,8 +366,13 @@ class MessageStore:
     def failed(self, error: OSError) -> None:
         """An fsync has failed: no more writes until the store has been recovered."""
         log.critical("fsync failed, no more messages are taken: %s", error)
-        self.abort.flush_failed()
+        self.sync_failure.report(error)
         self.set_flag(RunningFlags.FLUSH_FAILED, True)
+
+    def _sync_failed(self, error: OSError | DiskFullError) -> None:
+        """Something that syncs files has failed; a full disk or too few descriptors are no failed fsync."""
+        if isinstance(error, OSError) and not is_shortage(error):
+            self.failed(error)
 
     def _put_failed(self, error: OSError | DiskFullError) -> None:
         log.error("a message found no space: %s", error)

@@ -12,6 +12,7 @@ from epochmq_broker.store.allocator import Allocator
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
 from epochmq_broker.store.statuses import RunningFlags
+from epochmq_broker.store.sync_failure import is_shortage
 from epochmq_broker.store.worker import Worker, WorkerBusyError
 
 if TYPE_CHECKING:
@@ -128,6 +129,10 @@ class Upkeep:
             try:
                 file.flush()
             except OSError as error:
+                if is_shortage(error):
+                    self._loop.call_soon_threadsafe(self._later, flush)
+                    return
+                self._store.sync_failure.report(error)
                 self._loop.call_soon_threadsafe(self._store.failed, error)
             else:
                 self._loop.call_soon_threadsafe(flushed)
@@ -141,11 +146,24 @@ class Upkeep:
         except WorkerBusyError:
             log.warning("%s is not flushed now", file.path)
 
+    def _later(self, flush: Callable[[], None]) -> None:
+        """Flushes a full index file when there may be descriptors again."""
+
+        def again() -> None:
+            try:
+                self._queue_worker.submit(flush)
+            except WorkerBusyError:
+                self._later(flush)
+
+        if self._timers:  # not after the stop
+            self._timers["index"] = self._loop.call_later(FULL_CHECK_MS / 1000, again)
+
     def _submit(self, worker: Worker, sync: Callable[[], None]) -> None:
         def run() -> None:
             try:
                 sync()
             except OSError as error:
+                self._store.sync_failure.report(error)
                 self._loop.call_soon_threadsafe(self._store.failed, error)
 
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from epochmq_broker.store import GetStatus, MessageStore, PutStatus, RunningFlags
+from epochmq_broker.store.tail_state import TailState
 from epochmq_broker.store.worker import Worker, WorkerBusyError
 from tests.unit.store.support import Message, opened, put, put_all
 
@@ -44,6 +46,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
         self.error: OSError | None = None
+        self.once: Callable[[], OSError | None] = lambda: None
         self.free = threading.Event()
         self.free.set()
         monkeypatch.setattr(os, "fdatasync", self.sync)
@@ -52,8 +55,9 @@ class Disk:
     def sync(self, fd: int) -> None:
         self.count += 1
         assert self.free.wait(DEADLINE_S)
-        if self.error is not None:
-            raise self.error
+        error = self.error or self.once()
+        if error is not None:
+            raise error
 
 
 @pytest.fixture
@@ -201,15 +205,116 @@ async def test_a_failed_fsync_ends_writing_for_good(tmp_path: Path, disk: Disk) 
     assert (tmp_path / "abort").exists()
 
 
-async def test_a_failed_fsync_of_a_queue_ends_writing_too(tmp_path: Path, disk: Disk) -> None:
+async def test_a_failed_fsync_of_a_queue_ends_writing_for_good(tmp_path: Path, disk: Disk) -> None:
+    """Also when the next fsync succeeds: the checkpoint never vouches for units that one fsync lost, the stop
+    leaves the abort file, and the next start says that the end of the log is doubtful."""
+    store = opened(tmp_path, flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=1)
+    store.start()
+    disk.error = OSError(errno.EIO, "disk on fire")
+    put_all(store, [Message()])
+    await until(lambda: not store.writable)
+    disk.error = None
+    ticks: list[int] = []
+    tick = store.queue_flusher.tick
+
+    def counted() -> None:
+        tick()
+        ticks.append(disk.count)
+
+    store.queue_flusher.tick = counted  # type: ignore[method-assign]
+    await until(lambda: len(ticks) == 20)
+    store.set_flag(RunningFlags.FLUSH_FAILED, False)  # the latch does not depend on the flag
+    assert store.checkpoint.logics_msg_timestamp == 0
+    store.stop()
+    assert (tmp_path / "abort").exists()
+    assert struct.unpack(">qq", (tmp_path / "checkpoint").read_bytes()[:16])[1] == 0
+    store = opened(tmp_path)
+    assert store.tail_state is TailState.UNKNOWN
+    assert store.get(store.queue("orders", 0), 0, 32).count == 1
+    store.stop()
+
+
+@pytest.mark.parametrize("broken", ["commitlog", "consumequeue", "index", "checkpoint"])
+async def test_a_stop_is_not_clean_when_any_file_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def sync(fd: int) -> None:
+        if broken in Path(f"/proc/self/fd/{fd}").readlink().parts and active:
+            raise OSError(errno.EIO, "disk on fire")
+
+    active: list[bool] = []
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "fsync", sync)
+    store = opened(tmp_path)
+    store.start()
+    put_all(store, [Message(properties={"KEYS": "k"})])
+    active.append(True)
+    store.stop()
+    active.clear()
+    assert (tmp_path / "abort").exists()
+    store = opened(tmp_path)
+    assert store.tail_state is TailState.UNKNOWN
+    store.stop()
+
+
+async def test_a_stop_sees_a_failed_fsync_that_the_loop_has_not_heard_of(tmp_path: Path, disk: Disk) -> None:
+    """The fsync under way fails while the store stops, and every later one succeeds: whoever waits is not
+    told that the message is on disk, and the stop is not clean."""
+    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    store.start()
+    put_all(store, [Message()])
+    await until(lambda: store.unflushed_bytes == 0)
+    disk.free.clear()
+    before = disk.count
+    failures = iter([OSError(errno.EIO, "disk on fire")])
+    disk.once = lambda: next(failures, None)
+    _, physical, _, size = put(store, Message())
+    told: list[PutStatus] = []
+    store.when_flushed(physical + size, told.append)
+    await until(lambda: disk.count > before)
+    disk.free.set()
+    store.stop()  # joins the thread of the fsync; the loop does not run in between
+    assert told == [PutStatus.FLUSH_DISK_TIMEOUT]
+    assert (tmp_path / "abort").exists()
+    await asyncio.sleep(0)
+    store = opened(tmp_path)
+    assert store.tail_state is TailState.UNKNOWN
+    store.stop()
+
+
+async def test_too_few_descriptors_are_no_failed_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that finds no descriptor for a file or directory is tried again, and counts only then."""
     async with running(
-        tmp_path, flush_interval_consume_queue=1, flush_consume_queue_thorough_interval=1
+        tmp_path,
+        flush_disk_type="SYNC_FLUSH",
+        flush_interval_consume_queue=1,
+        flush_consume_queue_thorough_interval=1,
     ) as store:
-        disk.error = OSError(errno.EIO, "disk on fire")
         put_all(store, [Message()])
-        await until(lambda: not store.writable)
-        assert store.checkpoint.logics_msg_timestamp == 0
-        disk.error = None
+        await until(lambda: store.unflushed_bytes == 0)
+        refused: list[str] = []
+        real_open = os.open
+
+        def exhausted(path: str | Path, *options: int, **more: int) -> int:
+            refused.append(str(path))
+            raise OSError(errno.EMFILE, "too many open files")
+
+        # Enough messages for another file of the log, whose name needs its directory to be synced.
+        done = put_all(store, [Message(body=bytes(1000))] * 8)
+        end = done[-1][1] + done[-1][3]
+        monkeypatch.setattr(os, "open", exhausted)
+        told: list[PutStatus] = []
+        store.when_flushed(end, told.append)
+        await until(lambda: {Path(path).parts[-1] for path in refused} >= {"commitlog"})
+        await until(lambda: any("consumequeue" in path for path in refused))
+        assert store.writable
+        assert not told
+        monkeypatch.setattr(os, "open", real_open)
+        await until(lambda: told == [PutStatus.PUT_OK])
+        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+    assert not (tmp_path / "abort").exists()
 
 
 async def test_stopping_answers_whoever_still_waits(tmp_path: Path, disk: Disk) -> None:
