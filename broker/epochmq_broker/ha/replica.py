@@ -9,6 +9,10 @@ The steps of a connection, each of which may be interrupted and is then taken ag
 4. tell the master where the log ends, and take what comes.
 
 Without a controller there are no epochs: steps 2 and 3 are a connection only.
+
+With SYNC_FLUSH a replica acknowledges what it has flushed: one flush at a time takes along all that was
+received, and each is acknowledged when it is done. A replica whose disk has failed acknowledges nothing any
+more and ends the connection, upon which a master takes it out of the SyncStateSet.
 """
 
 from __future__ import annotations
@@ -23,10 +27,12 @@ from typing import Final
 
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import HADivergedError, common_end
+from epochmq_broker.ha.log_doubt import has_caught_up, reported_end
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.stream import MasterStream
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import PutStatus, RunningFlags
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha import HAConnectionState, Handshake
@@ -52,6 +58,7 @@ class Step(enum.Enum):
     CONNECTING = "connects"
     AGREEING = "agrees with its master where the logs part"
     FOLLOWING = "follows"
+    FAILED = "follows nobody: its disk has failed"
     STOPPED = "stopped"
 
 
@@ -73,6 +80,9 @@ class Replica:
         self.confirm_offset = confirm_offset
         self.address: str | None = None
         self.on_confirm: Callable[[int], None] = lambda offset: None
+        self.on_caught_up: Callable[[], None] | None = None
+        """Called once, when the log has everything that the master had when the two met and has confirmed."""
+        self._master_end = 0
         self._store = store
         self._epochs = epochs
         self._settings = settings
@@ -90,11 +100,16 @@ class Replica:
     def start(self, address: str | None) -> None:
         """Begins to follow; None: waits for `follow`."""
         self.address = address
+        self._store.on_flush.append(self._flushed)
+        self._store.on_failure.append(self._disk_failed)
         self._task = asyncio.create_task(self._run(), name="follow the master")
 
     async def stop(self) -> None:
         """Ends the connection; the log stays as it is."""
         self._stopped = True
+        if self._flushed in self._store.on_flush:
+            self._store.on_flush.remove(self._flushed)
+            self._store.on_failure.remove(self._disk_failed)
         if self._stream is not None:
             self._stream.close("we follow nobody any more")
         if self._task is not None:
@@ -131,6 +146,10 @@ class Replica:
                 self.step = Step.WAITING
                 await self._changed.wait()
                 continue
+            if self._has_failed:
+                self.step = Step.FAILED
+                await self._changed.wait()
+                continue
             self.step = Step.CONNECTING
             followed = False
             try:
@@ -157,7 +176,10 @@ class Replica:
         if self._epochs is not None:
             settings = self._settings
             introduce = Handshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
-        stream = MasterStream(self._store.inflow, self._epochs, introduce, self._loop.time)
+        await self._flush_rest()
+        stream = MasterStream(
+            self._store.inflow, self._epochs, introduce, self._loop.time, self._reported_end
+        )
         stream.on_bytes = self._grown
         stream.on_confirm = self._confirmed
         async with asyncio.timeout(CONNECT_S):
@@ -191,10 +213,46 @@ class Replica:
             stream.flow.turn(now)
             if now - stream.read_at > settings.ha_housekeeping_interval / 1000:
                 stream.close(f"nothing was heard for {settings.ha_housekeeping_interval} ms")
-            elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000:
+            elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000 or self._has_failed:
                 stream.acknowledge()
             if self._store.inflow.waiting:
                 self._dispatch_soon()  # also after a fault
+
+    # What is on disk
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the disk has failed: what is received may not be there after a restart."""
+        return bool(self._store.flags & RunningFlags.FLUSH_FAILED)
+
+    def _reported_end(self) -> int:
+        store = self._store
+        if store.flags & RunningFlags.FLUSH_FAILED:
+            return -1
+        return reported_end(
+            sync_flush=store.config.sync_flush, flushed=store.flushed_where, end=store.log.max_offset
+        )
+
+    def _flushed(self, offset: int) -> None:
+        if self._stream is not None and self._store.config.sync_flush:
+            self._stream.flushed()
+
+    def _disk_failed(self) -> None:
+        log.critical("the disk has failed: nothing is acknowledged to the master any more")
+        if self._stream is not None:
+            self._stream.close("our disk has failed")
+
+    async def _flush_rest(self) -> None:
+        """What a former master sent is on disk before a master is told where the log ends. EpochMQError."""
+        store = self._store
+        if not store.config.sync_flush or store.flushed_where >= store.max_phy_offset:
+            return
+        done: asyncio.Future[PutStatus] = self._loop.create_future()
+        store.when_flushed(
+            store.max_phy_offset, lambda status: done.set_result(status) if not done.done() else None
+        )
+        if await done is not PutStatus.PUT_OK:
+            raise EpochMQError(f"the log could not be flushed up to {store.max_phy_offset}")
 
     # Agreeing
 
@@ -219,6 +277,7 @@ class Replica:
                 raise ConnectionError(stream.closed.result()) from None
             raise
         store = self._store
+        self._master_end = header.max_offset
         end = store.max_phy_offset
         point = common_end(epochs.epochs.entries, store.min_phy_offset, end, theirs, header.max_offset)
         if point < end:
@@ -238,6 +297,8 @@ class Replica:
         store = self._store
         if store.config.sync_flush:
             store.log_flusher.wake()
+        if self.on_caught_up is not None:
+            self._loop.call_soon(self._look_whether_caught_up)
         store.note_received()
         if self._epochs is None:
             self._dispatch_soon()
@@ -247,6 +308,16 @@ class Replica:
             self.confirm_offset = offset
             self.on_confirm(offset)
             self._dispatch_soon()
+        if self.on_caught_up is not None:
+            self._look_whether_caught_up()
+
+    def _look_whether_caught_up(self) -> None:
+        stream, told = self._stream, self.on_caught_up
+        if told is None or stream is None or not stream.following or stream.confirm < 0:
+            return
+        if has_caught_up(reported=stream.reported, master_end=self._master_end, confirmed=stream.confirm):
+            self.on_caught_up = None
+            told()
 
     def _dispatch_soon(self) -> None:
         if self._dispatching:

@@ -89,6 +89,7 @@ class HAService:
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         store.on_expire.append(self._expired)
+        store.on_flush.append(self._flushed)
 
     # Life
 
@@ -278,7 +279,20 @@ class HAService:
             not_caught_up_max_ms=settings.ha_max_time_slave_not_catchup,
             since_ms=int(asyncio.get_running_loop().time() * 1000),
             all_ack=self.controlled and settings.all_ack_in_sync_state_set,
+            flushed=self._counted_as_flushed(),
         )
+
+    def _counted_as_flushed(self) -> int | None:
+        """How far our own log is on disk, where only that counts."""
+        return self._store.flushed_where if self.controlled and self._store.config.sync_flush else None
+
+    def _flushed(self, offset: int) -> None:
+        """More of the log is on disk."""
+        sync, counted = self.sync_state, self._counted_as_flushed()
+        if sync is not None and (counted is not None or sync.flushed is not None):
+            sync.appended(self._store.max_phy_offset)
+            sync.flushed_to(counted)
+            self._progress()
 
     def _serve(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
         config, store = self._live.current, self._store

@@ -45,9 +45,16 @@ class MasterStream(asyncio.BufferedProtocol):
     """One connection to a master. `closed` is done when it has ended, with why it did."""
 
     def __init__(
-        self, inflow: Inflow, epochs: EpochFile | None, introduce: Handshake | None, now: Callable[[], float]
+        self,
+        inflow: Inflow,
+        epochs: EpochFile | None,
+        introduce: Handshake | None,
+        now: Callable[[], float],
+        reported_end: Callable[[], int] | None = None,
     ) -> None:
-        """`epochs` and `introduce` are None without a controller. `now` is monotonic, in seconds."""
+        """`epochs` and `introduce` are None without a controller. `now` is monotonic, in seconds.
+        `reported_end` says how far the log may be acknowledged, -1: not at all any more; without it, all of
+        it."""
         self._inflow = inflow
         self._epochs = epochs
         self._introduce = introduce
@@ -72,8 +79,11 @@ class MasterStream(asyncio.BufferedProtocol):
         self._passage: Passage | None = None
         self._epoch = -1
         self._known: list[EpochEntry] = []  # the master's epochs, as it told them
-        self._confirm = -1
+        self.confirm = -1
         self._ack_soon = False
+        self._reported_end = reported_end if reported_end is not None else lambda: inflow.end
+        self.reported = -1
+        """How far the master was last told that the log reaches."""
 
     # asyncio.BufferedProtocol
 
@@ -177,7 +187,7 @@ class MasterStream(asyncio.BufferedProtocol):
             raise RemoteProtocolError("a block before the handshake was over")
         self._labelled(header)
         self._block(header.offset, header.body_size)
-        self._confirm = header.confirm_offset
+        self.confirm = header.confirm_offset
         if not header.body_size:
             self._tell_confirm()
         return used
@@ -222,25 +232,36 @@ class MasterStream(asyncio.BufferedProtocol):
             self._loop.call_soon(self._ack)
 
     def _tell_confirm(self) -> None:
-        if self._introduce is not None and self._confirm >= 0:
-            self.on_confirm(min(self._confirm, self._inflow.end))
+        if self._introduce is not None and self.confirm >= 0:
+            self.on_confirm(min(self.confirm, self._reported_end()))
 
     @property
     def lacks_confirmed(self) -> bool:
         """Whether the master has said that more is confirmed than there is here."""
-        return self._introduce is not None and self._confirm > self._inflow.end
+        return self._introduce is not None and self.confirm > self._inflow.end
 
     # Writing
 
     def _ack(self) -> None:
         self._ack_soon = False
-        self.acknowledge()
+        if self._reported_end() != self.reported:
+            self.acknowledge()
+
+    def flushed(self) -> None:
+        """More of the log is on disk, or nothing will be any more."""
+        if self.following and self._reported_end() != self.reported:
+            self._tell_confirm()
+            self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Tells the master where the log ends."""
+        """Tells the master how far the log reaches."""
         if self._why or self._transport is None:
             return
-        end = self._inflow.end
+        end = self._reported_end()
+        if end < 0:
+            self.close("our disk has failed")
+            return
+        self.reported = end
         self._write(encode_default_report(end) if self._introduce is None else encode_ack(end))
 
     def follow(self) -> None:

@@ -11,9 +11,10 @@ while. The rules:
 - **Not knowing.** Until the controller's answer is known, whoever is in the old set *or* in the proposed
   one counts as a member: its acknowledgement is waited for. An answer that got lost may have been a yes.
   (#5663)
-- **Confirmed** is what every member has: `min(own end, every member's acknowledgement)`. A member without a
-  connection holds it where it is (#6662), an acknowledgement of zero or beyond what was sent is none (#6728,
-  #1155). It never goes back while this mastership lasts.
+- **Confirmed** is what every member has: `min(own end, every member's acknowledgement)`; with SYNC_FLUSH our
+  own end is what is flushed, else a loss of power could take what is confirmed from the master alone. A
+  member without a connection holds it where it is (#6662), an acknowledgement of zero or beyond what was sent
+  is none (#6728, #1155). It never goes back while this mastership lasts.
 - An acknowledgement beyond our own end is a lie or a mistake, and refused.
 """
 
@@ -64,6 +65,8 @@ class SyncState:
     caught_up_ms: dict[int, int] = field(default_factory=dict)
     proposed: frozenset[int] | None = None
     """A proposal whose fate is not known."""
+    flushed: int | None = None
+    """How far our own log is on disk, where only that counts (SYNC_FLUSH); None: all of it counts."""
 
     # What replicas do ---------------------------------------------------------------------------------------
 
@@ -117,7 +120,17 @@ class SyncState:
         """Our own log has grown."""
         self.end = end
         if not self.waits_for_replicas:
-            self.confirm_offset = end
+            self._advance()
+
+    def flushed_to(self, offset: int | None) -> None:
+        """Our own log is on disk up to `offset`; None: what is on disk does not matter."""
+        self.flushed = offset
+        self._advance()
+
+    @property
+    def own_end(self) -> int:
+        """Up to where our own log counts."""
+        return self.end if self.flushed is None else min(self.end, self.flushed)
 
     # Members ------------------------------------------------------------------------------------------------
 
@@ -189,9 +202,9 @@ class SyncState:
         self.confirm_offset = max(self.confirm_offset, self._computed())
 
     def _computed(self) -> int:
+        lowest = self.own_end
         if not self.waits_for_replicas:
-            return self.end
-        lowest = self.end
+            return lowest
         for one in self.members_or_proposed:
             if one == self.self_id:
                 continue

@@ -67,6 +67,8 @@ class MessageStore:
         self.inflow = Inflow(self.log, self.dispatcher)
         self.expiry = Expiry(self.log, config)
         self.on_append = Arrivals(self._bind_arrivals, lambda: self.log.max_offset)
+        self.on_flush: list[Callable[[int], None]] = []  # called with how far the log is on disk
+        self.on_failure: list[Callable[[], None]] = []  # called when an fsync has failed
         self.on_expire: list[Callable[[int], None]] = []  # called with the log's new first offset
         self.append = self.appender.append
         self.append_batch = self.appender.append_batch
@@ -368,6 +370,8 @@ class MessageStore:
         log.critical("fsync failed, no more messages are taken: %s", error)
         self.sync_failure.report(error)
         self.set_flag(RunningFlags.FLUSH_FAILED, True)
+        for listener in self.on_failure:
+            listener()
 
     def _sync_failed(self, error: OSError | DiskFullError) -> None:
         """Something that syncs files has failed; a full disk or too few descriptors are no failed fsync."""
@@ -405,6 +409,8 @@ class MessageStore:
             limit = offset if self._confirmed is None else min(offset, self._confirmed)
             self.reader.limit = limit
             self.on_append.release(limit)
+        for listener in self.on_flush:
+            listener(offset)
 
     def _pull_back_checkpoint(self) -> None:
         """The checkpoint must not vouch for later times than the log now ends with."""
