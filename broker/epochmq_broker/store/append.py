@@ -130,11 +130,7 @@ class Appender:
         # Half and rolled back messages of a transaction (as types) have no place in a queue, and offset 0.
         queued = not sys_flag & 4
         file = self.log.file
-        if (
-            file is None
-            or file.wrote + size > file.reserved - END_OF_FILE_BYTES
-            or (queue.position >= queue.room and queued)
-        ):
+        if file is None or file.wrote + size > file.check_at or (queue.position >= queue.room and queued):
             made = self._make_room(queue if queued else None, size)
             if isinstance(made, PutStatus):
                 return made, -1, -1, 0

@@ -20,7 +20,8 @@ from epochmq_broker.store.mapped_file import (
 from epochmq_broker.store.settings import END_OF_FILE_BYTES
 
 RESERVE_BYTES = 32 << 20  # how much space is reserved at a time
-PREPARE_AT = 0.75  # the next file is made when so much of the last one is reserved
+AHEAD_BYTES = 4 * RESERVE_BYTES  # how much space is reserved beyond what is written
+PREPARE_AT = 0.25  # the next file is made when so much of the last one is reserved
 
 
 class Ahead(Protocol):
@@ -103,11 +104,13 @@ class CommitLog:
             except DiskFullError:
                 file.reserve(end)  # the last bytes of a disk are good for something too
         if self.ahead is not None:
-            if file.reserved < file.size:
+            if file.reserved < min(end + AHEAD_BYTES, file.size):
                 self.ahead.reserve(file, min(file.reserved + RESERVE_BYTES, file.size))
             if file.reserved >= file.size * PREPARE_AT:
                 start = file.start + file.size
                 self.ahead.prepare(self.files.directory / file_name(start), start, file.size)
+        # Room is asked for long before the reserved space ends, so that more can be reserved meanwhile.
+        file.check_at = min(file.reserved - END_OF_FILE_BYTES, end + RESERVE_BYTES // 4)
 
     def room_raw(self, start: int, size: int) -> MappedFile:
         """The file that takes the next bytes of another replica's log, with space reserved for `size` of them

@@ -3,8 +3,10 @@
 A unit is physical offset (8), size (4), tag code (8), big endian; the logical offset is the unit's number.
 A queue whose first message has an offset > 0 begins, in its file, with units (0, 2³¹−1, 0).
 
-Writing goes through `map`, `position` and `room` straight from the append path; `make_room` changes files
-and reserves space when `position` reaches `room`.
+New units are in memory first, in `map` from byte `base` of the queue on: the append path puts them there
+through `map`, `position` and `room`, and calls `make_room` when `position` reaches `room`. A worker thread
+writes them into the queue's files later (`queue_flush`). A crash takes those that are in memory only, and
+recovery makes them again from the log, as it does after every crash.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from mmap import mmap
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from epochmq_broker.store import record
 from epochmq_broker.store.key_hash import KeyHasher
-from epochmq_broker.store.mapped_file import PAGE_BYTES, DiskFullError, MappedFile, MappedFileQueue
+from epochmq_broker.store.pending_units import DUE_BYTES, PendingUnits
+from epochmq_broker.store.queue_files import Mappings, QueueFile, QueueFiles
 from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from epochmq_protocol import javahash
 
@@ -27,8 +29,8 @@ PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 RECOVERED_FILES: Final = 3  # how many of the last files recovery reads
 
-_ROOM_MIN_BYTES: Final = 4 * PAGE_BYTES
-_ROOM_MAX_BYTES: Final = 1 << 20
+_BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
+_BLANKS_AT_ONCE: Final = 3276
 _POSITION_AND_SIZE = struct.Struct(">qi")
 
 
@@ -42,6 +44,7 @@ class ConsumeQueue:
     """One queue. Offsets are logical (messages) unless the name says physical (bytes of the commit log)."""
 
     __slots__ = (
+        "base",
         "files",
         "hasher",
         "magic",
@@ -50,6 +53,7 @@ class ConsumeQueue:
         "max_physical",
         "min_offset",
         "overhead",
+        "pending",
         "position",
         "queue_id",
         "room",
@@ -58,11 +62,22 @@ class ConsumeQueue:
         "topic_field",
     )
 
+    blank_unit: ClassVar[bytes] = PRE_BLANK
+
     def __init__(
-        self, topic: str, queue_id: int, directory: Path, file_size: int, *, load: bool = False
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        file_size: int,
+        *,
+        load: bool = False,
+        pending: PendingUnits | None = None,
+        mappings: Mappings | None = None,
     ) -> None:
-        """`directory` is the folder of all consume queues. `load` opens the files that are there; `recover`
-        must follow. Raises OSError or StoreDamagedError when loading."""
+        """`directory` is the folder of all consume queues. `load` finds the files that are there; `recover`
+        must follow. `pending` is told when there is something to write. Raises OSError or StoreDamagedError
+        when loading."""
         self.topic = topic
         self.queue_id = queue_id
         name = topic.encode()
@@ -75,11 +90,15 @@ class ConsumeQueue:
         self.overhead = record.HEAD_V4.size + len(self.topic_field) + 2 if legal else 1 << 40
         self.schedule = topic == record.SCHEDULE_TOPIC
         self.hasher = KeyHasher(javahash.topic_seed(topic))
-        self.files = MappedFileQueue(directory / topic / str(queue_id), file_size, keep_fd=False, levels=3)
+        self.pending = PendingUnits() if pending is None else pending
+        if mappings is None:
+            mappings = Mappings()
+        self.files = QueueFiles(directory / topic / str(queue_id), file_size, mappings)
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical = -1
-        self.map: mmap | None = None
+        self.map: bytearray | None = None
+        self.base = 0
         self.position = 0
         self.room = 0
         if load:
@@ -91,32 +110,79 @@ class ConsumeQueue:
     # Writing
 
     def make_room(self) -> None:
-        """Makes the next unit writable: the next file, or more reserved space. Raises DiskFullError or
-        OSError; the queue is as it was then."""
-        self.settle()
-        files = self.files
-        if not files.files:
-            start = self.max_offset * UNIT_BYTES
-            file = files.add(start - start % files.file_size)
-            try:
-                self._fill(file, start - file.start)
-            except BaseException:
-                files.destroy()
-                raise
-            self.min_offset = max(self.min_offset, self.max_offset)
+        """Makes the next unit writable, in memory, and reports that there is something to write. Raises
+        DiskFullError, or OSError while no worker thread writes; the queue is as it was then."""
+        buffer = self.map
+        position = self.position
+        if buffer is None:
+            self.pending.hold(_BUFFER_MIN_BYTES)
+            buffer = self.map = bytearray(_BUFFER_MIN_BYTES)
+            self.base = self.max_offset * UNIT_BYTES
+            position = self.position = 0
+            if not self.files.files:
+                self.min_offset = max(self.min_offset, self.max_offset)
+        elif position >= len(buffer):
+            self.pending.hold(len(buffer))
+            if self.map is not buffer:
+                # There was so much to write that it has been written, this queue's units too.
+                self.pending.free(len(buffer))
+                self.make_room()
+                return
+            buffer = self._grown(buffer)
+            position = self.position
+        unwritten = self.base + position - self.written_end
+        pending = self.pending
+        pending.waiting.setdefault(self)
+        room = len(buffer)
+        if unwritten >= DUE_BYTES:
+            pending.due.setdefault(self)
         else:
-            file = files.files[-1]
-            if file.wrote == file.size:
-                self._leave()
-                file = files.add(file.start + file.size)
-        growth = min(max(file.reserved, _ROOM_MIN_BYTES), _ROOM_MAX_BYTES)
-        try:
-            file.reserve(min(file.wrote + growth, file.size))
-        except DiskFullError:
-            file.reserve(file.wrote + UNIT_BYTES)
-        self.map = file.map
-        self.position = file.wrote
-        self.room = file.reserved - file.reserved % UNIT_BYTES
+            room = min(room, position + max(DUE_BYTES - unwritten, UNIT_BYTES))
+        self.room = room - room % UNIT_BYTES
+
+    def _grown(self, buffer: bytearray) -> bytearray:
+        """The buffer without the units that are in files by now, or twice as large if that is less than half
+        of it. The memory for that is held already."""
+        done = self.written_end - self.base
+        left = self.position - done
+        size = len(buffer)
+        if left * 2 > size:
+            size *= 2
+        else:
+            self.pending.free(size)
+        grown = bytearray(size)
+        grown[:left] = buffer[done : self.position]
+        self.base += done
+        self.map = grown
+        self.position = left
+        return grown
+
+    @property
+    def written_end(self) -> int:
+        """Up to which byte of the queue units are in its files."""
+        files = self.files.files
+        return files[-1].end if files else self.base
+
+    def unwritten(self) -> tuple[QueueFiles, int, bytes]:
+        """A copy of the units that are not in the queue's files yet, and where they belong. The next unit
+        reports the queue again."""
+        buffer = self.map
+        start = self.written_end
+        if buffer is None:
+            return self.files, start, b""
+        self.room = 0
+        return self.files, start, bytes(memoryview(buffer)[start - self.base : self.position])
+
+    def written(self) -> None:
+        """Units have been written into the files: gives the memory back if these were all."""
+        if self.map is None:
+            return
+        if self.base + self.position == self.written_end:
+            self.pending.forget(self)
+            self._leave()
+        else:
+            self.pending.due.pop(self, None)
+            self.room = 0
 
     def put(self, offset: int, physical: int, size: int, tags_code: int) -> bool:
         """Dispatches a parsed record (putMessagePositionInfo); False when the queue has it already. A gap is
@@ -129,10 +195,9 @@ class ConsumeQueue:
             if offset:
                 return False
             self.destroy()
-        elif offset > self.max_offset and self.max_offset * UNIT_BYTES == max(self.files.min_offset, 0):
+        elif offset > self.max_offset and self.max_offset * UNIT_BYTES == self._first_byte:
             # Nothing in it yet: it begins where its first message says.
-            self._leave()
-            self.files.destroy()
+            self._remove_files()
             self.max_offset = offset
         if self.position >= self.room:
             self.make_room()
@@ -146,58 +211,64 @@ class ConsumeQueue:
     def repair(self, offset: int, physical: int, size: int, tags_code: int) -> None:
         """After a crash: writes the unit of a record the queue should have once more if it differs, which
         lost pages can do (a unit may lie across two), provided that it fits between its neighbours."""
-        file = self.files.find(offset * UNIT_BYTES)
-        if file is None or offset >= self.max_offset:
+        at = offset * UNIT_BYTES
+        file = self.files.find(at)
+        if file is None or offset >= self.max_offset or at >= self.written_end:
             return
-        at = offset * UNIT_BYTES - file.start
         unit = UNIT.pack(physical, size, tags_code)
-        if file.map[at : at + UNIT_BYTES] == unit:
+        if file.map[at - file.start : at - file.start + UNIT_BYTES] == unit:
             return
-        if offset * UNIT_BYTES > self.files.min_offset and self._place(offset - 1)[0] >= physical:
+        if at > self.files.min_offset and self._place(offset - 1)[0] >= physical:
             return
         if offset + 1 < self.max_offset and self._place(offset + 1)[0] <= physical:
             return
-        file.map[at : at + UNIT_BYTES] = unit
-
-    def _fill(self, file: MappedFile, until: int) -> None:
-        """Units in front of a queue's first message."""
-        if until:
-            file.reserve(until)
-            file.map[:until] = PRE_BLANK * (until // UNIT_BYTES)
-            file.wrote = until
-
-    def settle(self) -> None:
-        """Hands the write position back to the last file; before anything looks at files instead of the
-        queue."""
-        if self.map is not None:
-            self.files.files[-1].wrote = self.position
+        file.overwrite(at - file.start, unit)
+        self.pending.unsynced[file] = None
 
     def _leave(self) -> None:
-        """Forgets the file that is written; the next unit calls `make_room`."""
+        """Gives up the units in memory; the next unit calls `make_room`."""
+        if self.map is not None:
+            self.pending.free(len(self.map))
         self.map = None
         self.position = self.room = 0
 
     # Reading
 
     def units(self, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """(physical offset, size, tag code) of up to `count` units from `offset` on, within one file;
-        nothing when the queue has no unit there."""
+        """(physical offset, size, tag code) of up to `count` units from `offset` on, to the end of a file at
+        most; nothing when the queue has no unit there."""
+        return UNIT.iter_unpack(self._bytes(offset, count))
+
+    def _bytes(self, offset: int, count: int) -> bytes | bytearray:
+        """The bytes of these units."""
         start = offset * UNIT_BYTES
+        end = min(offset + count, self.max_offset) * UNIT_BYTES
+        if start >= end:
+            return b""
+        buffer = self.map
+        if buffer is not None and start >= self.base:
+            return buffer[start - self.base : end - self.base]
         file = self.files.find(start)
-        if file is None or offset >= self.max_offset:
-            return iter(())
-        at = start - file.start
-        end = min(at + count * UNIT_BYTES, file.size, self.max_offset * UNIT_BYTES - file.start)
-        return UNIT.iter_unpack(file.map[at:end])
+        if file is None:
+            return b""
+        found = file.map[start - file.start : min(end - file.start, file.wrote)]
+        if buffer is not None and start + len(found) < min(end, file.start + file.size):
+            found += buffer[start + len(found) - self.base : end - self.base]
+        return found
 
     def places(self, offset: int, count: int) -> tuple[int, ...]:
         """Of the same units physical offset and size, one after the other: offset, size, offset, size, …"""
         start = offset * UNIT_BYTES
+        if self.map is not None and start >= self.base:
+            found = min(count, self.max_offset - offset)
+            return _places(found).unpack_from(self.map, start - self.base) if found > 0 else ()
         file = self.files.find(start)
         if file is None or offset >= self.max_offset:
             return ()
         at = start - file.start
         found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
+        if at + found * UNIT_BYTES > file.wrote:
+            return _places(found).unpack(self._bytes(offset, found))
         return _places(found).unpack_from(file.map, at)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
@@ -208,10 +279,15 @@ class ConsumeQueue:
 
     def _place(self, offset: int) -> tuple[int, int]:
         """Physical offset and size of a unit that exists, in front of `min_offset` too."""
-        file = self.files.find(offset * UNIT_BYTES)
-        assert file is not None
-        physical, size = _POSITION_AND_SIZE.unpack_from(file.map, offset * UNIT_BYTES - file.start)
-        return physical, size
+        at = offset * UNIT_BYTES
+        found: tuple[int, int]
+        if self.map is not None and at >= self.base:
+            found = _POSITION_AND_SIZE.unpack_from(self.map, at - self.base)
+        else:
+            file = self.files.find(at)
+            assert file is not None
+            found = _POSITION_AND_SIZE.unpack_from(file.map, at - file.start)
+        return found
 
     def roll_next_file(self, offset: int) -> int:
         """First offset of the file after the one that holds `offset`."""
@@ -232,15 +308,23 @@ class ConsumeQueue:
 
     def first_ending_behind(self, physical: int, low: int, high: int) -> int:
         """Smallest offset in [low, high) whose record ends behind this physical offset, `high` when none
-        does."""
+        does. It is looked for from the end, where it usually lies."""
+        step = 1
+        while high - step > low and self._ends_behind(high - step, physical):
+            high -= step
+            step *= 2
+        low = max(low, high - step)
         while low < high:
             middle = (low + high) // 2
-            start, size = self._place(middle)
-            if start + size <= physical or size == PRE_BLANK_SIZE:
-                low = middle + 1
-            else:
+            if self._ends_behind(middle, physical):
                 high = middle
+            else:
+                low = middle + 1
         return low
+
+    def _ends_behind(self, offset: int, physical: int) -> bool:
+        start, size = self._place(offset)
+        return start + size > physical and size != PRE_BLANK_SIZE
 
     # Recovery, truncation, expiry
 
@@ -259,7 +343,9 @@ class ConsumeQueue:
             found = self._recover_file(file, last)
             end = file.start + found
             if found:
-                physical, size = _POSITION_AND_SIZE.unpack_from(file.map, found - UNIT_BYTES)
+                physical, size = _POSITION_AND_SIZE.unpack(
+                    file.peek(found - UNIT_BYTES, _POSITION_AND_SIZE.size)
+                )
                 if size != PRE_BLANK_SIZE:
                     last = physical
                     self.max_physical = physical + size
@@ -267,7 +353,7 @@ class ConsumeQueue:
                 break
         self._cut(end)
 
-    def _recover_file(self, file: MappedFile, last: int) -> int:
+    def _recover_file(self, file: QueueFile, last: int) -> int:
         """Bytes of valid units at the head of a file, all behind physical offset `last`."""
         at = 0
         for physical, size, _ in UNIT.iter_unpack(file.peek(0, file.size - file.size % UNIT_BYTES)):
@@ -281,14 +367,12 @@ class ConsumeQueue:
     def truncate(self, physical: int) -> None:
         """Removes every unit at or behind this physical offset, on disk too (truncateDirtyLogicFiles). Raises
         OSError."""
-        self.settle()
         self.cut(self.first_behind(physical, self._first, self.max_offset))
 
     def cut(self, offset: int) -> None:
         """Ends the queue in front of this offset, on disk too. Raises OSError."""
         if offset >= self.max_offset:
             return
-        self.settle()
         self._cut(offset * UNIT_BYTES)
         self.max_physical = -1
         if offset > self._first:
@@ -296,23 +380,35 @@ class ConsumeQueue:
             self.max_physical = start + size
 
     @property
+    def _first_byte(self) -> int:
+        """Where the queue's first unit lies, or will lie."""
+        if self.files.files:
+            return self.files.files[0].start
+        return self.base if self.map is not None else 0
+
+    @property
     def _first(self) -> int:
         """The first offset that has a unit and may have a message."""
-        start = self.files.min_offset
-        return self.max_offset if start < 0 else max(self.min_offset, start // UNIT_BYTES)
+        if self.files.files or self.map is not None:
+            return max(self.min_offset, self._first_byte // UNIT_BYTES)
+        return self.max_offset
 
     def _cut(self, end: int) -> None:
         """Ends the queue at this byte; a last file that would hold nothing goes, unless it is the only
-        trace of where the queue's offsets continue."""
-        self.files.truncate(end)
-        files = self.files.files
-        if len(files) > 1 and files[-1].start == end:
-            files.pop().delete()
+        trace of where the queue's offsets continue. No thread writes the queue meanwhile."""
+        if self.map is not None and self.base <= self.written_end <= end:
+            self.position = end - self.base
+        else:
+            self._leave()
+            self.pending.forget(self)
+            self.files.truncate(end)
+            files = self.files.files
+            if len(files) > 1 and files[-1].start == end:
+                files.pop().delete()
         self.max_offset = end // UNIT_BYTES
         self.min_offset = min(self.min_offset, self.max_offset)
-        self._leave()
 
-    def expire(self, min_physical: int) -> list[MappedFile]:
+    def expire(self, min_physical: int) -> list[QueueFile]:
         """Takes out files whose messages are all in front of the log's first byte, never the last one, and
         raises `min_offset`. The caller deletes the files."""
         expired = []
@@ -327,21 +423,26 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical: int) -> None:
         """Raises `min_offset` to the first unit whose record still exists (correctMinOffset)."""
-        files = self.files.files
-        if not files:
-            return
-        low = max(self.min_offset, files[0].start // UNIT_BYTES)
-        self.min_offset = self.first_behind(min_physical, low, self.max_offset)
+        self.min_offset = self.first_behind(min_physical, self._first, self.max_offset)
 
     def close(self) -> None:
-        """Closes the files."""
-        self.settle()
+        """Gives up memory and mappings. Whatever must be kept has been written before."""
+        self.pending.forget(self)
         self._leave()
         self.files.close()
 
     def destroy(self) -> None:
         """Removes the files; the queue is empty and starts at 0 again."""
-        self._leave()
-        self.files.destroy()
+        self._remove_files()
         self.min_offset = self.max_offset = 0
         self.max_physical = -1
+
+    def _remove_files(self) -> None:
+        """Gives up memory and files. The files are deleted by whoever writes, behind what is being
+        written."""
+        self.pending.forget(self)
+        self._leave()
+        old = self.files
+        if old.files or self.pending.is_written_elsewhere:
+            self.files = QueueFiles(old.directory, old.file_size, old.mappings)
+            self.pending.remove(old)

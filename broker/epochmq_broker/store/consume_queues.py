@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
-from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.pending_units import PendingUnits
+from epochmq_broker.store.queue_files import Mappings, QueueFile
 
 
 def is_queue_name(topic: str) -> bool:
@@ -28,14 +28,27 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         super().__init__()
         self.directory = directory
         self.file_size = file_size
+        self.pending = PendingUnits()
+        self.mappings = Mappings()
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
 
     def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
         topic, queue_id = key
         if not is_queue_name(topic) or queue_id < 0:
             raise ValueError(f"{topic!r}-{queue_id}: no name of a queue")
-        queue = self[key] = ConsumeQueue(topic, queue_id, self.directory, self.file_size)
+        queue = self[key] = self._made(topic, queue_id, load=False)
         return queue
+
+    def _made(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            self.directory,
+            self.file_size,
+            load=load,
+            pending=self.pending,
+            mappings=self.mappings,
+        )
 
     def load(self) -> None:
         """Opens every queue there is and finds its end. Raises StoreDamagedError or OSError."""
@@ -45,7 +58,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             for folder in topic.iterdir():
                 if folder.is_dir() and folder.name.isdecimal():
                     key = topic.name, int(folder.name)
-                    queue = ConsumeQueue(*key, self.directory, self.file_size, load=True)
+                    queue = self._made(*key, load=True)
                     at = queue.files.gap()
                     if at is not None:
                         # What is behind the gap is built again from the log.
@@ -73,7 +86,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         for queue in self.values():
             queue.correct_min_offset(min_physical)
 
-    def expire(self, min_physical: int) -> Iterator[MappedFile]:
+    def expire(self, min_physical: int) -> Iterator[QueueFile]:
         """Takes out files of messages the log has lost; the caller deletes them."""
         for queue in list(self.values()):
             yield from queue.expire(min_physical)
@@ -93,21 +106,21 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         found = set()
         for key in [key for key in self if key[0] in topics]:
             found.add(key[0])
-            self._drop(key)
+            self.pop(key).destroy()
+        self.pending.remove_folders(self.directory / topic for topic in found)
         return len(found)
 
     def destroy(self) -> None:
         """Removes all queues: the log they speak of is gone."""
-        for key in list(self):
-            self._drop(key)
+        self.delete_topics({topic for topic, _ in self})
+
+    def mark_unsynced(self) -> None:
+        """Whatever the files hold may not be on disk: a killed process has left them."""
+        for queue in self.values():
+            for file in queue.files.files:
+                self.pending.unsynced[file] = None
 
     def close(self) -> None:
-        """Closes all files."""
+        """Gives up all memory and mappings."""
         for queue in self.values():
             queue.close()
-
-    def _drop(self, key: tuple[str, int]) -> None:
-        queue = self.pop(key)
-        queue.destroy()
-        if not any(topic == key[0] for topic, _ in self):
-            shutil.rmtree(self.directory / key[0], ignore_errors=True)

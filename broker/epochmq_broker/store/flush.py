@@ -1,5 +1,5 @@
-"""Getting written bytes onto the disk: group commit, periodic flushes, the checkpoint (FlushManager,
-GroupCommitService, FlushRealTimeService, FlushConsumeQueueService).
+"""Getting written bytes of the log onto the disk: group commit and periodic flushes (FlushManager,
+GroupCommitService, FlushRealTimeService).
 
 fsync runs on worker threads, never on the event loop; what to flush is decided, and what is done with the
 outcome happens, on the loop. One flush of the log is under way at a time, and takes along everything
@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from epochmq_broker.store.append import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
-from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus
@@ -221,126 +220,6 @@ class LogFlusher:
             self._waiters.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
         if self._waiters:
             self._timer = self._loop.call_at(self._waiters[0][1], self._expire)
-
-
-class QueueFlusher:
-    """Flushes consume queues and the checkpoint, in that order, once a tick."""
-
-    def __init__(
-        self,
-        queues: ConsumeQueues,
-        appender: Appender,
-        checkpoint: Checkpoint,
-        config: StoreConfig,
-        failed: SyncFailure,
-    ) -> None:
-        self._failed = failed
-        self._queues = queues
-        self._appender = appender
-        self._checkpoint = checkpoint
-        self._config = config
-        self._running = False
-        self._worker: Worker | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._complete_at = 0.0
-        self.on_failure: Callable[[OSError], None] | None = None
-
-    def configure(self, config: StoreConfig) -> None:
-        """Takes over intervals."""
-        self._config = config
-
-    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
-        """Flushes on this worker from now on."""
-        self._worker = worker
-        self._loop = loop
-        self._complete_at = loop.time()
-
-    def tick(self) -> None:
-        """Flushes the queues with enough dirty pages, or all when it is time for that; then the
-        checkpoint."""
-        loop, worker = self._loop, self._worker
-        if self._running or self._failed.error is not None or loop is None or worker is None:
-            return
-        thorough = (
-            loop.time() - self._complete_at >= self._config.flush_consume_queue_thorough_interval / 1000
-        )
-        least = 1 if thorough else max(self._config.flush_consume_queue_least_pages * PAGE_BYTES, 1)
-        work, complete = self._dirty(least)
-        timestamp = self._appender.last_timestamp if complete else 0
-
-        def run() -> None:
-            failure = None
-            try:
-                sync_all(work, self._failed, missing_ok=True)
-                self._sync_checkpoint()
-            except OSError as error:
-                failure = error
-            loop.call_soon_threadsafe(self._done, work, timestamp, failure)
-
-        if not self._checkpoint.store() and not work:
-            return  # an idle broker leaves the disk alone
-        try:
-            worker.submit(run)
-        except WorkerBusyError:
-            return
-        self._running = True
-
-    def flush_now(self) -> None:
-        """Flushes all queues on the calling thread; for start-up and shut-down. Raises OSError, also when an
-        earlier flush has failed."""
-        work, _ = self._dirty(1)
-        sync_all(work, self._failed, missing_ok=True)
-        for file, wrote in work:
-            file.flushed = wrote
-        if self._appender.last_timestamp:
-            self._checkpoint.logics_msg_timestamp = self._appender.last_timestamp
-
-    def flush_checkpoint(self) -> None:
-        """Makes the checkpoint durable, on the calling thread; for shut-down. Raises OSError."""
-        self._checkpoint.store()
-        self._sync_checkpoint()
-
-    def stop(self) -> None:
-        """No tick flushes any more."""
-        self._loop = None
-
-    def _sync_checkpoint(self) -> None:
-        try:
-            self._checkpoint.flush()
-        except OSError as error:
-            self._failed.report(error)
-            raise
-
-    def _dirty(self, least: int) -> tuple[list[tuple[MappedFile, int]], bool]:
-        """Files with so many dirty bytes, and whether these are all that are dirty."""
-        work = []
-        complete = True
-        for queue in self._queues.values():
-            queue.settle()
-            for file in reversed(queue.files.files):
-                dirty = file.wrote - file.flushed
-                if dirty <= 0:
-                    break
-                if dirty >= least or file.wrote == file.size:
-                    work.append((file, file.wrote))
-                else:
-                    complete = False
-        return work, complete
-
-    def _done(self, work: list[tuple[MappedFile, int]], timestamp: int, failure: OSError | None) -> None:
-        self._running = False
-        if self._failed.error is not None:
-            if self.on_failure is not None:
-                self.on_failure(self._failed.error)
-            return
-        if failure is not None:
-            log.warning("consume queues are not flushed now, and will be soon: %s", failure)
-            return
-        for file, wrote in work:
-            file.flushed = max(file.flushed, min(wrote, file.wrote))
-        if timestamp and self._loop is not None:
-            self._checkpoint.logics_msg_timestamp = timestamp
-            self._complete_at = self._loop.time()
 
 
 def sync_all(

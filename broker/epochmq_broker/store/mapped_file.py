@@ -38,6 +38,10 @@ class DiskFullError(EpochMQError):
     """No space (or quota) left for the bytes asked for; nothing has been changed."""
 
 
+class QueuesBehindError(DiskFullError):
+    """Consume queues hold as much in memory as they may, because the disk is too slow to take it."""
+
+
 class StoreDamagedError(EpochMQError):
     """Files that cannot be a store, or not one with these settings; a person has to look."""
 
@@ -45,6 +49,11 @@ class StoreDamagedError(EpochMQError):
 def file_name(start: int) -> str:
     """A file is named by its start offset in 20 decimal digits (UtilAll.offset2FileName)."""
     return f"{start:0{NAME_DIGITS}d}"
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk, or a quota, has no space left."""
+    return error.errno in _FULL
 
 
 def reserve(fd: int, start: int, end: int) -> None:
@@ -74,7 +83,7 @@ class MappedFile:
     """One file. Positions are relative to the file; `start` is the offset of its first byte in the queue of
     files."""
 
-    __slots__ = ("fd", "flushed", "map", "nameless", "path", "reserved", "size", "start", "wrote")
+    __slots__ = ("check_at", "fd", "flushed", "map", "nameless", "path", "reserved", "size", "start", "wrote")
 
     def __init__(self, path: Path, start: int, size: int, *, keep_fd: bool) -> None:
         """Opens a file of `size` bytes, making it when it is missing or empty. `keep_fd` keeps a descriptor
@@ -111,6 +120,7 @@ class MappedFile:
         self.wrote = 0
         self.flushed = 0
         self.reserved = 0
+        self.check_at = 0  # up to here the append path writes without asking for room
 
     @property
     def end(self) -> int:
@@ -155,19 +165,8 @@ class MappedFile:
 
         Positions alone are not enough: old records behind a cut come back when a crash follows and the new
         records end where an old one began. Holes are skipped unread. Raises OSError."""
-        changed = False
         with self._descriptor() as fd:
-            for start, end in data_ranges(fd, position, self.size):
-                while start < end:
-                    chunk = os.pread(fd, min(end - start, len(_ZEROS)), start)
-                    zeros = _ZEROS if len(chunk) == len(_ZEROS) else _ZEROS[: len(chunk)]
-                    if chunk != zeros:
-                        os.pwrite(fd, zeros, start)
-                        changed = True
-                    start += len(chunk)
-            if changed:
-                os.fdatasync(fd)
-        return changed
+            return clear_range(fd, position, self.size)
 
     def modified_ms(self) -> int:
         """When the file was last written, as the file system says (epoch ms)."""
@@ -197,6 +196,23 @@ class MappedFile:
             yield fd
         finally:
             os.close(fd)
+
+
+def clear_range(fd: int, position: int, end: int) -> bool:
+    """Zeros bytes [position, end) of a file, on disk too; True when there was anything. Holes are skipped
+    unread. Raises OSError."""
+    changed = False
+    for start, stop in data_ranges(fd, position, end):
+        while start < stop:
+            chunk = os.pread(fd, min(stop - start, len(_ZEROS)), start)
+            zeros = _ZEROS if len(chunk) == len(_ZEROS) else _ZEROS[: len(chunk)]
+            if chunk != zeros:
+                os.pwrite(fd, zeros, start)
+                changed = True
+            start += len(chunk)
+    if changed:
+        os.fdatasync(fd)
+    return changed
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -313,6 +329,7 @@ class MappedFileQueue:
             file.wrote = min(offset - file.start, file.size)
             file.flushed = min(file.flushed, file.wrote)
             file.reserved = min(file.reserved, file.wrote)
+            file.check_at = 0
 
     def close(self) -> None:
         """Closes all files."""

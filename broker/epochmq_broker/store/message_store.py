@@ -23,11 +23,12 @@ from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.dispatch import Dispatcher
 from epochmq_broker.store.expiry import Expiry
-from epochmq_broker.store.flush import LogFlusher, QueueFlusher, sync_all
+from epochmq_broker.store.flush import LogFlusher, sync_all
 from epochmq_broker.store.index import Index
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.lock_file import LockFile
 from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.queue_flush import QueueFlusher
 from epochmq_broker.store.reader import Reader
 from epochmq_broker.store.recovery import Recovered, Recovery
 from epochmq_broker.store.rewrite import rewrite_suspect
@@ -143,10 +144,12 @@ class MessageStore:
             self.queues, self.appender, self.checkpoint, self.config, self.sync_failure
         )
         self.log_flusher.on_failure = self.queue_flusher.on_failure = self.failed
+        self.queue_flusher.on_full = self._put_failed
         self.log_flusher.on_flushed = self._flushed
         self.when_flushed = self.log_flusher.when_flushed
         if not clean:
             # What a killed process left may be in memory only.
+            self.queues.mark_unsynced()
             self._flush_log()
         for file in self.log.files.files:
             file.flushed = file.wrote
@@ -205,7 +208,7 @@ class MessageStore:
             self.log_flusher.flush_now()
             self.queue_flusher.flush_now()
             self.queue_flusher.flush_checkpoint()
-        except OSError as error:
+        except (OSError, DiskFullError) as error:
             log.error("the store could not be flushed: %s", error)
             return False
         return True
@@ -213,6 +216,8 @@ class MessageStore:
     def _close_files(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
             self.checkpoint.close()
+        with contextlib.suppress(AttributeError, OSError):
+            self.queue_flusher.close()
         self.queues.close()
         self.log.files.close()
         self.log.file = None

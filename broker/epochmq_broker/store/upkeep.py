@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from epochmq_broker.store.allocator import Allocator
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
+from epochmq_broker.store.queue_files import QueueFile
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_broker.store.sync_failure import is_shortage
 from epochmq_broker.store.worker import Worker, WorkerBusyError
@@ -57,6 +58,7 @@ class Upkeep:
         """Returns when no thread touches the log's files any more; nothing is made ahead then."""
         self._allocator.forget()
         self._store.log_flusher.settle()
+        self._queue_worker.run(lambda: None)
 
     def stop(self) -> None:
         """Ends all background work; what was queued is done."""
@@ -171,7 +173,7 @@ class Upkeep:
         except WorkerBusyError:
             log.warning("%s is not synced now: the worker is busy", self._store.config.root / "abort")
 
-    def _delete(self, worker: Worker, file: MappedFile | IndexFile) -> None:
+    def _delete(self, worker: Worker, file: MappedFile | QueueFile | IndexFile) -> None:
         def delete() -> None:
             try:
                 file.delete()

@@ -95,7 +95,8 @@ async def test_a_delivery_time_beyond_the_levels_delay_means_now(bench: Bench) -
     unit = queue.unit(0)
     assert unit is not None
     # As a clock that was set back afterwards leaves it.
-    queue.files.files[0].map[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
+    assert queue.map is not None
+    queue.map[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
     await until(lambda: bench.count("T", 1) == 1)
 
 

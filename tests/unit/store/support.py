@@ -114,7 +114,9 @@ def some_messages(seed: int, count: int) -> list[Message]:
 
 
 def crash(store: MessageStore, copy_to: Path) -> Path:
-    """What a kill leaves: a copy of the directory as it is now, the abort file in it. The store goes on."""
+    """What a kill leaves: a copy of the directory as it is now, with all units written into the queues' files
+    and the abort file in it. The store goes on."""
+    store.queues.pending.write_all()
     shutil.copytree(store.config.root, copy_to)
     own_abort_file(copy_to)
     return copy_to

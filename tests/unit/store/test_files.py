@@ -142,6 +142,7 @@ def fill(queue: ConsumeQueue, count: int, size: int = 10) -> None:
 def test_units_are_twenty_bytes_in_files_of_one_size(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
+    queue.pending.write_all()
     data = b"".join(path.read_bytes() for path in sorted((tmp_path / "t" / "0").iterdir()))
     assert data == b"".join(UNIT.pack(n * 10, 10, n) for n in range(25)).ljust(3 * QUEUE_FILE, b"\0")
     assert list(queue.units(8, 5)) == [(80, 10, 8), (90, 10, 9)]  # to the end of the file
@@ -158,6 +159,7 @@ def test_a_queue_that_begins_late_has_blank_units_in_front(tmp_path: Path) -> No
     queue = queue_of(tmp_path)
     assert queue.put(13, 5000, 100, 7)
     assert (queue.min_offset, queue.max_offset) == (13, 14)
+    queue.pending.write_all()
     (file,) = (tmp_path / "t" / "0").iterdir()
     assert file.name == f"{QUEUE_FILE:020d}"
     assert file.read_bytes() == (PRE_BLANK * 3 + UNIT.pack(5000, 100, 7)).ljust(QUEUE_FILE, b"\0")
@@ -181,6 +183,7 @@ def test_messages_a_queue_has_are_not_added_again(tmp_path: Path) -> None:
 def test_recovery_ends_a_queue_at_the_first_unit_that_is_none_or_does_not_rise(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
+    queue.pending.write_all()
     queue.close()
     path = tmp_path / "t" / "0" / f"{QUEUE_FILE:020d}"
     sound = path.read_bytes()
@@ -190,6 +193,7 @@ def test_recovery_ends_a_queue_at_the_first_unit_that_is_none_or_does_not_rise(t
         assert (again.max_offset, again.max_physical) == (17, 170)
         assert path.read_bytes()[140:].strip(b"\0") == b""
         fill(again, 8)
+        again.pending.write_all()
         again.close()
         assert path.read_bytes() == sound
 
@@ -209,6 +213,7 @@ def test_a_queue_is_cut_at_a_physical_offset(tmp_path: Path) -> None:
 def test_units_of_lost_messages_expire_but_offsets_go_on(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
+    queue.pending.write_all()
     assert [file.start for file in queue.expire(50)] == []
     assert queue.min_offset == 5
     for file in queue.expire(150):
@@ -241,6 +246,7 @@ def test_deleting_a_topic_removes_its_folders(tmp_path: Path) -> None:
     put_all(store, [Message(queue_id=n) for n in range(3)])
     put_all(store, [Message(topic="other")])
     assert store.topics() == {"orders", "other"}
+    store.queues.pending.write_all()
     assert store.delete_topic("orders") == 1
     assert store.delete_topic("orders") == 0
     assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["other"]

@@ -100,6 +100,8 @@ def test_what_was_flushed_is_there_after_a_power_loss(
     for message in messages:
         clock[0] += rng.choice([0.001, 0.1, 2.0, 6.0])
         stored.append(put(store, message))
+        if rng.random() < 0.1:
+            store.queues.pending.write_all()
         if rng.random() < 0.15:
             promised = flush(store, rng)
         if rng.random() < 0.02 and len(stored) > 5:

@@ -1,0 +1,264 @@
+"""Writes the units of consume queues into their files, syncs these, and moves the checkpoint
+(FlushConsumeQueueService).
+
+Files are made, reserved, written and synced on a worker thread; the loop only copies units. A queue is
+written when it holds two pages of units, or when a round of all queues is due
+(flushConsumeQueueThoroughInterval). A round writes whatever the queues held when it began, so many queues at
+a time, then syncs all files written since the round before, together. Its cost is that of the queues with new
+units, however many others there are.
+
+A queue's file need not be durable before its messages are acknowledged: recovery makes units again from the
+log, from the time on that the checkpoint vouches for. That time moves at the end of a round only.
+
+**A failed fsync is final** here too: no later round vouches for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from epochmq_broker.store.append import Appender
+from epochmq_broker.store.checkpoint import Checkpoint
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.queue_files import QueueFile, QueueFiles
+from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
+from epochmq_broker.store.sync_files import FileSystem
+from epochmq_broker.store.worker import Worker, WorkerBusyError
+
+log = logging.getLogger(__name__)
+
+QUEUES_AT_ONCE: Final = 500
+"""Queues that one job of the worker writes: making as many files takes it some 50 ms."""
+PAUSE_S: Final = 0.05  # between the jobs of a round
+
+_Work = tuple[ConsumeQueue, QueueFiles, int, bytes]
+
+
+class QueueFlusher:
+    """Flushes consume queues and the checkpoint, in that order."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        appender: Appender,
+        checkpoint: Checkpoint,
+        config: StoreConfig,
+        failed: SyncFailure,
+    ) -> None:
+        self._failed = failed
+        self._pending = queues.pending
+        self._file_system = FileSystem(queues.directory)
+        self._appender = appender
+        self._checkpoint = checkpoint
+        self._config = config
+        self._running = False
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._complete_at = 0.0
+        self._round: deque[ConsumeQueue] | None = None  # queues that the round under way has yet to write
+        self._round_time = 0  # store time, epoch ms, of the newest message when it began
+        self._next: asyncio.TimerHandle | None = None
+        self.on_failure: Callable[[OSError], None] | None = None
+        self.on_full: Callable[[DiskFullError], None] | None = None
+
+    def configure(self, config: StoreConfig) -> None:
+        """Takes over intervals."""
+        self._config = config
+
+    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+        """Flushes on this worker from now on."""
+        self._worker = worker
+        self._loop = loop
+        self._complete_at = loop.time()
+        self._pending.hurry = self._hurry
+        self._pending.is_written_elsewhere = True
+
+    def stop(self) -> None:
+        """No tick flushes any more; whoever needs something written does it himself."""
+        self._loop = None
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._pending.hurry = self._pending.write_all
+        self._pending.is_written_elsewhere = False
+
+    def close(self) -> None:
+        """Lets go of the file system."""
+        self._file_system.close()
+
+    def tick(self) -> None:
+        """Writes the queues that hold enough, and goes on with the round of all queues, or begins one when it
+        is time for that; then the checkpoint."""
+        loop, worker = self._loop, self._worker
+        if self._running or loop is None or worker is None or self._failed.error is not None:
+            return
+        if (
+            self._round is None
+            and loop.time() - self._complete_at >= self._config.flush_consume_queue_thorough_interval / 1000
+        ):
+            self._begin_round()
+        work = self._choose()
+        pending = self._pending
+        removed, folders = pending.removed, pending.folders
+        ends_round = self._round is not None and not self._round
+        if not (work or removed or folders or (ends_round and pending.unsynced)):
+            if ends_round:
+                self._end_round()
+            if not self._checkpoint.store():
+                return  # an idle broker leaves the disk alone
+            ends_round = False
+        else:
+            self._checkpoint.store()
+
+        def run() -> None:
+            synced: list[QueueFile] | None = None
+            failure: OSError | DiskFullError | None = None
+            try:
+                _remove(removed, folders)
+                for queue, files, start, data in work:
+                    files.write(start, data, queue.blank_unit, pending.unsynced)
+                if ends_round:
+                    found = list(pending.unsynced)
+                    self._file_system.sync(found)
+                    synced = found
+                self._checkpoint.flush()
+            except (OSError, DiskFullError) as error:
+                failure = error
+                if isinstance(error, OSError) and not is_shortage(error):
+                    self._failed.report(error)
+            loop.call_soon_threadsafe(self._done, work, synced, failure)
+
+        try:
+            worker.submit(run)
+        except WorkerBusyError:
+            self._round = None  # queues taken for it still wait
+            return
+        pending.removed, pending.folders = [], []
+        self._running = True
+
+    def flush_now(self) -> None:
+        """Flushes all queues on the calling thread; for start-up and shut-down. Raises DiskFullError or
+        OSError."""
+        self._raise_earlier_failure()
+        pending = self._pending
+        try:
+            pending.write_all()
+            self._file_system.sync(pending.unsynced)
+        except OSError as error:
+            if not is_shortage(error):
+                self._failed.report(error)
+            raise
+        pending.unsynced.clear()
+        if self._appender.last_timestamp:
+            self._checkpoint.logics_msg_timestamp = self._appender.last_timestamp
+
+    def flush_checkpoint(self) -> None:
+        """Makes the checkpoint durable, on the calling thread; for shut-down. Raises OSError."""
+        self._checkpoint.store()
+        try:
+            self._checkpoint.flush()
+        except OSError as error:
+            self._failed.report(error)
+            raise
+
+    def _raise_earlier_failure(self) -> None:
+        if (earlier := self._failed.error) is not None:
+            raise OSError(earlier.errno, f"an earlier fsync failed: {earlier}")
+
+    def _hurry(self) -> None:
+        """The queues hold much: a round begins now."""
+        if self._round is None and self._loop is not None and not self._running:
+            self._begin_round()
+            self._soon(0.0)
+
+    def _begin_round(self) -> None:
+        self._round = deque(self._pending.waiting)
+        self._round_time = self._appender.last_timestamp
+
+    def _end_round(self) -> None:
+        assert self._loop is not None
+        self._round = None
+        self._complete_at = self._loop.time()
+        if self._round_time:
+            self._checkpoint.logics_msg_timestamp = self._round_time
+
+    def _choose(self) -> list[_Work]:
+        """Copies the units of the queues that are written now."""
+        due, waiting = self._pending.due, self._pending.waiting
+        work: list[_Work] = []
+
+        def take(queue: ConsumeQueue) -> None:
+            due.pop(queue, None)
+            files, start, data = queue.unwritten()
+            if data:
+                work.append((queue, files, start, data))
+            else:
+                queue.written()
+
+        while due and len(work) < QUEUES_AT_ONCE:
+            take(next(iter(due)))
+        while self._round and len(work) < QUEUES_AT_ONCE:
+            queue = self._round.popleft()
+            if queue in waiting:
+                take(queue)
+        return work
+
+    def _done(
+        self, work: list[_Work], synced: list[QueueFile] | None, failure: OSError | DiskFullError | None
+    ) -> None:
+        self._running = False
+        for queue, *_ in work:
+            queue.written()
+        if failure is not None:
+            self._not_done(failure)
+            return
+        if synced is not None:
+            for file in synced:
+                self._pending.unsynced.pop(file, None)
+            if self._loop is not None:
+                self._end_round()
+        if self._round is not None or len(self._pending.due) >= QUEUES_AT_ONCE:
+            self._soon(PAUSE_S)
+
+    def _not_done(self, failure: OSError | DiskFullError) -> None:
+        """Nothing more is vouched for after a failed fsync; anything else is tried again in the next
+        round."""
+        self._round = None
+        if self._loop is not None:
+            self._complete_at = self._loop.time()
+        if self._failed.error is not None:
+            if self.on_failure is not None:
+                self.on_failure(self._failed.error)
+        elif isinstance(failure, DiskFullError):
+            if self.on_full is not None:
+                self.on_full(failure)
+        else:
+            log.warning("consume queues are not written now, and will be soon: %s", failure)
+
+    def _soon(self, delay_s: float) -> None:
+        if self._loop is not None and self._next is None:
+            self._next = self._loop.call_later(delay_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._next = None
+        self.tick()
+
+
+def _remove(removed: list[QueueFiles], folders: list[Path]) -> None:
+    """Deletes what is not needed any more. What cannot be deleted stays, and is logged."""
+    for files in removed:
+        try:
+            files.destroy()
+        except OSError as error:
+            log.error("the consume queue in %s cannot be removed: %s", files.directory, error)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)

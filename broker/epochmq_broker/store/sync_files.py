@@ -1,0 +1,69 @@
+"""Makes many written files durable at once."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from epochmq_broker.store.queue_files import QueueFile
+from epochmq_protocol.durable_files import sync_directory
+
+FILES_MAX: Final = 64
+"""Beyond so many files the whole file system is synced: a journal commit and a flush of the disk for all
+together instead of for each."""
+
+
+class FileSystem:
+    """The file system that holds a store's queues. Its descriptor stays open, so that `syncfs` reports every
+    error since."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError."""
+        self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Lets the file system go."""
+        os.close(self._fd)
+
+    def sync(self, files: Iterable[QueueFile]) -> None:
+        """Syncs files, and the names above new ones. Files that are gone are left out. Raises OSError."""
+        distinct = dict.fromkeys(files)
+        if len(distinct) > FILES_MAX and has_reliable_syncfs():
+            self._sync_whole()
+        else:
+            _sync_each(distinct)
+        for file in distinct:
+            file.new_directories = 0
+
+    def _sync_whole(self) -> None:
+        assert _SYNCFS is not None
+        if _SYNCFS(self._fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def _sync_each(files: Iterable[QueueFile]) -> None:
+    folders: dict[Path, None] = {}
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            file.sync()
+            folders.update(dict.fromkeys(list(file.path.parents)[: file.new_directories]))
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):
+            sync_directory(folder)
+
+
+def has_reliable_syncfs() -> bool:
+    """Whether `syncfs` reports that pages could not be written: since Linux 5.8."""
+    release = os.uname().release.split(".")
+    try:
+        return _SYNCFS is not None and (int(release[0]), int(release[1])) >= (5, 8)
+    except (IndexError, ValueError):
+        return False
+
+
+_SYNCFS: Final = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -1,0 +1,348 @@
+"""Consume queues get their files from a worker thread: the loop neither makes, writes nor syncs them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochmq_broker.store import PutStatus, sync_files
+from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
+from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.queue_files import Mappings, QueueFile
+from epochmq_broker.store.statuses import GetStatus, RunningFlags
+from epochmq_broker.store.sync_files import FileSystem
+from tests.unit.store.support import QUEUE_FILE, Message, opened, put, put_all, read_log, tree
+from tests.unit.store.test_flush import DEADLINE_S, running, until
+
+SOON: dict[str, Any] = {"flush_interval_consume_queue": 1, "flush_consume_queue_thorough_interval": 1}
+
+
+class Gate:
+    """Calls of one function wait until `free` is set, or fail with `error`; `entered` counts them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.free = threading.Event()
+        self.error: Exception | None = None
+        self.entered = 0
+        real = getattr(owner, name)
+
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            self.entered += 1
+            assert self.free.wait(DEADLINE_S)
+            if self.error is not None:
+                raise self.error
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, waiting)
+
+
+@pytest.fixture
+def touching(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads that open files of consume queues."""
+    threads: set[int] = set()
+    real = os.open
+
+    def noted(path: Any, *args: Any, **kwargs: Any) -> int:
+        if "/consumequeue/" in str(path):
+            threads.add(threading.get_ident())
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", noted)
+    return threads
+
+
+async def test_the_loop_makes_no_file_of_a_queue(tmp_path: Path, touching: set[int]) -> None:
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message(queue_id=number % 40) for number in range(200)])
+        await until(lambda: not store.queues.pending.waiting)
+        assert len(list((tmp_path / "consumequeue" / "orders").iterdir())) == 40
+        assert touching
+        assert threading.get_ident() not in touching
+
+
+async def test_while_one_queues_file_is_being_made_messages_to_all_queues_are_stored_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    async with running(tmp_path, **SOON, mapped_file_size_consume_queue=20 * 1000) as store:
+        put_all(store, [Message()])
+        await until(lambda: gate.entered == 1)
+        put_all(store, [Message(queue_id=number % 3) for number in range(300)])
+        assert store.get(store.queue("orders", 0), 0, 32).count == 32
+        assert store.queue("orders", 0).max_offset == 101
+        assert not list((tmp_path / "consumequeue").glob("*/*/*"))
+        gate.free.set()
+        await until(lambda: not store.queues.pending.waiting)
+    _same_as_the_log(tmp_path, 20 * 1000)
+
+
+def _same_as_the_log(root: Path, file_size: int) -> None:
+    """The files of the queues, byte for byte, are what the log's records say."""
+    units: dict[str, bytes] = {}
+    for found in read_log(root):
+        name = f"{found.topic}/{found.queue_id}/"
+        units[name] = units.get(name, b"") + UNIT.pack(found.physical_offset, found.store_size, 0)
+    expected = {
+        f"{name}{start:020d}": data[start : start + file_size]
+        for name, data in units.items()
+        for start in range(0, len(data), file_size)
+    }
+    padded = {
+        name: data.ljust(20 * -(-len(data) // 20), b"\0") for name, data in tree(root, "consumequeue").items()
+    }
+    assert padded == expected
+    assert {path.stat().st_size for path in (root / "consumequeue").glob("*/*/*")} == {file_size}
+
+
+async def test_units_in_several_files_are_written_and_read_across_memory_and_files(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as store:
+        queue = store.queue("orders", 0)
+        for _ in range(20):
+            put_all(store, [Message()] * 7)
+            await until(lambda: not store.queues.pending.waiting)
+            put_all(store, [Message()] * 3)
+            found = []
+            while len(found) < queue.max_offset:
+                found += list(queue.units(len(found), 1000))
+            assert [unit[0] for unit in found] == sorted(unit[0] for unit in found)
+            places = []
+            while len(places) < 2 * queue.max_offset:
+                places += queue.places(len(places) // 2, 50)
+            assert places == [value for unit in found for value in unit[:2]]
+    _same_as_the_log(tmp_path, QUEUE_FILE)
+
+
+async def test_a_slow_sync_keeps_the_checkpoint_back_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, FileSystem, "sync")
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message()])
+        await until(lambda: gate.entered == 1)
+        synced = store.appender.last_timestamp
+        store.appender._clock = lambda: synced / 1000 + 5
+        put_all(store, [Message(queue_id=1)] * 50)
+        assert store.get(store.queue("orders", 1), 0, 32).count == 32
+        assert store.checkpoint.logics_msg_timestamp == 0
+        gate.free.set()
+        await until(lambda: store.checkpoint.logics_msg_timestamp == synced)
+        await until(lambda: store.checkpoint.logics_msg_timestamp == synced + 5000)
+        assert not store.queues.pending.unsynced
+
+
+async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue with two pages of units is written at once, but synced with all others."""
+    synced: list[set[str]] = []
+    real = FileSystem.sync
+
+    def noted(self: FileSystem, files: Any) -> None:
+        synced.append({file.path.parent.name for file in files})
+        real(self, files)
+
+    monkeypatch.setattr(FileSystem, "sync", noted)
+    async with running(
+        tmp_path, flush_interval_consume_queue=1, mapped_file_size_consume_queue=20 * 10_000,
+        mapped_file_size_commit_log=1 << 20,
+    ) as store:  # fmt: skip
+        put_all(store, [Message()] * 500)
+        put_all(store, [Message(queue_id=1)])
+        await until(lambda: store.queue("orders", 0).files.max_offset > 0)
+        assert store.queue("orders", 1).files.max_offset == 0
+        assert not synced
+        store.queue_flusher._complete_at = 0.0
+        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        assert synced == [{"0", "1"}]
+
+
+async def test_a_tick_costs_what_has_changed_not_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message(queue_id=number) for number in range(300)])
+        await until(lambda: not store.queues.pending.waiting)
+        looked_at: list[int] = []
+        real = ConsumeQueue.unwritten
+
+        def noted(queue: ConsumeQueue) -> Any:
+            looked_at.append(queue.queue_id)
+            return real(queue)
+
+        monkeypatch.setattr(ConsumeQueue, "unwritten", noted)
+        put_all(store, [Message(queue_id=7)])
+        await until(lambda: not store.queues.pending.waiting)
+        assert set(looked_at) == {7}
+        assert store.queues.pending.held_bytes == 0
+
+
+async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: calls.append(fd) or 0)
+    monkeypatch.setattr(sync_files, "has_reliable_syncfs", lambda: True)
+    alone: list[Path] = []
+    monkeypatch.setattr(QueueFile, "sync", lambda file: alone.append(file.path))
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message(queue_id=number) for number in range(sync_files.FILES_MAX + 1)])
+        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        assert (len(calls), alone) == (1, [])
+        store.appender._clock = lambda: 4_000_000_000.0
+        put_all(store, [Message(queue_id=3)])
+        await until(lambda: store.checkpoint.logics_msg_timestamp == 4_000_000_000_000)
+        assert (len(calls), len(alone)) == (1, 1)
+
+
+async def test_an_error_of_the_file_system_ends_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_files, "FILES_MAX", 0)
+    monkeypatch.setattr(sync_files, "has_reliable_syncfs", lambda: True)
+    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: -1)
+    monkeypatch.setattr("ctypes.get_errno", lambda: errno.EIO)
+    store = opened(tmp_path, **SOON)
+    store.start()
+    put_all(store, [Message()])
+    await until(lambda: bool(store.flags & RunningFlags.FLUSH_FAILED))
+    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: 0)
+    assert store.checkpoint.logics_msg_timestamp == 0
+    store.stop()
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_failed_sync_that_nobody_has_been_told_of_yet_keeps_the_abort_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, FileSystem, "sync")
+    store = opened(tmp_path, **SOON)
+    store.start()
+    put_all(store, [Message()])
+    await until(lambda: gate.entered == 1)
+    gate.error = OSError(errno.EIO, "disk on fire")
+    gate.free.set()
+    store.stop()
+    assert (tmp_path / "abort").exists()
+
+
+async def test_a_full_disk_keeps_units_in_memory_until_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    gate.error = DiskFullError("no space left on device")
+    gate.free.set()
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message()] * 20)
+        await until(lambda: bool(store.flags & RunningFlags.DISK_FULL))
+        end = store.max_phy_offset
+        assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
+        assert (store.max_phy_offset, store.queue("orders", 0).max_offset) == (end, 20)
+        assert store.get(store.queue("orders", 0), 0, 32).count > 0
+        assert store.checkpoint.logics_msg_timestamp == 0
+        gate.error = None
+        store.set_flag(RunningFlags.DISK_FULL, False)
+        await until(lambda: not store.queues.pending.waiting)
+    _same_as_the_log(tmp_path, QUEUE_FILE)
+
+
+async def test_when_no_descriptor_is_left_queues_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    gate.error = OSError(errno.EMFILE, "too many open files")
+    gate.free.set()
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message()] * 20)
+        await until(lambda: gate.entered >= 3)
+        assert store.writable
+        gate.error = None
+        await until(lambda: not store.queues.pending.waiting)
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_beyond_a_limit_of_memory_messages_are_refused_with_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    async with running(tmp_path, **SOON) as store:
+        pending = store.queues.pending
+        pending.hurry_bytes, pending.max_bytes = 1000, 4000
+        stored = 0
+        while put(store, Message(queue_id=stored % 5))[0] is PutStatus.PUT_OK:
+            stored += 1
+            await asyncio.sleep(0)
+        assert 100 <= stored <= 200
+        assert pending.held_bytes <= 4000
+        assert sum(store.queue("orders", number).max_offset for number in range(5)) == stored
+        assert len(list(read_log(tmp_path))) == stored
+        gate.free.set()
+        store.set_flag(RunningFlags.DISK_FULL, False)
+        await until(lambda: not pending.waiting)
+        put_all(store, [Message()])
+    assert pending.held_bytes == 0
+
+
+def test_units_that_were_in_memory_only_are_there_after_a_kill(tmp_path: Path) -> None:
+    store = opened(tmp_path / "a")
+    put_all(store, [Message(queue_id=number % 3) for number in range(60)])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert not list((tmp_path / "b" / "consumequeue").glob("*/*/*"))
+    store.stop()
+    again = opened(tmp_path / "b")
+    assert [again.queue("orders", number).max_offset for number in range(3)] == [20] * 3
+    again.stop()
+    assert tree(tmp_path / "b", "consumequeue") == tree(tmp_path / "a", "consumequeue")
+
+
+async def test_a_topic_deleted_while_its_queue_is_being_written_is_gone_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message()] * 12)
+        await until(lambda: gate.entered == 1)
+        assert store.delete_topic("orders") == 1
+        put_all(store, [Message(topic="other")])
+        gate.free.set()
+        await until(lambda: not store.queues.pending.waiting)
+        assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["other"]
+        put_all(store, [Message()] * 3)
+        assert store.get(store.queue("orders", 0), 0, 32).count > 0
+        await until(lambda: not store.queues.pending.waiting)
+        assert store.queue("orders", 0).files.max_offset == 60
+
+
+async def test_a_cut_while_a_queue_is_being_written_leaves_nothing_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    async with running(tmp_path, **SOON) as store:
+        done = put_all(store, [Message()] * 25)
+        await until(lambda: gate.entered == 1)
+        put_all(store, [Message()] * 5)
+        gate.free.set()
+        store.truncate(done[13][1])
+        assert store.queue("orders", 0).max_offset == 13
+        assert store.get(store.queue("orders", 0), 13, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+        put_all(store, [Message()] * 4)
+        await until(lambda: not store.queues.pending.waiting)
+    _same_as_the_log(tmp_path, QUEUE_FILE)
+
+
+def test_files_are_mapped_when_they_are_read_and_only_so_many(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.queues.mappings = Mappings(limit=4)
+    put_all(store, [Message(queue_id=number) for number in range(20)])
+    store.queues.pending.write_all()
+    assert len(store.queues.mappings) == 0
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        assert store.get(store.queue("orders", number), 0, 1).status is GetStatus.FOUND
+    assert len(store.queues.mappings) == 4
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+    store.stop()
