@@ -17,6 +17,7 @@ import contextlib
 import errno
 import mmap
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,6 +69,17 @@ def reserve(fd: int, start: int, end: int) -> None:
         _write_zeros(fd, start, end)
 
 
+def _keep_descriptors(fd: int) -> None:
+    """Leaves the last descriptors of the process to the log, and to flushes, which open files and directories
+    for a moment: before Python 3.13 a mapping holds one, and queues may be many. The kernel gives out the
+    lowest free number. Raises OSError (EMFILE)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and fd >= limit - min(max(limit // 8, 16), 256):
+        raise OSError(
+            errno.EMFILE, f"{fd} of {limit} descriptors (RLIMIT_NOFILE) are in use: no more queue files"
+        )
+
+
 def _write_zeros(fd: int, start: int, end: int) -> None:
     """For file systems that cannot reserve; [start, end) has never been written."""
     try:
@@ -95,6 +107,8 @@ class MappedFile:
         self.nameless = 0  # directories above whose entries are not durable yet
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
+            if not keep_fd:
+                _keep_descriptors(fd)
             present = os.fstat(fd).st_size
             if present == 0:
                 os.ftruncate(fd, size)

@@ -39,7 +39,8 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     """A listening side."""
 
     max_connections: int = 65_536
-    """Connections held at a time; one more is closed at once."""
+    """Connections held at a time; one more is closed at once. RLIMIT_NOFILE may allow fewer: see
+    `descriptors.py`."""
     opening_timeout_ms: int = 10_000
     """From the first byte of a PROXY preamble or TLS handshake to its end."""
     backlog: int = 1024

@@ -19,6 +19,8 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from epochmq_protocol.transport.descriptors import RejectionLog, descriptor_limit
+
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
@@ -117,6 +119,7 @@ class Wires:
         self._unsent: list[SocketWire] = []
         self._in_turn = False
         self._pause: asyncio.TimerHandle | None = None
+        self._rejections = RejectionLog()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.port: int = next(iter(self._doors.values())).getsockname()[1]
         self._open_doors()
@@ -189,6 +192,7 @@ class Wires:
             wire.send()
 
     def _accept(self, door: socket.socket) -> None:
+        limit = descriptor_limit()
         for _ in range(ACCEPTED_A_TURN_MAX):
             try:
                 one, _ = door.accept()
@@ -201,6 +205,11 @@ class Wires:
                 self._epoll.unregister(door.fileno())
                 self._pause = self.loop.call_later(ACCEPT_PAUSE_S, self._open_doors)
                 return
+            if one.fileno() >= limit:
+                one.close()
+                if count := self._rejections.add():
+                    log.warning("rejected %d connections: %d descriptors are in use", count, limit)
+                continue
             one.setblocking(False)
             if one.family in (socket.AF_INET, socket.AF_INET6):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
