@@ -24,6 +24,7 @@ HELP: dict[str, str] = {
     "broker_lease_remaining_seconds": "How long a master may still write.",
     "broker_fenced": "Whether it was fenced.",
     "broker_drained": "Whether it was drained.",
+    "broker_may_lack_acknowledged": "Whether its log may lack acknowledged messages.",
     "broker_takes_messages": "Whether a message would be taken now.",
     "broker_messages_put_total": "Messages stored since the start, system topics left out.",
     "broker_messages_got_total": "Messages fetched since the start, system topics left out.",
@@ -121,6 +122,7 @@ def _broker(text: _Text, state: BrokerState, figures: Mapping[str, float]) -> No
         "broker_lease_remaining_seconds": lease.remaining_ms / 1000 if lease is not None else None,
         "broker_fenced": state.fenced,
         "broker_drained": state.drained,
+        "broker_may_lack_acknowledged": state.may_lack_acknowledged,
         "broker_takes_messages": state.takes_messages,
         **{name: value for name, value in figures.items() if name in HELP},
     }

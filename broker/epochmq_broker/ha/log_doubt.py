@@ -17,9 +17,12 @@ volume was restored, may lack more (`store.tail_state`). The rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from epochmq_broker.store.tail_state import TailState
+from epochmq_protocol.epochs import EpochEntry
 
 
 class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):
@@ -91,10 +94,13 @@ def reported_end(*, sync_flush: bool, flushed: int, end: int) -> int:
     return min(flushed, end) if sync_flush else end
 
 
-def written_epoch(starts: list[tuple[int, int]], end: int) -> int:
-    """The epoch of the last byte of a log that ends at `end`, of (epoch, start) ascending; -1 for a log
-    without bytes. An epoch is on disk before its first byte, and may be left without any."""
-    return max((epoch for epoch, start in starts if start < end), default=-1)
+def written_epoch(entries: Sequence[EpochEntry], end: int) -> int:
+    """The epoch of the last byte of a log that ends at `end`; -1 when there is none. An epoch is on disk
+    before its first byte, and may be left without any: an election must not take its number for bytes."""
+    for entry in reversed(entries):
+        if entry.start_offset < end:
+            return entry.epoch
+    return -1
 
 
 QUIET_MS = 30_000

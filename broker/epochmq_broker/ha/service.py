@@ -30,7 +30,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.acks import Acks
+from epochmq_broker.ha.doubt_file import FILE as DOUBT_FILE
+from epochmq_broker.ha.doubt_file import DoubtFile
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import begin_epoch
 from epochmq_broker.ha.master import HAMaster
@@ -40,6 +43,7 @@ from epochmq_broker.ha.sync_state import Proposal, SyncState
 from epochmq_broker.put import MessagePut
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import RunningFlags
+from epochmq_broker.store.tail_state import TailState
 from epochmq_protocol.bodies import EpochEntry as EpochBody
 from epochmq_protocol.bodies import (
     EpochEntryCache,
@@ -78,6 +82,12 @@ class HAService:
         config = live.current
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())
+        self.doubt = log_doubt.LogDoubt()
+        """What may not be relied on of the log."""
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when the log turned out to be the group's, and `doubt` has ended."""
+        self._doubt_file = DoubtFile(self.epochs.path.with_name(DOUBT_FILE))
+        self._settling: asyncio.Task[None] | None = None
         self._live = live
         self._store = store
         self._put = put
@@ -101,10 +111,77 @@ class HAService:
         if not self.controlled:
             return
         self.epochs.load()
+        self._doubt()
         self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
         self._save_confirmed()
         store.show_until(self._confirmed)
         store.set_flag(RunningFlags.REPLICA, True)
+
+    def _doubt(self) -> None:
+        """What this start finds out about the log, and what the lives before left. It is on disk before the
+        store's own record of it ends. Raises OSError when the file cannot be read."""
+        store, file, epochs = self._store, self._doubt_file, self.epochs
+        file.load()
+        self.doubt = log_doubt.after_start(
+            file.now,
+            store.tail_state,
+            may_lack_acknowledged=store.may_lack_acknowledged,
+            confirmed=store.confirm_offset_at_load,
+            end=store.max_phy_offset,
+        )
+        if self.doubt.is_open:
+            log.warning("the log ends at %d, what it may lack: %s", store.max_phy_offset, self.doubt)
+        try:
+            # An epoch is on disk before its first byte: its start may lie behind what recovery found.
+            epochs.truncate_suffix(store.max_phy_offset + 1)
+            file.save(self.doubt)
+            if store.tail_state is not TailState.INTACT:
+                store.clear_tail_doubt()
+        except OSError as error:
+            log.error("%s cannot be written: %s", file.path, error)
+
+    @property
+    def may_lack_acknowledged(self) -> bool:
+        """Whether acknowledged messages may be missing, now or after a restart."""
+        return self.doubt.in_doubt or bool(self._store.flags & RunningFlags.FLUSH_FAILED)
+
+    @property
+    def written_epoch(self) -> int:
+        """The epoch of the log's last byte, -1 without any."""
+        return log_doubt.written_epoch(self.epochs.epochs.entries, self._store.max_phy_offset)
+
+    @property
+    def confirmed_by_all(self) -> int:
+        """How far every member of the SyncStateSet has the log, as far as is known here; -1 when masters
+        confirm what they alone have."""
+        if not self.controlled or not self._live.current.all_ack_in_sync_state_set:
+            return -1
+        return self.confirm_offset
+
+    async def give_up(self, epoch: int) -> None:
+        """The mastership of this epoch is from before the log lost its end. OSError when that cannot be kept
+        on disk."""
+        async with self._lock:
+            self.doubt = log_doubt.given_up(self.doubt, max(epoch, self.epochs.epochs.last_epoch))
+            await asyncio.to_thread(self._doubt_file.save, self.doubt)
+
+    def _caught_up(self) -> None:
+        self._settling = asyncio.create_task(self._settle_doubt(), name="settle what the log may lack")
+
+    async def _settle_doubt(self) -> None:
+        """The log is the group's: it was compared with a living master's and lacks nothing, or it is that of
+        a new master."""
+        if log_doubt.LogDoubt() == self.doubt == self._doubt_file.now:
+            return
+        settled = log_doubt.settled()
+        try:
+            await asyncio.to_thread(self._doubt_file.save, settled)
+            await asyncio.to_thread(self._store.clear_tail_doubt)
+        except OSError as error:
+            log.error("%s stays as it is: %s", self._doubt_file.path, error)
+        self.doubt = settled
+        log.info("the log is the group's own again, up to %d", self._store.max_phy_offset)
+        self.on_settled()
 
     async def start(self) -> None:
         """Without a controller: takes the configured role. Raises OSError when the HA port is taken."""
@@ -128,6 +205,8 @@ class HAService:
             followed = self._replica is not None
             await self._leave()
             self.role = Role.IDLE
+            if self._settling is not None:
+                await asyncio.gather(self._settling, return_exceptions=True)
             if followed:
                 await self._dispatch_rest()
 
@@ -166,6 +245,10 @@ class HAService:
         log's, OSError or DiskFullError when it cannot be."""
         async with self._lock:
             self._refuse_old(epoch)
+            if not log_doubt.may_lead(self.doubt, epoch):
+                raise EpochMQError(
+                    f"the mastership of epoch {epoch} is given up: the log may have lost its end"
+                )
             members = frozenset(sync_state_set) | {broker_id}
             if self.role is Role.MASTER and self.sync_state is not None:
                 self._go_on(epoch, members, set_epoch)
@@ -176,6 +259,7 @@ class HAService:
             await self._dispatch_rest()
             end = self._store.max_phy_offset
             begin_epoch(self.epochs, self.epochs.epochs.last_epoch, epoch, end)
+            await self._settle_doubt()
             last = self.epochs.epochs.last
             assert last is not None
             sync = self._sync(broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end))
@@ -332,6 +416,8 @@ class HAService:
         )
         if epochs is not None:
             replica.on_confirm = self._confirmed_by_master
+            if self.doubt != log_doubt.LogDoubt():
+                replica.on_caught_up = self._caught_up
         self._replica = replica
         self.role = Role.REPLICA
         replica.start(address)

@@ -5,7 +5,7 @@
   asks for, a store that can be written, and a nameserver that knows it.
 - A replica can become master without a loss: it is in the SyncStateSet, follows, and lacks little. One that
   is a learner by configuration only has to follow.
-- Who has no role is not ready; nor is who was fenced, or drained.
+- Who has no role is not ready; nor is who was fenced, or drained, or whose log may lack messages.
 
 That a port is open means nothing.
 """
@@ -34,6 +34,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool = False
     drained: bool = False
     learner: bool = False
+    in_doubt: bool = False
     flaws: tuple[str, ...] = ()
     leading_controller: str | None = None
     following: bool = False
@@ -50,6 +51,11 @@ def not_ready(facts: Facts, limits: Limits) -> list[str]:
         reasons.append("it was fenced, and takes no messages until it is unfenced")
     if facts.drained:
         reasons.append("it was drained, and takes no part until it is undrained")
+    if facts.in_doubt:
+        reasons.append(
+            "its log may lack acknowledged messages (power lost, a failed disk, or a restored volume) "
+            "until it has caught up with a master"
+        )
     if facts.role == "master":
         reasons += _master(facts)
     elif facts.role == "replica":

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.log_doubt import keeps_quiet
 from epochmq_broker.replicas.controllers import FENCED_EPOCH
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_controller import CONFIRMED_BY_ALL, MAY_LACK
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport.client import RemotingClient
 
@@ -27,6 +29,12 @@ ASKS_PER_LEASE: Final = 5
 ASK_MIN_MS: Final = 40
 """The least time between two requests for a lease, and what is used before a lease's length is known."""
 LEASE_TIMEOUT_MS: Final = 600
+GIVE_UP_PAUSE_MS: Final = 10_000
+"""How long a master whose disk has failed waits before it gives up its epoch once more."""
+QUIET_WHY: Final = (
+    "the log may have lost its end, and RocketMQ's controllers replace a master, or pass a replica over, "
+    "only when they do not hear it"
+)
 SILENCE_MS: Final = 1500
 """What a master that holds leases calls silence; it is heard of many times in it. Java: 10 s."""
 
@@ -46,12 +54,21 @@ class Log:
         max_offset: Callable[[], int],
         confirm_offset: Callable[[], int],
         writable: Callable[[], bool],
+        may_lack: Callable[[], bool] = lambda: False,
+        gives_up_epoch: Callable[[], int | None] = lambda: None,
+        confirmed_by_all: Callable[[], int] = lambda: -1,
     ) -> None:
-        """`writable`: the disk takes what is written. What it does not mean: that this broker may write."""
+        """`last_epoch`: of the last byte. `writable`: the disk takes what is written. What it does not mean:
+        that this broker may write. `may_lack`: acknowledged messages may be missing. `gives_up_epoch`: see
+        `Core`. `confirmed_by_all`: how far every member of the SyncStateSet has the log, -1: that is not
+        known."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
         self.writable = writable
+        self.may_lack = may_lack
+        self.gives_up_epoch = gives_up_epoch
+        self.confirmed_by_all = confirmed_by_all
 
 
 class Beats:
@@ -65,13 +82,17 @@ class Beats:
         self.succession = False
         """Whether this master is naming its successor. Its fence travels with that request: a heartbeat that
         came before it would have the controllers choose somebody."""
+        self.quiet = False
+        """Whether no heartbeats are sent (`keeps_quiet`)."""
         self._live = live
         self._client = client
         self._state = state
         self._broker_id = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
-        self._gave_up = False
+        self._gave_up: tuple[int, float] | None = None
+        """The epoch given up last for a failed disk, and when."""
+        self._since_ms = clock_ms()
 
     def start(self, broker_id: int, addresses: Sequence[str]) -> None:
         """Begins, or goes on, to send to these controllers and no others."""
@@ -108,12 +129,13 @@ class Beats:
             wake.clear()
             interval_ms, timeout_ms = self._pace()
             began = clock_ms()
+            quiet = self._keeps_quiet()
             try:
-                heard = await self._beat(address, timeout_ms)
+                heard = not quiet and await self._beat(address, timeout_ms)
             except Exception:
                 log.exception("the heartbeat to controller %s failed", address)
                 heard = False
-            if heard == silent:
+            if heard == silent and not quiet:
                 silent = not heard
                 if silent:
                     log.warning("controller %s does not answer heartbeats", address)
@@ -131,6 +153,22 @@ class Beats:
     def _asks(self) -> bool:
         """Also under a leader that grants none: the next one may, and must know who writes."""
         return self.lease.epoch is not None and not self.lease.fenced
+
+    def _keeps_quiet(self) -> bool:
+        state = self._state
+        quiet = keeps_quiet(
+            grants=self.lease.leader_grants,
+            in_doubt=state.may_lack(),
+            gives_up_epoch=state.gives_up_epoch(),
+            since_start_ms=clock_ms() - self._since_ms,
+        )
+        if quiet != self.quiet and (self.quiet or self.lease.leader_grants is False):
+            self.quiet = quiet
+            if quiet:
+                log.warning("no heartbeats are sent: %s", QUIET_WHY)
+            else:
+                log.info("heartbeats are sent again")
+        return quiet
 
     def _pace(self) -> tuple[float, float]:
         """(milliseconds between two heartbeats, how long to wait for an answer)."""
@@ -157,13 +195,18 @@ class Beats:
         return True
 
     def _give_up(self) -> None:
-        """A master whose disk has failed lets another one take its place. Once: who is elected all the same
-        is the only one there is."""
-        lease = self.lease
-        if self._gave_up or not self._asks() or not lease.leader_grants or self._state.writable():
+        """A master whose disk has failed lets another one take its place. One that is elected all the same
+        is the only one there is, and tries again after a while."""
+        lease, epoch = self.lease, self.lease.epoch
+        if epoch is None or not self._asks() or not lease.leader_grants or self._state.writable():
+            return
+        now_ms = clock_ms()
+        if self._gave_up is not None and (
+            epoch == self._gave_up[0] or now_ms - self._gave_up[1] < GIVE_UP_PAUSE_MS
+        ):
             return
         log.critical("the disk has failed: another replica is to be the master")
-        self._gave_up = True
+        self._gave_up = epoch, now_ms
         lease.fence()
 
     def _command(self) -> Command:
@@ -177,6 +220,13 @@ class Beats:
             ext[LEASE_EPOCH] = str(lease.epoch)
             if lease.duration_ms and lease.leader_grants:
                 timeout_ms = min(timeout_ms, SILENCE_MS)
+        elif (given_up := state.gives_up_epoch()) is not None:
+            ext[FENCED_EPOCH] = str(given_up)
+        if state.may_lack():
+            ext[MAY_LACK] = "true"
+        confirmed = state.confirmed_by_all()
+        if confirmed >= 0:
+            ext[CONFIRMED_BY_ALL] = str(confirmed)
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
             broker_addr=config.broker_addr,

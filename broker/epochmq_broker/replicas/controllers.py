@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -38,6 +38,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
+    MAY_LACK,
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
     ElectMasterRequestHeader,
@@ -71,9 +72,17 @@ ViewHeader = (
 class Controllers:
     """The controllers as one broker asks them."""
 
-    def __init__(self, client: RemotingClient, cluster: str, name: str, address: str) -> None:
-        """`address` is the broker's own."""
+    def __init__(
+        self,
+        client: RemotingClient,
+        cluster: str,
+        name: str,
+        address: str,
+        may_lack: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`address` is the broker's own, `may_lack` whether its log may lack acknowledged messages."""
         self._client = client
+        self._may_lack = may_lack
         self._cluster, self._name, self._address = cluster, name, address
 
     async def search(self, addresses: Sequence[str]) -> tuple[Met, ...]:
@@ -166,6 +175,9 @@ class Controllers:
                     ),
                 )
             case Elect(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
+                ext = {} if fenced is None else {FENCED_EPOCH: str(fenced)}
+                if not designate and self._may_lack():
+                    ext[MAY_LACK] = "true"
                 return request(
                     RequestCode.CONTROLLER_ELECT_MASTER,
                     ElectMasterRequestHeader(
@@ -175,7 +187,7 @@ class Controllers:
                         designate_elect=designate,
                         invoke_time=now_ms,
                     ),
-                    ext=None if fenced is None else {FENCED_EPOCH: str(fenced)},
+                    ext=ext or None,
                 )
             case Look():
                 return request(

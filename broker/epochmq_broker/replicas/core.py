@@ -17,6 +17,8 @@ The rules beside it:
 - The master with the greatest epoch is the master; whatever names an older epoch changes nothing.
 - A role is taken in one go (`Become`); what is heard meanwhile waits, and the newest is taken next. That
   somebody else is master, or nobody, is acted upon at once: `Fence`.
+- A broker whose log may have lost its end gives up the mastership it comes back to (`ha.log_doubt`): the
+  controllers are told, as if it were fenced, and it leads under a newer epoch only.
 - A proposed SyncStateSet is sent until its fate is known. When an answer was lost and the next is a refusal,
   the first may have been taken: this broker registers anew, upon which a controller of ours raises the set's
   epoch, so that nothing asked before can come true any more (#5663).
@@ -33,11 +35,13 @@ from epochmq_broker.replicas.types import (
     ApplyId,
     Ask,
     Become,
+    CaughtUp,
     Drop,
     Effect,
     Elect,
     Fence,
     FreeId,
+    GiveUp,
     Granted,
     Input,
     Keep,
@@ -70,6 +74,8 @@ PAUSE_MIN_MS, PAUSE_MAX_MS = 50, 2000
 SEARCH_PAUSE_MS = 200
 """The least time between two searches for the leading controller."""
 ALTER_PAUSE_MS = 200
+GIVE_UP_LOOK_MS = 300
+"""How soon to look who was elected in our place; a notification usually says it before."""
 ROLE_PAUSE_MS = 1000
 """How long after a role could not be taken it is tried again."""
 
@@ -113,7 +119,11 @@ class Core:
         *,
         identity: Identity | None = None,
         application: Application | None = None,
+        gives_up: bool = False,
+        given_up_epoch: int = 0,
     ) -> None:
+        """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end.
+        `given_up_epoch`: no mastership of this epoch or an older one is taken."""
         self.settings = settings
         self.identity = identity
         self.application = application
@@ -125,6 +135,8 @@ class Core:
         self._registered = False
         self._forgotten = False
         """The controllers know the group, but not this broker."""
+        self._gives_up = gives_up
+        self._given_up_epoch = given_up_epoch
         self._told: MasterView | None = None
         """The newest that was said of the master; its epoch is known."""
         self._set_epoch = -1
@@ -152,6 +164,14 @@ class Core:
     def told(self) -> MasterView | None:
         """The newest that was said of the master."""
         return self._told
+
+    @property
+    def gives_up_epoch(self) -> int | None:
+        """The epoch of the mastership that the controllers take for ours and that is given up."""
+        told = self._told
+        if told is None or self.identity is None or told.master_id != self.identity.id:
+            return None
+        return told.epoch if told.epoch <= self._given_up_epoch else None
 
     def next_deadline_ms(self) -> int:
         """The moment by which the core wants to be woken."""
@@ -187,6 +207,8 @@ class Core:
                 self._taken(view, error)
             case Proposed(members=members, set_epoch=set_epoch):
                 self._proposed(members, set_epoch)
+            case CaughtUp():
+                self._gives_up = False
             case Starved():
                 self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
         self._drive()
@@ -332,6 +354,8 @@ class Core:
         was_registered, self._registered = self._registered, True
         self._look_ms = self.now_ms + self.settings.look_ms
         self._learn(view)
+        if self.gives_up_epoch is not None:
+            self._look_ms = min(self._look_ms, self.now_ms + GIVE_UP_LOOK_MS)
         wish = self._wish
         if wish is not None and wish.resync and not was_registered:
             self._resynced(wish, view)
@@ -390,6 +414,10 @@ class Core:
         role = self.role
         if self.identity is None:
             return
+        if self._gives_up and view.master_id == self.identity.id:
+            self._gives_up, self._given_up_epoch = False, max(self._given_up_epoch, view.epoch)
+            self._look_ms = min(self._look_ms, self.now_ms + GIVE_UP_LOOK_MS)
+            self._effects.append(GiveUp(view.epoch))
         if role is not None and role.leads and view.epoch > role.epoch and view.master_id != self.identity.id:
             self._effects.append(Fence())
         if role is not None and view.epoch == role.epoch:
@@ -407,6 +435,8 @@ class Core:
         """The view whose role is to be taken."""
         told, role = self._told, self.role
         if told is None or told.master_id is None or self.identity is None:
+            return None
+        if self.gives_up_epoch is not None:
             return None
         if role is None or told.epoch > role.epoch:
             return told

@@ -26,10 +26,12 @@ from epochmq_broker.replicas.types import (
     Adopt,
     Ask,
     Become,
+    CaughtUp,
     Drop,
     Effect,
     Elect,
     Fence,
+    GiveUp,
     Input,
     Keep,
     Kept,
@@ -80,18 +82,26 @@ class ReplicasManager:
             parts.client,
             self.lease,
             Log(
-                lambda: parts.ha.epochs.epochs.last_epoch,
+                lambda: parts.ha.written_epoch,
                 lambda: parts.store.max_phy_offset,
                 lambda: parts.ha.confirm_offset,
                 lambda: not parts.store.flags & RunningFlags.FLUSH_FAILED,
+                lambda: parts.ha.may_lack_acknowledged,
+                lambda: self._core.gives_up_epoch if self._core is not None else None,
+                lambda: parts.ha.confirmed_by_all,
             ),
         )
+        parts.store.on_failure.append(self.beats.now)
         self.beats.on_lease = self._leased
         self.beats.on_starved = lambda: self._feed(Starved())
         path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
         self._files = IdentityFiles(Path(path).expanduser())
         self._controllers = Controllers(
-            parts.client, config.broker_cluster_name, config.broker_name, config.broker_addr
+            parts.client,
+            config.broker_cluster_name,
+            config.broker_name,
+            config.broker_addr,
+            lambda: parts.ha.may_lack_acknowledged,
         )
         self._addresses: tuple[str, ...] = config.controllers
         self._core: Core | None = None
@@ -116,6 +126,7 @@ class ReplicasManager:
         parts.put.may_write = self.may_write
         parts.put.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._propose
+        parts.ha.on_settled = self._settled
 
     # Life
 
@@ -136,6 +147,8 @@ class ReplicasManager:
             _now_ms(),
             identity=self._identity,
             application=self._application,
+            gives_up=self._ha.doubt.gives_up,
+            given_up_epoch=self._ha.doubt.given_up_epoch,
         )
         self._open = True
         if config.fetch_controller_addr_by_dns_lookup:
@@ -243,6 +256,8 @@ class ReplicasManager:
                 self.lease.end()
             case Become():
                 self._spawn(self._become(effect))
+            case GiveUp(epoch=epoch):
+                self._spawn(self._give_up(epoch))
             case Adopt(members=members, set_epoch=set_epoch):
                 self._ha.adopt(members, set_epoch)
                 self._leased()
@@ -250,10 +265,30 @@ class ReplicasManager:
                 self._ha.refused()
             case Leader(grants=grants):
                 if grants is not None:
-                    self.lease.leader_grants = grants
+                    known, self.lease.leader_grants = self.lease.leader_grants, grants
                     self._leased()
+                    if known is not grants:
+                        self.beats.now()
             case Said(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+
+    async def _give_up(self, epoch: int) -> None:
+        log.warning(
+            "the mastership of epoch %d is given up: the log may have lost its end (%s)",
+            epoch,
+            self._parts.store.tail_state.name,
+        )
+        try:
+            await self._ha.give_up(epoch)
+        except OSError as error:
+            # The next start gives up whatever mastership it finds.
+            log.error("that epoch %d is given up cannot be kept: %s", epoch, error)
+        self.beats.now()
+
+    def _settled(self) -> None:
+        """Our log is the group's: nothing speaks against an election any more."""
+        self._feed(CaughtUp())
+        self.beats.now()
 
     async def _search(self) -> None:
         self._feed(Searched(await self._controllers.search(self._addresses)))

@@ -164,7 +164,11 @@ class Starved(msgspec.Struct, frozen=True):
     """No lease comes: who leads?"""
 
 
-Input = Tick | Searched | Replied | Kept | Told | Taken | Proposed | Starved
+class CaughtUp(msgspec.Struct, frozen=True):
+    """Our log lacks nothing that a living master may have acknowledged."""
+
+
+Input = Tick | Searched | Replied | Kept | Told | Taken | Proposed | Starved | CaughtUp
 
 
 # Effects ----------------------------------------------------------------------------------------------------
@@ -203,6 +207,13 @@ class Become(msgspec.Struct, frozen=True):
     broker_id: int
 
 
+class GiveUp(msgspec.Struct, frozen=True):
+    """The mastership of `epoch` is from before our log lost its end: keep that it is given up, and say so to
+    the controllers."""
+
+    epoch: int
+
+
 class Adopt(msgspec.Struct, frozen=True):
     """The controller's SyncStateSet."""
 
@@ -228,4 +239,4 @@ class Said(msgspec.Struct, frozen=True):
     warns: bool = False
 
 
-Effect = Search | Ask | Keep | Drop | Fence | Become | Adopt | NotTaken | Leader | Said
+Effect = Search | Ask | Keep | Drop | Fence | Become | GiveUp | Adopt | NotTaken | Leader | Said

@@ -34,8 +34,9 @@ class BrokerState(Shown, frozen=True, kw_only=True, tag_field="component", tag="
     known; `lag_ms`, how long ago it lacked nothing. `lease` is None on everything but a master, and under
     controllers that grant none. `fenced` and `drained` are what people said. `takes_messages`: a message that
     waits for replicas would be taken now. `confirmed_by_all`: what a master says is confirmed every member of
-    the SyncStateSet has (`allAckInSyncStateSet`), else maybe the master alone. `not_ready` says why `ready`
-    is false.
+    the SyncStateSet has (`allAckInSyncStateSet`), else maybe the master alone. `may_lack_acknowledged`: its
+    log may have lost messages, and it becomes no master while a member lives that has not. `not_ready` says
+    why `ready` is false.
     """
 
     cluster: str
@@ -58,6 +59,7 @@ class BrokerState(Shown, frozen=True, kw_only=True, tag_field="component", tag="
     drained: bool = False
     takes_messages: bool = False
     confirmed_by_all: bool = False
+    may_lack_acknowledged: bool = False
     controlled: bool = True
     master_broker_id: int | None = None
     master_address: str | None = None

@@ -42,9 +42,25 @@ def view(
 class Stage:
     """One core. `effects` are those of the last input, `now_ms` its time."""
 
-    def __init__(self, identity: Identity | None = None, application: Application | None = None) -> None:
+    def __init__(
+        self,
+        identity: Identity | None = None,
+        application: Application | None = None,
+        *,
+        gives_up: bool = False,
+        given_up_epoch: int = 0,
+    ) -> None:
         self.now_ms = 1000
-        self.core = Core("c", "g", Settings(), self.now_ms, identity=identity, application=application)
+        self.core = Core(
+            "c",
+            "g",
+            Settings(),
+            self.now_ms,
+            identity=identity,
+            application=application,
+            gives_up=gives_up,
+            given_up_epoch=given_up_epoch,
+        )
         self.effects: list[Effect] = []
         self.feed(Tick())
 

@@ -1,0 +1,227 @@
+"""A broker whose log may have lost its end leads under a new epoch only, and says so until it has caught up
+with a living master or has become one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.ha.doubt_file import FILE, DoubtFile
+from epochmq_broker.ha.log_doubt import (
+    QUIET_MS,
+    LogDoubt,
+    after_start,
+    given_up,
+    has_caught_up,
+    keeps_quiet,
+    may_lead,
+    settled,
+    verified_until,
+    written_epoch,
+)
+from epochmq_broker.store.tail_state import TailState
+from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.errors import EpochMQError
+from tests.unit.ha.kit import Node, until
+from tests.unit.ha.test_following import ALL_ACK, nodes, same
+from tests.unit.store.support import crash, own_abort_file
+
+SOUND = LogDoubt()
+ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
+
+
+@pytest.mark.parametrize(
+    ("tail", "lacks", "found"),
+    [
+        (TailState.INTACT, False, SOUND),
+        (TailState.UNFLUSHED_LOST, False, LogDoubt(gives_up=True)),
+        (TailState.UNFLUSHED_LOST, True, LogDoubt(gives_up=True, in_doubt=True)),
+        (TailState.UNKNOWN, True, LogDoubt(gives_up=True, in_doubt=True, verify_all=True)),
+    ],
+)
+def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -> None:
+    assert after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100) == found
+    # What the lives before left goes on, after an orderly stop, too.
+    assert after_start(found, TailState.INTACT, may_lack_acknowledged=False, confirmed=90, end=100) == found
+
+
+def test_a_log_shorter_than_what_was_confirmed_is_not_believed_whatever_the_store_says() -> None:
+    found = after_start(SOUND, TailState.INTACT, may_lack_acknowledged=False, confirmed=101, end=100)
+    assert found == LogDoubt(gives_up=True, in_doubt=True, verify_all=True)
+
+
+def test_a_mastership_that_was_given_up_is_not_taken_up_again() -> None:
+    lost = LogDoubt(gives_up=True, in_doubt=True)
+    assert not may_lead(lost, 99), "which mastership is the old one is not known yet"
+    told = given_up(lost, 5)
+    assert [epoch for epoch in range(4, 8) if may_lead(told, epoch)] == [6, 7]
+    assert told.in_doubt
+    assert settled() == SOUND
+    assert given_up(told, 3).given_up_epoch == 5
+
+
+def test_a_replica_has_caught_up_when_it_has_what_its_master_had_and_has_confirmed() -> None:
+    assert has_caught_up(reported=100, master_end=100, confirmed=90)
+    assert not has_caught_up(reported=99, master_end=100, confirmed=90), "the confirmed offset may lag behind"
+    assert not has_caught_up(reported=100, master_end=90, confirmed=101)
+
+
+def test_what_is_known_to_be_the_group_s() -> None:
+    assert verified_until(SOUND, 90, 100) == 90
+    assert verified_until(SOUND, 110, 100) == 100
+    assert verified_until(LogDoubt(verify_all=True), 90, 100) == 0
+
+
+def test_an_epoch_without_a_byte_makes_no_log_newer() -> None:
+    entries = [EpochEntry(5, 0), EpochEntry(7, 100)]
+    assert [written_epoch(entries, end) for end in (0, 90, 100, 101)] == [-1, 5, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("grants", "in_doubt", "gives_up_epoch", "since_ms", "quiet"),
+    [
+        (True, True, 5, 0, False),
+        (False, False, None, 0, False),
+        (False, False, 5, 10 * QUIET_MS, True),
+        (False, True, None, 0, True),
+        (False, True, None, QUIET_MS, False),
+        (None, True, None, 0, True),
+        (None, False, None, 0, False),
+    ],
+)
+def test_when_a_broker_keeps_quiet_under_rocketmq_s_controllers(
+    grants: bool | None, in_doubt: bool, gives_up_epoch: int | None, since_ms: int, quiet: bool
+) -> None:
+    assert (
+        keeps_quiet(grants=grants, in_doubt=in_doubt, gives_up_epoch=gives_up_epoch, since_start_ms=since_ms)
+        is quiet
+    )
+
+
+def test_what_is_kept_survives_and_an_unreadable_file_is_the_worst_case(tmp_path: Path) -> None:
+    file = DoubtFile(tmp_path / "new" / FILE)
+    file.load()
+    assert file.now == SOUND
+    file.save(LogDoubt(in_doubt=True, given_up_epoch=7))
+    again = DoubtFile(file.path)
+    again.load()
+    assert again.now == LogDoubt(in_doubt=True, given_up_epoch=7)
+    file.path.write_bytes(b"")
+    again.load()
+    assert again.now == LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
+    again.save(SOUND)
+    assert not file.path.exists()
+
+
+# With stores
+
+
+async def after_power_loss(node: Node, directory: Path, **changes: object) -> Node:
+    """The node as it comes back from a copy of what was on its disk; `own_abort_file` makes the copy its
+    own."""
+    crash(node.store, directory)
+    own_abort_file(directory, **({"boot_id": "another boot"} | changes))
+    return await Node(directory, node.id, ASYNC).open()
+
+
+async def test_a_master_that_lost_power_does_not_resume_its_epoch(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, ASYNC) as (a,):
+        await a.lead(5)
+        a.put(10)
+        back = await after_power_loss(a, tmp_path / "back")
+        try:
+            assert back.ha.may_lack_acknowledged
+            with pytest.raises(EpochMQError, match="given up"):
+                await back.lead(5)
+            await back.ha.give_up(5)
+            with pytest.raises(EpochMQError, match="given up"):
+                await back.lead(5)
+            assert back.ha.may_lack_acknowledged
+            await back.lead(6)
+            assert back.epochs[-1] == (6, back.end)
+            assert not back.ha.may_lack_acknowledged
+            assert not (back.directory / FILE).exists()
+        finally:
+            await back.close()
+
+
+async def test_a_master_that_was_killed_resumes_its_epoch(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, ASYNC) as (a,):
+        await a.lead(5)
+        end = a.put(10)
+        crash(a.store, tmp_path / "back")
+        own_abort_file(tmp_path / "back")
+        back = await Node(tmp_path / "back", 1, ASYNC).open()
+        try:
+            assert not back.ha.may_lack_acknowledged
+            await back.lead(5)
+            assert (back.epochs, back.end) == ([(5, 0)], end)
+        finally:
+            await back.close()
+
+
+async def test_doubt_survives_an_orderly_stop_and_a_second_crash(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, ASYNC) as (a,):
+        await a.lead(5)
+        a.put(10)
+        back = await after_power_loss(a, tmp_path / "back")
+    await back.ha.give_up(5)
+    await back.close()
+    again = await Node(tmp_path / "back", 1, ASYNC).open()
+    assert again.store.tail_state is TailState.INTACT
+    assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5)
+    killed = await after_power_loss(again, tmp_path / "killed", boot_id="a third boot")
+    assert killed.ha.doubt == LogDoubt(in_doubt=True, gives_up=True, given_up_epoch=5)
+    for node in (again, killed):
+        await node.close()
+
+
+async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, ASYNC) as (a, b):
+        address = await a.lead(5)
+        await b.follow(address, 5)
+        a.put(10)
+        await same(a, b)
+        settled_at: list[int] = []
+        back = await after_power_loss(b, tmp_path / "back")
+        try:
+            back.ha.on_settled = lambda: settled_at.append(back.end)
+            assert back.ha.may_lack_acknowledged
+            end = a.put(10)
+            await back.follow(address, 5)
+            await until(lambda: settled_at == [end])
+            assert not back.ha.may_lack_acknowledged
+            assert not (back.directory / FILE).exists()
+            assert back.store.abort is not None
+        finally:
+            await back.close()
+        once_more = await Node(tmp_path / "back", 2, ASYNC).open()
+        assert once_more.ha.doubt == SOUND
+        await once_more.close()
+
+
+async def test_epochs_behind_what_recovery_found_are_forgotten(tmp_path: Path) -> None:
+    """An epoch is on disk before its first byte. Its number must win no election for a log without one."""
+    async with nodes(tmp_path, 1, ASYNC) as (a,):
+        await a.lead(5)
+        end = a.put(10)
+        a.ha.epochs.append(EpochEntry(6, end))
+        a.ha.epochs.append(EpochEntry(7, end + 100))
+        assert a.ha.written_epoch == 5
+        back = await after_power_loss(a, tmp_path / "back")
+        try:
+            assert back.epochs == [(5, 0), (6, end)]
+            assert back.ha.written_epoch == 5
+        finally:
+            await back.close()
+
+
+def test_a_failed_disk_speaks_against_an_election_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, 1, ASYNC)
+    node.store.load()
+    node.ha.load()
+    assert not node.ha.may_lack_acknowledged
+    node.store.failed(OSError(5, "the disk failed"))
+    assert node.ha.may_lack_acknowledged
+    node.store.stop()

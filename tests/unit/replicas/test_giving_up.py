@@ -1,0 +1,135 @@
+"""A broker that comes back with a log that may have lost its end gives its mastership up: first to itself,
+then to the controllers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epochmq_broker.ha.doubt_file import FILE
+from epochmq_broker.ha.log_doubt import LogDoubt
+from epochmq_broker.ha.service import Role
+from epochmq_broker.replicas.identity import Identity
+from epochmq_broker.replicas.types import Ask, Become, CaughtUp, GiveUp, Look, Told
+from epochmq_protocol.codes import RequestCode as Code
+from tests.unit.ha.kit import until
+from tests.unit.replicas.kit import Stage, view
+from tests.unit.replicas.stand_in import broker
+from tests.unit.replicas.test_manager import send, stand_in
+
+ME = Identity("c", "g", 1)
+
+
+def returned(*, gives_up: bool = True, given_up_epoch: int = 0) -> Stage:
+    """A registered broker whose log may have lost its end."""
+    stage = Stage(ME, gives_up=gives_up, given_up_epoch=given_up_epoch)
+    stage.meet()
+    return stage
+
+
+def test_the_first_mastership_heard_of_is_given_up_and_none_but_a_newer_one_taken() -> None:
+    stage = returned()
+    stage.answer(view(1, 5))
+    assert stage.only(GiveUp).epoch == 5
+    assert stage.all(Become) == []
+    assert stage.core.gives_up_epoch == 5
+    stage.feed(Told(view(1, 5, set_epoch=2)))
+    assert stage.all(Become) == stage.all(GiveUp) == []
+    stage.feed(Told(view(1, 6, set_epoch=3)))
+    assert stage.only(Become).view.epoch == 6
+    assert stage.core.gives_up_epoch is None
+
+
+def test_it_asks_soon_who_was_elected_in_its_place() -> None:
+    stage = returned()
+    stage.answer(view(1, 5))
+    asked = [one for one in stage.pass_ms(400) if isinstance(one, Ask)]
+    assert [type(one.question) for one in asked] == [Look]
+
+
+def test_another_s_mastership_is_followed_at_once() -> None:
+    stage = returned()
+    stage.answer(view(2, 6))
+    assert stage.only(Become).view.master_id == 2
+    # Its own, heard of later, may still be the one from before.
+    stage.take()
+    stage.feed(Told(view(1, 7, set_epoch=2)))
+    assert stage.only(GiveUp).epoch == 7
+
+
+def test_who_has_caught_up_gives_nothing_up() -> None:
+    stage = returned()
+    stage.answer(view(2, 6))
+    stage.take()
+    stage.feed(CaughtUp())
+    stage.feed(Told(view(1, 7, set_epoch=2)))
+    assert stage.all(GiveUp) == []
+    assert stage.only(Become).view.epoch == 7
+
+
+def test_what_was_given_up_in_the_life_before_stays_given_up() -> None:
+    stage = returned(gives_up=False, given_up_epoch=5)
+    stage.answer(view(1, 5))
+    assert stage.all(Become) == stage.all(GiveUp) == []
+    assert stage.core.gives_up_epoch == 5
+    stage.feed(Told(view(1, 6, set_epoch=2)))
+    assert stage.only(Become).view.epoch == 6
+
+
+def doubt(directory: Path, left: LogDoubt) -> None:
+    """What the life before has left."""
+    (directory / FILE).write_bytes(msgspec.json.encode(left))
+
+
+async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_election(
+    tmp_path: Path,
+) -> None:
+    async with stand_in() as controller:
+        async with broker(tmp_path, controller.address) as one:
+            await until(lambda: one.ha.role is Role.MASTER)
+            assert (await send(one)).code == 0
+        epoch = controller.epoch
+        doubt(tmp_path, LogDoubt(in_doubt=True, gives_up=True))
+        controller.beats.clear()
+        async with broker(tmp_path, controller.address) as one:
+            await until(lambda: any("fencedEpoch" in beat for beat in controller.beats))
+            assert one.ha.role is Role.IDLE
+            assert (await send(one)).code != 0
+            said = controller.beats[-1]
+            assert (said["fencedEpoch"], said["mayLackAcknowledged"]) == (str(epoch), "true")
+            assert "writeLeaseEpoch" not in said
+            # The controllers have elected it anew.
+            controller.make_master(1, one.live.current.broker_addr, epoch + 1)
+            await until(lambda: one.ha.role is Role.MASTER)
+            assert (await send(one, 1)).code == 0
+            assert not one.ha.may_lack_acknowledged
+            controller.beats.clear()
+            await until(lambda: controller.beats)
+            assert "mayLackAcknowledged" not in controller.beats[-1]
+        assert not (tmp_path / FILE).exists()
+
+
+@pytest.mark.parametrize("left", [LogDoubt(gives_up=True), LogDoubt(in_doubt=True, gives_up=True)])
+async def test_rocketmq_s_controllers_do_not_hear_a_master_that_gave_up(
+    tmp_path: Path, left: LogDoubt
+) -> None:
+    """They know no epoch that is given up, and replace a master only when it is silent."""
+    async with stand_in(grants=False) as controller:
+        async with broker(tmp_path, controller.address) as one:
+            await until(lambda: one.ha.role is Role.MASTER)
+        epoch = controller.epoch
+        doubt(tmp_path, left)
+        async with broker(tmp_path, controller.address) as one:
+            assert one.replicas is not None
+            manager = one.replicas
+            await until(lambda: manager.core.gives_up_epoch == epoch and manager.beats.quiet)
+            controller.beats.clear()
+            looks = len(controller.questions(Code.CONTROLLER_GET_REPLICA_INFO))
+            await until(lambda: len(controller.questions(Code.CONTROLLER_GET_REPLICA_INFO)) > looks + 2)
+            assert controller.beats == []
+            assert one.ha.role is Role.IDLE
+            controller.make_master(1, one.live.current.broker_addr, epoch + 1)
+            await until(lambda: one.ha.role is Role.MASTER)
+            await until(lambda: bool(controller.beats))
