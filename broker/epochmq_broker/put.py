@@ -107,6 +107,11 @@ class Replicas(Protocol):
         """Why no message that wants to wait may be put now."""
         ...
 
+    def replicated_end(self, *, acknowledged: bool = False) -> int:
+        """How far the replicas that may become master have the log; `acknowledged`: as many of them as a send
+        waits for."""
+        ...
+
     def when_replicated(self, end: int, done: Callable[[PutStatus], None]) -> None:
         """Calls `done` once, with what became of a message that ends at `end`."""
         ...
@@ -245,6 +250,14 @@ class MessagePut:
             both = _Both(done)
             self._store.when_flushed(end, both.flushed)
             replicas.when_replicated(end, both.replicated)
+
+    def safe_end(self, *, acknowledged: bool = False) -> int:
+        """Up to where the log is on disk, with SYNC_FLUSH, and on replicas (`Replicas.replicated_end`)."""
+        store = self._store
+        end = store.flushed_where if self._syncs else store.max_phy_offset
+        if self._replicas is not None:
+            end = min(end, self._replicas.replicated_end(acknowledged=acknowledged))
+        return end
 
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
         """Nothing is acknowledged without the right to write."""

@@ -8,6 +8,11 @@ level pauses.
 A delivered record keeps the properties it was sent with, DELAY, REAL_TOPIC, REAL_QID and WAIT included:
 RocketMQ renders them before it clears them. Delivery is at least once: offsets are written every 10 s, and a
 kill in between delivers again what was delivered since.
+
+The offset of a level, which is kept on disk and copied by replicas, moves behind a message only when the
+delivered copy is as safe as an acknowledged message: on disk with SYNC_FLUSH, and on the replicas. Deliveries
+do not wait for that. (RocketMQ moves the offset at once: a replica that becomes master may have the offset
+and not the copy.)
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +42,9 @@ ROUND_S = 0.1
 PAUSE_AFTER_FAILURE_S = 10.0
 ROUND_MAX = 32
 """Messages of one level delivered before it is the next level's turn."""
+UNSAFE_MAX = 4096
+"""Turns of a level, of up to `ROUND_MAX` messages each, that may be delivered and not yet safe. The level
+pauses when there are more."""
 ROUND_BUDGET_S = 0.004
 """How long one round may keep the event loop from everybody else; what is left goes on in the next."""
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
@@ -44,8 +53,8 @@ FILE_NAME = "delayOffset.json"
 
 
 class DelayService:
-    """The levels of one broker. `offsets` maps a level (from 1) to the consume-queue offset of the next
-    message."""
+    """The levels of one broker. `offsets` maps a level (from 1) to the consume-queue offset of the first
+    message that is not delivered, or whose delivered copy is not safe yet."""
 
     def __init__(self, live: LiveConfig, store: MessageStore, put: MessagePut, stats: BrokerStats) -> None:
         self.delays_ms = live.current.delays_ms
@@ -57,8 +66,14 @@ class DelayService:
         self._stats = stats
         self._path: Path = live.current.config_dir / FILE_NAME
         self._paused_until: dict[int, float] = {}
+        self._next: dict[int, int] = {}
+        """Level → the next message to deliver, while that is ahead of `offsets`."""
+        self._unsafe: dict[int, deque[tuple[int, int]]] = {}
+        """Level → (its offset behind some messages, where the log ended behind their copies)."""
+        self._delivered_end = 0
         self._next_level = 0  # whose turn is first in the next round, counted from 0
         self._updates = 0
+        self._versioned = 0
         self._written: bytes = b""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -104,6 +119,7 @@ class DelayService:
     def start(self) -> None:
         """Begins to deliver; needs a running loop. What a master said of its deliveries may be ahead of what
         this broker has of the log."""
+        self._forget_unsafe()
         self._correct()
         self._timer = asyncio.get_running_loop().call_later(FIRST_ROUND_S, self._round)
 
@@ -113,9 +129,11 @@ class DelayService:
             self._timer.cancel()
             self._timer = None
         self.persist()
+        self._forget_unsafe()
 
     def persist(self) -> None:
         """Writes delayOffset.json if anything changed. Raises OSError."""
+        self._settle()
         data = self.encode(pretty=True)
         if data != self._written:
             write_config(self._path, data)
@@ -150,6 +168,7 @@ class DelayService:
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROUND_BUDGET_S
+        self._settle()
         levels = len(self.delays_ms)
         more = False
         for turn in range(levels):
@@ -173,16 +192,21 @@ class DelayService:
 
     def _deliver_due(self, level: int) -> bool:
         """Delivers what is due of a level; True when there may be more that is."""
-        offset = self.offsets.get(level, 0)
+        offset = self._next.get(level, self.offsets.get(level, 0))
         queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
         if queue is None or offset == queue.max_offset:
             return False
         if not queue.min_offset <= offset < queue.max_offset:
             corrected = queue.min_offset if offset < queue.min_offset else queue.max_offset
             log.error("delay level %d: offset %d corrected to %d", level, offset, corrected)
+            self._next.pop(level, None)
+            self._unsafe.pop(level, None)
             self.offsets[level] = corrected
             return True
+        if len(self._unsafe.get(level, ())) >= UNSAFE_MAX and not self._settle_what_is_acknowledged(level):
+            return False
         delivered = 0
+        failed = False
         for physical_offset, size, tags_code in queue.units(offset, ROUND_MAX):
             now_ms = _now_ms()
             # A delivery time further away than the level's delay is a mistake (a clock that was set): deliver
@@ -192,11 +216,16 @@ class DelayService:
             record = self._store.read(physical_offset, size)
             if record is not None and not self._deliver(level, records.decode_record(record)):
                 self._paused_until[level] = asyncio.get_running_loop().time() + ROUND_S
-                return False
+                failed = True
+                break
             offset += 1
             delivered += 1
-            self._advance(level, offset)
-        return delivered == ROUND_MAX
+        if delivered:
+            self._updates += delivered
+            self._next[level] = offset
+            self._unsafe.setdefault(level, deque()).append((offset, self._delivered_end))
+            self._settle_level(level, self._put.safe_end())
+        return delivered == ROUND_MAX and not failed
 
     def _deliver(self, level: int, delayed: MessageExt) -> bool:
         """Puts a message where it wanted to go; False when it could not be stored."""
@@ -208,6 +237,7 @@ class DelayService:
         if stored.status is not PutStatus.PUT_OK:
             log.warning("delay level %d: not delivered, %s", level, stored.status.value)
             return False
+        self._delivered_end = stored.end
         self._count(level, stored)
         return True
 
@@ -221,11 +251,42 @@ class DelayService:
             self._stats.add(GROUP_GET_NUMS, key)
             self._stats.add(GROUP_GET_SIZE, key, stored.size)
 
-    def _advance(self, level: int, offset: int) -> None:
+    # Which deliveries are safe
+
+    def _settle(self) -> None:
+        """Moves offsets behind what has become safe."""
+        if self._unsafe:
+            safe_end = self._put.safe_end()
+            for level in list(self._unsafe):
+                self._settle_level(level, safe_end)
+
+    def _settle_level(self, level: int, safe_end: int) -> bool:
+        """Whether the offset of the level moved."""
+        unsafe = self._unsafe[level]
+        offset = None
+        while unsafe and unsafe[0][1] <= safe_end:
+            offset, _ = unsafe.popleft()
+        if not unsafe:
+            del self._unsafe[level]
+            self._next.pop(level, None)
+        if offset is None:
+            return False
         self.offsets[level] = offset
-        self._updates += 1
-        if self._updates % self._live.current.delay_offset_update_version_step == 0:
+        step = self._live.current.delay_offset_update_version_step
+        if self._updates // step != self._versioned // step:
             self.data_version = self.data_version.next(_now_ms())
+        self._versioned = self._updates
+        return True
+
+    def _settle_what_is_acknowledged(self, level: int) -> bool:
+        """Where masters acknowledge what some replicas lack, a replica that lags does not stop deliveries."""
+        return self._settle_level(level, self._put.safe_end(acknowledged=True))
+
+    def _forget_unsafe(self) -> None:
+        """What was delivered and is not known to be safe is delivered again."""
+        self._unsafe.clear()
+        self._next.clear()
+        self._delivered_end = 0
 
 
 def restored(delayed: MessageExt) -> InnerMessage:

@@ -109,6 +109,17 @@ class Acks:
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
 
+    def replicated_end(self, *, acknowledged: bool = False) -> int:
+        """How far the log is on every replica that may become master (under a controller: the SyncStateSet),
+        or, `acknowledged` and without a controller, on as many as a send waits for; -1: nowhere else."""
+        settings, sync = self._settings, self._sync
+        sync.appended(self._end())
+        if self._controlled and (settings.all_ack_in_sync_state_set or not acknowledged):
+            least = settings.min_in_sync_replicas if settings.all_ack_in_sync_state_set else 1
+            return reached(ALL, sync, least)
+        waits = self._controlled or settings.broker_role == "SYNC_MASTER"
+        return reached(settings.in_sync_replicas if waits else 1, sync)
+
     def settle(self) -> None:
         """Answers everybody whom the replicas have satisfied; after each acknowledgement and each change of
         the SyncStateSet."""

@@ -1,6 +1,7 @@
 """CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later (RocketMQ's
 AbstractSendMessageProcessor.consumerSendMsgBack). It goes to the group's retry topic by way of a delay level,
-or to the dead-letter topic when it was tried often enough.
+or to the dead-letter topic when it was tried often enough. The consumer then takes it for handled: the answer
+waits until the message is as safe as one that was sent. (RocketMQ answers at once.)
 """
 
 from __future__ import annotations
@@ -105,7 +106,18 @@ class SendBackProcessor:
         self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties['RETRY_TOPIC']}@{header.group}")
         if dead:
             self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
-        return response(command, ResponseCode.SUCCESS)
+        answer = response(command, ResponseCode.SUCCESS)
+        if not self._put.waits or command.is_oneway:
+            return answer
+        connection.defer(command.opaque)
+
+        def settled(status: PutStatus) -> None:
+            if status is not PutStatus.PUT_OK:
+                answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, status.value
+            connection.respond(answer)
+
+        self._put.when_safe(stored.end, settled)
+        return None
 
     def _again(self, original: MessageExt, topic: str, queue_id: int) -> InnerMessage:
         """The message once more: same content and birth, one attempt older, its origin noted."""

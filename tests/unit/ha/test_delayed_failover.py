@@ -1,0 +1,142 @@
+"""No acknowledged delayed message is lost by a fail-over: what counts as delivered is on the replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker import schedule
+from epochmq_broker.put import InnerMessage
+from epochmq_broker.schedule import DelayService
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.statuses import PutStatus
+from tests.unit.ha.kit import Node, until
+from tests.unit.ha.test_following import nodes, same
+
+SETTINGS = {"allAckInSyncStateSet": "true", "messageDelayLevel": "1s 2h"}
+HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
+
+
+def delays_of(node: Node) -> DelayService:
+    return DelayService(node.live, node.store, node.puts, BrokerStats("c", 0, lambda _: False))
+
+
+def delay(node: Node, body: bytes = b"later") -> int:
+    """A delayed message; where the log ends behind it."""
+    stored = node.puts.put(
+        InnerMessage(
+            topic="orders", queue_id=0, body=body, properties={"DELAY": "1"}, born_timestamp=1, born_host=HOST
+        )
+    )
+    assert stored.status is PutStatus.PUT_OK
+    if node.puts.appended is not None:
+        node.puts.appended()
+    return stored.end
+
+
+def delivered(node: Node) -> int:
+    queue = node.store.existing_queue("orders", 0)
+    return 0 if queue is None else queue.max_offset
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "FIRST_ROUND_S", 0.0)
+
+
+async def test_a_delivered_message_whose_copy_the_new_master_lacks_is_delivered_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, SETTINGS) as (a, b):
+        address = await a.lead(1, {1, 2})
+        await b.follow(address, 1)
+        end = delay(a)
+        await until(lambda: a.ha.confirm_offset == end, "the delayed message is acknowledged")
+        await same(a, b)
+        # The replica hears nothing more; it is in the SyncStateSet as long as it is not missed.
+        await b.follow(None, 1)
+        delays, copied = delays_of(a), delays_of(b)
+        delays.start()
+        await until(lambda: delivered(a) == 1)
+        delays.persist()
+        copied.follow(delays.offsets, delays.data_version)
+        assert copied.offsets == {}, "what replicas may copy does not run ahead of what they have"
+        delays.stop()
+        await a.close()
+        await b.lead(2)
+        copied.start()
+        await until(lambda: delivered(b) == 1, "the acknowledged message arrives")
+        copied.stop()
+        await a.open()
+
+
+async def test_the_offset_moves_when_every_member_has_the_copy(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 2, SETTINGS) as (a, b):
+        address = await a.lead(1, {1, 2})
+        await b.follow(address, 1)
+        delay(a)
+        delays = delays_of(a)
+        delays.start()
+        await until(lambda: delivered(a) == 1)
+        await until(lambda: delays.offsets == {1: 1})
+        assert b.end == a.end
+        delays.stop()
+        assert delays.offsets == {1: 1}
+
+
+class Members:
+    """Replicas that have the log as far as the test says."""
+
+    gates = waits = False
+
+    def __init__(self) -> None:
+        self.end = self.acknowledged = 0
+
+    def refusal(self) -> PutStatus | None:
+        return None
+
+    def replicated_end(self, *, acknowledged: bool = False) -> int:
+        return self.acknowledged if acknowledged else self.end
+
+    def when_replicated(self, end: int, done: object) -> None:
+        raise AssertionError("nobody waits")
+
+
+async def test_deliveries_do_not_wait_for_replicas_and_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "UNSAFE_MAX", 3)
+    monkeypatch.setattr(schedule, "ROUND_MAX", 2)
+    async with nodes(tmp_path, 1, SETTINGS) as (a,):
+        await a.lead(1)
+        members = Members()
+        a.puts.replicate(members)
+        for _ in range(20):
+            delay(a)
+        delays = delays_of(a)
+        delays.start()
+        await until(lambda: delivered(a) == 6, "three turns of two")
+        assert delays.offsets == {}
+        members.end = a.end
+        await until(lambda: delays.offsets == {1: 6})
+        await until(lambda: delivered(a) == 12)
+        # Where a message is acknowledged before a member has it, that member holds nobody up.
+        members.acknowledged = 1 << 40
+        await until(lambda: delivered(a) == 20)
+        assert 12 <= delays.offsets[1] < 20
+        # What was not safe is delivered again.
+        offset = delays.offsets[1]
+        delays.stop()
+        again = delays_of(a)
+        again.load()
+        assert again.offsets == {1: offset}
+
+
+async def test_with_sync_flush_the_offset_waits_for_the_disk(tmp_path: Path) -> None:
+    async with nodes(tmp_path, 1, SETTINGS | {"flushDiskType": "SYNC_FLUSH"}) as (a,):
+        await a.lead(1)
+        end = delay(a)
+        await until(lambda: a.store.flushed_where == end)
+        assert a.puts.safe_end() == end
+        a.store.on_append.wake = None
+        later = delay(a)
+        assert a.puts.safe_end() == end < later
