@@ -138,12 +138,13 @@ def json_text(text: str | bytes) -> bytes:
 
 
 def send_response_template(
-    store_host: bytes, region_id: str = "DefaultRegion", *, is_traced: bool = True
+    store_host: bytes, region_id: str = "DefaultRegion", *, is_traced: bool = True, code: int = 0
 ) -> SendResponse:
-    """The answers to stored messages (SUCCESS, SendMessageResponseHeader and the loose fields MSG_REGION and
+    """The answers to stored messages (`code`, SendMessageResponseHeader and the loose fields MSG_REGION and
     TRACE_ON) of a broker whose records carry `store_host`. The transaction id is the message's UNIQ_KEY; it
     is left out when empty."""
-    head = b'{"code":0,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b' % (
+    head = b'{"code":%d,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b' % (
+        code,
         json_text(region_id),
         b"true" if is_traced else b"false",
         store_host.hex().upper().encode(),

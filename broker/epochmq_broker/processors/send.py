@@ -33,7 +33,7 @@ from epochmq_protocol.topics import (
     is_retry_topic,
 )
 from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.dispatch import OVERLOAD, Handler
 
 V3_4_9 = 121
 """From this version on a client's own maxReconsumeTimes counts (MQVersion)."""
@@ -121,6 +121,9 @@ class SendProcessor:
             topic = self._checks.topic(header, connection.remote)
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
+            if self._put.must_wait(message.properties) and not (command.is_oneway or connection.may_defer):
+                # Rejected before it is stored: a client sends again what is rejected.
+                raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
             if header.batch:
                 self._check_batch(header)
                 stored = self._put.put_batch(message)

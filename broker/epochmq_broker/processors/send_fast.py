@@ -9,7 +9,6 @@ test holds them to.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Mapping
 
@@ -63,7 +62,9 @@ END = "\x02"
 CODES_MAX = 4096
 ROUTES_MAX = 100_000
 
-_LENGTHS = struct.Struct(">II")
+
+# What an answer says: opaque, queue id, queue offset, physical offset, unique key.
+_Place = tuple[int, int, int, int, bytes]
 
 
 class _Route(Struct, frozen=True, gc=False):
@@ -142,6 +143,9 @@ class FastSend:
                 rendered = f"{properties}{'' if properties[-1] == END else END}{route.suffix}".encode()
             except UnicodeEncodeError:
                 raise FallBack from None
+            waits = put.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
+            if waits and not connection.may_defer:
+                raise FallBack  # the ordinary path rejects it, before it is stored
             code = codes.get(tags)
             if code is None:
                 code = self._code(tags)
@@ -168,24 +172,26 @@ class FastSend:
             flow.requests += 1
             if request.flag & FLAG_ONEWAY:
                 return None
-            frame = self._respond(
-                request.opaque, fields.queue_id, queue_offset, physical_offset, uniq_key.encode()
-            )
-            if put.waits and (not wait or wait.lower() == "true"):
-                self._answer_later(connection, request.opaque, frame, physical_offset + size)
+            place = (request.opaque, fields.queue_id, queue_offset, physical_offset, uniq_key.encode())
+            if waits:
+                self._answer_later(connection, place, physical_offset + size)
                 return None
-            return frame
+            return self._respond(*place)
 
         return send
 
-    def _answer_later(self, connection: Connection, opaque: int, frame: bytes, end: int) -> None:
+    def _answer_later(self, connection: Connection, place: _Place, end: int) -> None:
         """Answers when the message is safe, or when that took too long."""
+        opaque = place[0]
         connection.defer(opaque)
+        frame = self._respond(*place)
 
         def done(status: PutStatus) -> None:
-            connection.answer(
-                opaque, frame if status is PutStatus.PUT_OK else _with_code(frame, STORED[status])
-            )
+            if status is PutStatus.PUT_OK:
+                connection.answer(opaque, frame)
+            else:
+                respond = _response_template(self._live.current, self._store_host, STORED[status])
+                connection.answer(opaque, respond(*place))
 
         self._put.when_safe(end, done)
 
@@ -249,11 +255,7 @@ def _suffix(config: BrokerConfig) -> str:
     )
 
 
-def _response_template(config: BrokerConfig, store_host: bytes) -> SendResponse:
-    return send_response_template(store_host, config.region_id, is_traced=config.trace_on)
-
-
-def _with_code(frame: bytes, code: ResponseCode) -> bytes:
-    """The answer of a message that is stored, but was not safe in time."""
-    header = frame[_LENGTHS.size :].replace(b'{"code":0,', b'{"code":%d,' % code, 1)
-    return _LENGTHS.pack(4 + len(header), len(header)) + header
+def _response_template(
+    config: BrokerConfig, store_host: bytes, code: ResponseCode = ResponseCode.SUCCESS
+) -> SendResponse:
+    return send_response_template(store_host, config.region_id, is_traced=config.trace_on, code=code)

@@ -16,7 +16,7 @@ from zlib import crc32
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
-from epochmq_broker.store.index import BUILD_AT, Index
+from epochmq_broker.store.index import BUILD_AT, WAITING_MAX, Index
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
 from epochmq_broker.store.settings import (
     CONSUME_QUEUE_UNIT_BYTES,
@@ -33,6 +33,8 @@ Put = tuple[PutStatus, int, int, int]
 PutBatch = tuple[PutStatus, list[int], int, int]
 # Called with (queue, queue offset, tag code) when a unit has been added to a queue.
 Arrival = Callable[[ConsumeQueue, int, int], None]
+
+INDEXED_A_TICK_MAX: Final = 8192  # after a failure the backlog is entered in steps, a step a tick
 
 _OK: Final = PutStatus.PUT_OK
 _HEAD: Final = record.HEAD_V4
@@ -70,6 +72,7 @@ class Appender:
         "log",
         "on_append",
         "on_failure",
+        "on_index_backlog",
         "refuse",
         "store_host",
     )
@@ -82,6 +85,7 @@ class Appender:
         self.refuse: PutStatus | None = None
         self.on_append: Arrival | None = None
         self.on_failure: Callable[[OSError | DiskFullError], None] | None = None
+        self.on_index_backlog: Callable[[], None] | None = None  # WAITING_MAX messages wait for the index
         self.last_timestamp = 0  # store time of the newest message, epoch ms; never goes back
         self._clock = time.time
         self._waiting = index.waiting
@@ -250,11 +254,16 @@ class Appender:
             for offset, element in enumerate(elements, first):
                 self.on_append(queue, offset, element.tags_code)
 
-    def build_index(self) -> None:
-        """Enters what waits for the index; when the disk is full it goes on waiting, and the store is
-        told."""
+    def build_index(self, *, again: bool = False) -> None:
+        """Enters what waits for the index. When that fails, it goes on waiting, and the store is told; a tick
+        tries `again`, the messages in between do not."""
+        index = self.index
+        if index.failing and not again:
+            if len(self._waiting) >= WAITING_MAX and self.on_index_backlog is not None:
+                self.on_index_backlog()
+            return
         try:
-            self.index.build()
+            index.build(INDEXED_A_TICK_MAX)
         except (DiskFullError, OSError) as error:
             self._failed(error)
 

@@ -21,7 +21,8 @@ from epochmq_protocol import javahash
 
 UNIQ_KEY_SIZE: Final = 32  # of a client with an IPv4 address
 BUILD_AT: Final = 256  # messages that wait before they are put into the file
-WAITING_MAX: Final = 100_000  # messages that may wait while the disk is full; more are refused at the put
+BUILD_MAX: Final = 8192  # messages put into the file at a time: what an error makes be hashed again
+WAITING_MAX: Final = 100_000  # messages that may wait while the index fails; then puts are refused
 
 # (hasher of the topic, unique key, KEYS, physical offset, store time in epoch ms)
 Note = tuple[KeyHasher, str | None, str | None, int, int]
@@ -44,6 +45,8 @@ class Index:
         self._slots = slots
         self._capacity = capacity
         self._hashers: dict[str, KeyHasher] = {}
+        # The last build failed: only a tick or a query tries again, not each message.
+        self.failing = False
 
     def load(self, *, trusted_until: int | None, killed: bool = False) -> None:
         """Opens the files. After a crash of the machine (`trusted_until` given, epoch ms) files with newer
@@ -99,15 +102,25 @@ class Index:
                 message.store_timestamp,
             )
         )
-        if len(self.waiting) >= BUILD_AT:
+        if len(self.waiting) >= (WAITING_MAX if self.failing else BUILD_AT):
             self.build()
 
-    def build(self) -> None:
-        """Puts all that waits into the files. Raises DiskFullError or OSError; what was not put still waits
-        then."""
+    def build(self, most: int | None = None) -> None:
+        """Puts what waits into the files, at most so many messages (in steps of BUILD_MAX). Raises
+        DiskFullError or OSError; what was not put still waits then."""
         waiting = self.waiting
-        if not waiting:
-            return
+        count = 0
+        self.failing = bool(waiting)
+        while waiting and (most is None or count < most):
+            part = waiting[:BUILD_MAX]
+            self._build(part)
+            del waiting[: len(part)]
+            count += len(part)
+        self.failing = len(waiting) >= BUILD_AT
+
+    def _build(self, waiting: list[Note]) -> None:
+        """Puts these messages into the files; after an error `self.waiting` begins with the first that is
+        not."""
         entries: list[Entry] = []
         add = entries.append
         for hasher, uniq_key, keys, physical, timestamp in waiting:
@@ -139,9 +152,8 @@ class Index:
         except (DiskFullError, OSError):
             # A message is entered whole or again: a key may then be found twice, never not at all.
             behind = entries[done][1]
-            waiting[:] = [note for note in waiting if note[3] >= behind]
+            del self.waiting[: next(at for at, note in enumerate(waiting) if note[3] >= behind)]
             raise
-        waiting.clear()
 
     def _next(self, full: IndexFile | None) -> IndexFile:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -87,6 +87,7 @@ class MessageStore:
         self.delete_expired_files = self.expiry.request
         self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
         self.appender.on_failure = self._put_failed
+        self.appender.on_index_backlog = self._index_is_behind
         self.tail = CLEAN  # what the end of the log may lack since the life before; set by `load`
         self.abort = AbortFile(root / "abort")
         self.sync_failure = SyncFailure(self.abort.flush_failed)
@@ -303,6 +304,12 @@ class MessageStore:
             self._confirmed = offset
             self._show()
 
+    def view(self, offset: int) -> bytes | None:
+        """The record that starts at this physical offset, None when there is none that readers may see."""
+        limit = self.reader.limit
+        found = self.read(offset)
+        return None if found is None or (limit is not None and offset + len(found) > limit) else found
+
     # What the broker reports
 
     @property
@@ -387,6 +394,10 @@ class MessageStore:
         log.error("a message found no space: %s", error)
         if isinstance(error, DiskFullError):
             self.set_flag(RunningFlags.DISK_FULL, True)
+
+    def _index_is_behind(self) -> None:
+        log.error("no more messages are taken: %d wait for the index", len(self.index.waiting))
+        self.set_flag(RunningFlags.WRITE_INDEX_FILE_ERROR, True)
 
     def _apply_flags(self) -> None:
         reasons = self.flags & ~RunningFlags.NOT_READABLE

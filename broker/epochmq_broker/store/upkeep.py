@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from epochmq_broker.store.allocator import Allocator
+from epochmq_broker.store.index import WAITING_MAX
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
 from epochmq_broker.store.queue_files import QueueFile
@@ -83,7 +84,11 @@ class Upkeep:
         self._timers[name] = self._loop.call_later(max(interval_ms(), 1) / 1000, run)
 
     def _tick_log(self) -> None:
-        self._store.appender.build_index()
+        store = self._store
+        store.appender.build_index(again=True)
+        if store.flags & RunningFlags.WRITE_INDEX_FILE_ERROR and len(store.index.waiting) < WAITING_MAX // 2:
+            log.warning("messages are taken again: %d wait for the index", len(store.index.waiting))
+            store.set_flag(RunningFlags.WRITE_INDEX_FILE_ERROR, False)
         self._store.log_flusher.tick()
 
     def _tick_queues(self) -> None:

@@ -166,6 +166,12 @@ class Connection(asyncio.Protocol):
             self._let_go(command.opaque)
         self.write(encode(command))
 
+    @property
+    def may_defer(self) -> bool:
+        """Whether `defer` would take one more request. To be asked before a request changes anything: after
+        that it is too late to reject it."""
+        return self._dispatcher.has_room(self)
+
     def defer(self, opaque: int) -> None:
         """Notes that this request will be answered later, by `respond` or `answer`: it counts as under way,
         and an orderly stop waits for it. Not for one-way requests, which are never answered. RequestError

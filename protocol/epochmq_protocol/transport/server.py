@@ -69,7 +69,10 @@ class RemotingServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listens. OSError when the address cannot be bound."""
-        self._server = await listen(lambda: Opening(self), host or None, port, self.settings.backlog)
+        settings = self.settings
+        self._server = await listen(
+            lambda: Opening(self), host or None, port, settings.backlog, settings.unsent_max_bytes
+        )
         self.host = host
         self.port = self._server.port
         self._sweep.start()

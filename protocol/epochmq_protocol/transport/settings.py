@@ -41,6 +41,8 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     max_connections: int = 65_536
     """Connections held at a time; one more is closed at once. RLIMIT_NOFILE may allow fewer: see
     `descriptors.py`."""
+    unsent_max_bytes: int = 536_870_912
+    """More than this unsent over all connections: the connection with the most is dropped, until it fits."""
     opening_timeout_ms: int = 10_000
     """From the first byte of a PROXY preamble or TLS handshake to its end."""
     backlog: int = 1024

@@ -33,6 +33,7 @@ ACCEPT_PAUSE_S = 1.0
 PARTS_A_SEND_MAX = 512
 """Of a scattered write; the kernel takes 1,024 (IOV_MAX)."""
 HIGH_WATER_BYTES = 64 * 1024
+UNSENT_MAX_BYTES = 512 * 1024 * 1024
 
 _OVER = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -52,9 +53,11 @@ class Listening(Protocol):
         """Lets go of what is left; call it when no connection is."""
 
 
-async def listen(factory: ProtocolFactory, host: str | None, port: int, backlog: int) -> Listening:
-    """Listens; every accepted socket gets a protocol of the factory's. OSError when the address cannot be
-    bound."""
+async def listen(
+    factory: ProtocolFactory, host: str | None, port: int, backlog: int, unsent_max: int = UNSENT_MAX_BYTES
+) -> Listening:
+    """Listens; every accepted socket gets a protocol of the factory's. `unsent_max`: bytes that may be unsent
+    over all of them (where there is epoll). OSError when the address cannot be bound."""
     loop = asyncio.get_running_loop()
     if not hasattr(select, "epoll"):
         return _LoopServer(await loop.create_server(factory, host, port, backlog=backlog))
@@ -69,7 +72,7 @@ async def listen(factory: ProtocolFactory, host: str | None, port: int, backlog:
         for one in sockets:
             one.close()
         raise
-    return Wires(loop, sockets, factory)
+    return Wires(loop, sockets, factory, unsent_max)
 
 
 def _port(sockets: list[socket.socket], port: int) -> int:
@@ -109,9 +112,15 @@ class Wires:
     """The sockets of one server."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listening: Iterable[socket.socket], factory: ProtocolFactory
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: Iterable[socket.socket],
+        factory: ProtocolFactory,
+        unsent_max: int,
     ) -> None:
         self.loop = loop
+        self.unsent_bytes = 0  # of sockets that did not take all at their last send
+        self._unsent_max = unsent_max
         self._factory = factory
         self._epoll = select.epoll()
         self._wires: dict[int, SocketWire] = {}
@@ -164,6 +173,19 @@ class Wires:
         if not (self._unsent or self._in_turn):
             self.loop.call_soon(self._send)
         self._unsent.append(wire)
+
+    def count_unsent(self, change: int) -> None:
+        """A socket's unsent bytes have changed. Above the limit, those with the most are dropped."""
+        self.unsent_bytes += change
+        while self.unsent_bytes > self._unsent_max and self._wires:
+            slowest = max(self._wires.values(), key=SocketWire.unsent_counted)
+            log.warning(
+                "dropped %s, which does not read: %d bytes are unsent over %d connections",
+                slowest.get_extra_info("peername"),
+                self.unsent_bytes,
+                len(self._wires),
+            )
+            slowest.abort()
 
     # inside
 
@@ -228,6 +250,7 @@ class SocketWire(asyncio.Transport):
 
     __slots__ = (
         "_closing",
+        "_counted",
         "_handle",
         "_high",
         "_low",
@@ -253,6 +276,7 @@ class SocketWire(asyncio.Transport):
         self._protocol: asyncio.Protocol = protocol
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
+        self._counted = 0  # unsent bytes that the server's sum has
         self._queued = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
         self._paused = False
@@ -308,6 +332,10 @@ class SocketWire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         """Unsent bytes."""
         return self._out_size
+
+    def unsent_counted(self) -> int:
+        """Unsent bytes after the last send."""
+        return self._counted
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Sends soon; a closed wire drops it."""
@@ -389,11 +417,16 @@ class SocketWire(asyncio.Transport):
         if sent == self._out_size:
             out.clear()
             self._out_size = 0
+            if self._counted:
+                self._count(0)
             if self._mask & select.EPOLLOUT:
                 self._watch()
         else:
             self._take_off(sent)
             self._watch()
+            self._count(self._out_size)
+            if self._handle < 0:
+                return  # that was too much
         if self._paused and self._out_size <= self._low:
             self._paused = False
             self._protocol.resume_writing()
@@ -411,6 +444,10 @@ class SocketWire(asyncio.Transport):
         if self._out_size > self._high and not self._paused and not self._closing:
             self._paused = True
             self._protocol.pause_writing()
+
+    def _count(self, unsent: int) -> None:
+        change, self._counted = unsent - self._counted, unsent
+        self._wires.count_unsent(change)
 
     def _take_off(self, sent: int) -> None:
         self._out_size -= sent
@@ -440,6 +477,7 @@ class SocketWire(asyncio.Transport):
         self._out.clear()
         self._out_size = 0
         self._let_go()
+        self._count(0)
         self._wires.loop.call_soon(self._end, error)
 
     def _let_go(self) -> None:

@@ -73,6 +73,16 @@ async def test_a_message_is_found_by_its_place_in_the_log(bench: Bench) -> None:
     assert nowhere.remark == f"can not find message by the offset, {1 << 40}"
 
 
+async def test_a_message_that_readers_may_not_see_yet_is_not_found_by_its_place(bench: Bench) -> None:
+    """Unconfirmed, it may be cut off again; its place may then hold another message."""
+    stored = bench.record("T", 1, 1)
+    end = stored.physical_offset + stored.store_size
+    view = ViewMessageRequestHeader(offset=stored.physical_offset)
+    for limit, code in ((end - 1, ResponseCode.SYSTEM_ERROR), (end, ResponseCode.SUCCESS)):
+        bench.broker.store.show_until(limit)
+        assert bench.peer().call(command(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == code
+
+
 async def test_the_ends_of_a_queue_and_its_first_store_time(bench: Bench) -> None:
     peer = bench.peer()
     highest = peer.call(command(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic="T", queue_id=1)))

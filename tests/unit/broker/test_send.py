@@ -438,6 +438,22 @@ class TestSyncFlush:
             disk.set()
             assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
             assert (answer.ext or {})["transactionId"] == UNIQ_KEY
+            assert (answer.ext or {})["queueOffset"] == "0"
+
+    async def test_an_overloaded_broker_rejects_before_it_stores(self, tmp_path: Path, path: str) -> None:
+        """A rejected message is sent again: if it were stored, it would be there twice."""
+        async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
+            dispatcher = bench.ordinary if path == "ordinary" else bench.fast
+            peer = bench.peer(ordinary=path == "ordinary")
+            taken = peer.send(send_command("BenchmarkTest"))
+            dispatcher._max_in_flight = 1
+            answer = peer.call(send_command("BenchmarkTest"))
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert bench.count("BenchmarkTest") == 1
+            assert (await peer.answer(taken)).code == 0
+            waitless = send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "WAIT": "false"})
+            assert peer.call(waitless).code == 0
+            assert bench.count("BenchmarkTest") == 2
 
     async def test_a_one_way_send_holds_nothing(self, tmp_path: Path, path: str) -> None:
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from epochmq_broker.broker import Broker
 from epochmq_protocol import message as records
-from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FallBack
 from epochmq_protocol.frame import Command, encode, split
 from epochmq_protocol.message import BatchElement, encode_batch
@@ -189,6 +190,27 @@ async def test_a_change_of_the_settings_is_seen_by_the_next_message(bench: Bench
     assert (answer.ext or {})["MSG_REGION"] == "north"
     properties = records.parse_properties(bench.record("BenchmarkTest", 0, 1).properties)
     assert (properties["TRACE_ON"], properties["MSG_REGION"]) == ("false", "north")
+
+
+@pytest.mark.parametrize("uniq_key", [UNIQ_KEY, '{"code":0,', "ü"])
+async def test_both_paths_word_a_message_that_is_stored_but_not_safe_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uniq_key: str
+) -> None:
+    disk = threading.Event()
+    async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "50"}) as bench:
+        monkeypatch.setattr("os.fdatasync", lambda _fd: disk.wait(10))
+        answers = []
+        for peer in (bench.peer(), bench.peer(ordinary=True)):
+            command = send_command("BenchmarkTest", properties={"UNIQ_KEY": uniq_key})
+            answer = await peer.answer(peer.send(command))
+            fields = dict(answer.ext or {})
+            fields.pop("msgId")  # says where the message is stored, as the queue's offset does
+            answers.append((answer.code, fields.pop("queueOffset"), fields))
+        disk.set()
+        assert answers[0][0] == answers[1][0] == ResponseCode.FLUSH_DISK_TIMEOUT
+        assert (answers[0][1], answers[1][1]) == ("0", "1")
+        assert answers[0][2] == answers[1][2]
+        assert answers[0][2]["transactionId"] == uniq_key
 
 
 async def test_ids_that_need_escaping_come_back_whole(bench: Bench) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import struct
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochmq_broker.store.index import BUILD_AT, Index, time_name
+from epochmq_broker.store import PutStatus
+from epochmq_broker.store import append as append_module
+from epochmq_broker.store import index as index_module
+from epochmq_broker.store import upkeep as upkeep_module
+from epochmq_broker.store.index import BUILD_AT, Index, Note, time_name
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.record import Dispatch
 from epochmq_protocol import javahash
-from tests.unit.store.support import INDEX_CAPACITY, INDEX_SLOTS, tree
+from tests.unit.store.support import INDEX_CAPACITY, INDEX_SLOTS, Message, opened, put, put_all, tree
 
 
 class PlainIndexFile:
@@ -131,3 +138,68 @@ def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
         index.dispatch(message)
     assert not index.waiting
     index.close()
+
+
+class BrokenDisk:
+    """Opening index files fails while `error` is set; counts the keys that are hashed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
+        self.error: OSError | None = OSError(errno.EIO, "injected")
+        self.hashed = 0
+        put, build = Index._next, Index._build
+
+        def next_file(index: Index, full: IndexFile | None) -> IndexFile:
+            if self.error is not None:
+                raise self.error
+            return put(index, full)
+
+        def counted(index: Index, part: list[Note]) -> None:
+            self.hashed += len(part)
+            build(index, part)
+
+        monkeypatch.setattr(Index, "_next", next_file)
+        monkeypatch.setattr(Index, "_build", counted)
+
+
+def test_messages_do_not_try_a_failing_index_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backlog is hashed once a tick at most, in bounded steps, and every key is found afterwards."""
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    disk = BrokenDisk(monkeypatch, store.index)
+    keyed = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_AT)]
+    put_all(store, keyed)
+    assert disk.hashed == BUILD_AT, "the first failure, and none of the messages behind it"
+    store.appender.build_index(again=True)
+    assert disk.hashed == BUILD_AT + len(keyed)
+    assert len(store.index.waiting) == len(keyed)
+    disk.error = None
+    store.appender.build_index(again=True)
+    assert not store.index.waiting
+    put_all(store, keyed[:BUILD_AT])
+    assert not store.index.waiting, "it is built as before"
+    for number in (0, 1, BUILD_AT, len(keyed) - 1):
+        assert store.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (number < BUILD_AT)
+    store.stop()
+
+
+async def test_puts_are_refused_while_too_much_waits_for_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (index_module, append_module, upkeep_module):
+        monkeypatch.setattr(module, "WAITING_MAX", 2 * BUILD_AT)
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20, flush_interval_commit_log=1)
+    disk = BrokenDisk(monkeypatch, store.index)
+    store.start()
+    messages = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_AT)]
+    statuses = [put(store, message)[0] for message in messages]
+    assert statuses.count(PutStatus.PUT_OK) == 2 * BUILD_AT
+    assert len(store.index.waiting) == 2 * BUILD_AT
+    disk.error = None
+    async with asyncio.timeout(60):
+        while not store.writable:  # noqa: ASYNC110  # a tick of the store ends it
+            await asyncio.sleep(0.001)
+    assert put(store, messages[-1])[0] is PutStatus.PUT_OK
+    found = [store.query("orders", f"key{number}", 9, 0, 1 << 60).count for number in range(3 * BUILD_AT)]
+    assert found == [1] * (2 * BUILD_AT) + [0] * (BUILD_AT - 1) + [1]
+    store.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import msgspec
+
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.transport import Connection, RemotingServer, ServerSettings
 from tests.unit.transport.peers import ECHO, LATER, Peer, ask, eventually, peer_of, serving
@@ -81,3 +83,35 @@ async def test_a_slow_reader_does_not_hold_up_the_others() -> None:
                 await quick.send(ask(opaque=n))
                 assert (await quick.take()).opaque == n
         await slow.close()
+
+
+async def test_many_peers_that_do_not_read_cost_a_bounded_amount_of_memory_together() -> None:
+    """The limit holds over all connections; those with the most unsent bytes are dropped, and no other."""
+    limit = 1_000_000
+    settings = msgspec.structs.replace(SMALL, unsent_max_bytes=limit)
+    held: list[Connection] = []
+
+    def later(connection: Connection, command: Command) -> None:
+        held.append(connection)
+
+    async with serving({LATER: later}, settings=settings) as server:
+        peers = [await narrow_peer_of(server) for _ in range(8)]
+        for number, peer in enumerate(peers):
+            await peer.send(ask(LATER))
+            await eventually(lambda number=number: len(held) > number, "the request is held")  # type: ignore[misc]
+        push = ask(40, body=BODY)
+        # Each stays far below what one connection may have; the first has less than the others.
+        for round_number in range(1000):
+            for connection in held if round_number < 8 else held[1:]:
+                connection.write(push)
+            await asyncio.sleep(0)
+            assert sum(connection.unsent for connection in held) <= limit + 8 * len(push)
+            if any(connection.closed for connection in held):
+                break
+        assert not held[0].closed
+        assert sum(connection.closed for connection in held) == 1
+        assert server._server.unsent_bytes <= limit  # type: ignore[union-attr]
+        for peer in peers:
+            await peer.close()
+        await eventually(lambda: not server.connections, "gone")
+        assert server._server.unsent_bytes == 0  # type: ignore[union-attr]
