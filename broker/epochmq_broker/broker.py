@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 
 from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.cold_reads import ColdReads, OffLoop
 from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded, advertised_address
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.ha.service import HAService
@@ -110,8 +111,16 @@ class Broker:
             self.live, self.put, self.topics, self.groups, self.locks, self.stats, self.store_host, uniq_keys
         )
         self.fast_send = FastSend(self.live, self.store, self.put, self.topics, self.stats, self.store_host)
+        self.cold_reads = ColdReads()
         self.pull = PullProcessor(
-            self.live, self.store, self.topics, self.groups, self.clients, self.offsets, self.stats
+            self.live,
+            self.store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            self.stats,
+            self.cold_reads,
         )
         self.modes = MessageModes(config.config_dir, self.topics, self.groups)
         self.slave_sync = SlaveSync(
@@ -163,6 +172,7 @@ class Broker:
         self.store.start()
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)
+        self.cold_reads.start()
         self.pull.hold.start()
         if self.live.current.broker_role != "SLAVE":
             self.delays.start()
@@ -181,6 +191,7 @@ class Broker:
         await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
         await self.slave_sync.stop()
         await self.ha.stop()
+        self.cold_reads.stop()
         self.ticks.stop()
         if self._phase is Phase.RUNNING:
             self._phase = Phase.STOPPED
@@ -225,6 +236,7 @@ class Broker:
             ).handlers(),
             **self.client_requests.handlers(),
         }
+        handlers = OffLoop(self.store.reader, self.cold_reads).wrap(handlers)
         return handlers if self.replicas is None else self.replicas.gate.guard(handlers)
 
     def _make_replicas(self) -> ReplicasManager:

@@ -7,19 +7,21 @@ it asks to be; woken, it runs through everything once more, then without being h
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReads
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.long_polling import HeldPull, PullHold
+from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.processors.addressee import is_another
 from epochmq_broker.processors.replica_refusals import refuse_pull
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.residency import NotResidentError
 from epochmq_broker.store.statuses import GetResult, GetStatus
 from epochmq_broker.subscriptions import (
     SubscriptionError,
@@ -94,7 +96,9 @@ class PullProcessor:
         clients: ClientRegistry,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
+        cold_reads: ColdReads,
     ) -> None:
+        self._cold_reads = cold_reads
         self.hold = PullHold(self._rerun)
         self._live = live
         self._store = store
@@ -103,7 +107,8 @@ class PullProcessor:
         self._clients = clients
         self._offsets = offsets
         self._stats = stats
-        self._memory_bytes = _memory_bytes()
+        self._get_resident = store.reader.get_resident
+        self._memory_bytes = memory_bytes()
         self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
         self._codes: dict[int, tuple[SubscriptionData, frozenset[int] | None]] = {}
 
@@ -150,15 +155,23 @@ class PullProcessor:
 
     def _rerun(self, pull: HeldPull) -> None:
         frame = self._answer(pull.connection, pull.request, held=True)
-        assert frame is not None
+        if frame is None:
+            return  # answered when what it needs has been read from the disk
         pull.connection.answer(pull.request.opaque, frame)
 
-    def _answer(self, connection: Connection, request: PullRequest, *, held: bool) -> bytes | None:
-        """The encoded answer, or None when the pull is held now. `held`: it was, and is not held again."""
+    def _answer(
+        self, connection: Connection, request: PullRequest, *, held: bool, tries: int = 0
+    ) -> bytes | None:
+        """The encoded answer, or None when it comes later: the pull is held, or needs the disk. `held`: it
+        was held, and is not held again. `tries`: how often the disk has been read for it."""
         try:
             group, topic = self._admit(connection, request)
             subscription = self._subscription(request, group)
-            result = self._get(request, subscription)
+            # Where the kernel does not keep what was read, the loop has to wait in the end.
+            get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
+            result = self._get(request, subscription, get)
+        except NotResidentError as missing:
+            return self._read_first(connection, request, missing, held=held, tries=tries)
         except PullRefusedError as error:
             return encode(
                 response(
@@ -198,6 +211,36 @@ class PullProcessor:
             body=result.pieces,
             body_size=result.size,
         )
+
+    def _read_first(
+        self,
+        connection: Connection,
+        request: PullRequest,
+        missing: NotResidentError,
+        *,
+        held: bool,
+        tries: int,
+    ) -> bytes | None:
+        """Has the disk read, then runs the pull again; the answer when that cannot be."""
+        if request.flag & FLAG_ONEWAY:
+            return None
+
+        def done(error: Exception | None) -> None:
+            if connection.closed:
+                return
+            if error is None:
+                frame = self._answer(connection, request, held=held, tries=tries + 1)
+            else:
+                frame = encode(response(_command_of(request), ResponseCode.SYSTEM_ERROR, str(error)))
+            if frame is not None:
+                connection.answer(request.opaque, frame)
+
+        try:
+            connection.defer(request.opaque)
+            self._cold_reads.submit(connection, missing, done)
+        except RequestError as error:
+            return encode(response(_command_of(request), error.code, error.remark))
+        return None
 
     def _admit(
         self, connection: Connection, request: PullRequest
@@ -297,13 +340,15 @@ class PullProcessor:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription
 
-    def _get(self, request: PullRequest, subscription: SubscriptionData) -> GetResult:
+    def _get(
+        self, request: PullRequest, subscription: SubscriptionData, get: Callable[..., GetResult]
+    ) -> GetResult:
         queue = self._store.queue(request.topic, request.queue_id)
         if self._offsets.has_resets:
             offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
             if offset is not None and self._live.current.use_server_side_reset_offset:
                 return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
-        return self._store.get(
+        return get(
             queue,
             request.queue_offset,
             request.max_msg_nums,
@@ -368,7 +413,3 @@ class PullProcessor:
 
 def _command_of(request: PullRequest) -> Command:
     return Command(request.code, opaque=request.opaque)
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

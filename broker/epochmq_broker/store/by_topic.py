@@ -44,5 +44,5 @@ class ByTopic:
     def position(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Physical offset of the message at this queue offset, None when it is not there."""
         queue = self.existing_queue(topic, queue_id)
-        unit = None if queue is None else queue.unit(offset)
+        unit = None if queue is None else self._reader.unit(queue, offset)
         return None if unit is None else unit[0]

@@ -17,6 +17,7 @@ from epochmq_broker.store.index_file import Entry, IndexFile
 from epochmq_broker.store.key_hash import MASK, POWER_2, POWER_4, KeyHasher, heads, pairs
 from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError
 from epochmq_broker.store.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Dispatch
+from epochmq_broker.store.residency import Residency
 from epochmq_protocol import javahash
 
 UNIQ_KEY_SIZE: Final = 32  # of a client with an IPv4 address
@@ -170,17 +171,19 @@ class Index:
         self.files.append(file)
         return file
 
-    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+    def find(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, residency: Residency | None = None
+    ) -> list[int]:
         """Physical offsets of messages of a topic with this key (or unique key), newest file first. Some
         may have another key with the same hash. What waits is entered first; on a full disk it is not
-        found."""
+        found. With `residency`, nothing is read from the disk: raises NotResidentError."""
         with contextlib.suppress(DiskFullError, OSError):
             self.build()
         hashed = self.hasher(topic)(key)
         found: list[int] = []
         for file in reversed(self.files):
             if file.covers(begin_ms, end_ms):
-                file.find(hashed, begin_ms, end_ms, found, limit)
+                file.find(hashed, begin_ms, end_ms, found, limit, residency)
             if len(found) >= limit or file.begin_timestamp < begin_ms:
                 break
         return found

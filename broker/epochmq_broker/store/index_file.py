@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.residency import Residency
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
@@ -164,14 +165,27 @@ class IndexFile:
                 if head != newest:
                     _SLOT.pack_into(self._file.map, slot, head)
 
-    def find(self, hashed: int, begin: int, end: int, found: list[int], limit: int) -> None:
+    def find(
+        self,
+        hashed: int,
+        begin: int,
+        end: int,
+        found: list[int],
+        limit: int,
+        residency: Residency | None = None,
+    ) -> None:
         """Adds physical offsets of entries with this hash stored in [begin, end] (epoch ms, in steps of a
         second), newest first, until `found` has `limit`."""
         view = self._file.map
-        number: int = _SLOT.unpack_from(view, HEADER_BYTES + hashed % self._slots * SLOT_BYTES)[0]
+        slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
+        if residency is not None:
+            residency.require(self._file, slot, SLOT_BYTES)
+        number: int = _SLOT.unpack_from(view, slot)[0]
         if self.count <= 1:
             return
         while 0 < number <= self.count and len(found) < limit:
+            if residency is not None:
+                residency.require(self._file, self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
             entry = _ENTRY_READ.unpack_from(view, self._entries_at + number * ENTRY_BYTES)
             entry_hash, physical, seconds, older = entry
             if seconds < 0:

@@ -83,7 +83,7 @@ class MessageStore:
         self.store_time = self.by_topic.store_time
         self.earliest_time = self.by_topic.earliest_time
         self.position = self.by_topic.position
-        self.read = self.log.read
+        self.read = self.reader.read
         self.delete_expired_files = self.expiry.request
         self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
         self.appender.on_failure = self._put_failed

@@ -108,6 +108,10 @@ class QueueFile:
             self._mappings.add(self)
         return found
 
+    def prepare(self) -> None:
+        """Makes the mapping, so that nobody else has to. Raises OSError."""
+        _ = self.map
+
     def create(self) -> None:
         """Makes the file at its whole size, as a hole. Raises DiskFullError or OSError."""
         try:

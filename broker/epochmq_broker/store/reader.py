@@ -3,14 +3,15 @@ ConsumeQueue.getOffsetInQueueByTime, queryMessage)."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container
 from typing import Final
 
+from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from epochmq_broker.store.index import Index
+from epochmq_broker.store.residency import Residency
 from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
 
@@ -22,25 +23,26 @@ SHORT_GET_MAX: Final = 1024
 # for the client to filter.
 EXTENSION_BELOW: Final = -(1 << 31)
 
-_MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
 
 class Reader:
     """Reads a log through its queues and index. `limit` is the physical offset up to which messages may be
     seen, None for all: in front of it lies what is on disk (sync flush) or what enough replicas have."""
 
-    __slots__ = ("_config", "_index", "_log", "_memory", "limit")
+    __slots__ = ("_config", "_index", "_log", "_memory", "limit", "residency", "resident_only")
 
     def __init__(self, log: CommitLog, index: Index, config: StoreConfig) -> None:
         self._log = log
         self._index = index
         self.limit: int | None = None
+        self.residency: Residency | None = None  # set by the store while it runs
+        self.resident_only: Residency | None = None
+        """While set, reading raises NotResidentError instead of waiting for the disk."""
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
         """Takes over limits."""
         self._config = config
-        self._memory = _MEMORY_BYTES * config.access_message_in_memory_max_ratio // 100
+        self._memory = memory_bytes() * config.access_message_in_memory_max_ratio // 100
 
     def max_offset(self, queue: ConsumeQueue) -> int:
         """Offset behind the last message of the queue that may be seen."""
@@ -69,6 +71,8 @@ class Reader:
         if offset >= maximum:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(status, maximum, minimum, maximum)
+        if self.resident_only is not None:
+            self.resident_only.require_units(queue, offset, min(max_count, maximum - offset))
         if tags is None:
             found = self._stretch(queue, offset, minimum, maximum, max_count, max_bytes)
             if found is not None:
@@ -100,6 +104,14 @@ class Reader:
         size = sum(sizes)
         if size > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
             return None
+        guard = self.resident_only
+        if guard is not None:
+            if size == end - first:
+                guard.require(file, first - start, size)
+            else:
+                guard.require_all(
+                    file, [(at - start, length) for at, length in zip(positions, sizes, strict=True)]
+                )
         records = memoryview(file.map)
         if size == end - first:
             pieces = [records[first - start : end - start]]
@@ -124,6 +136,9 @@ class Reader:
         scan = min(
             max(config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES, max_count), maximum - offset
         )
+        guard = self.resident_only
+        if guard is not None:
+            guard.require_units(queue, offset, scan)
         next_offset = offset
         count = total = 0
         physical_end = -1
@@ -156,16 +171,71 @@ class Reader:
                 next_offset = queue.roll_next_file(offset)
             return GetResult(status, next_offset, minimum, maximum, physical_end=physical_end)
         pieces.append((start, end - start))
+        if guard is not None:
+            for at, size in pieces:
+                self._require(at, size)
         body = self._log.read_pieces(pieces)
         return GetResult(
             GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), count, physical_end
         )
 
+    def get_resident(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int = PULL_MAX_BYTES,
+        tags: Container[int] | None = None,
+    ) -> GetResult:
+        """`get`, but never from the disk. Raises NotResidentError."""
+        self.resident_only = self.residency
+        try:
+            return self.get(queue, offset, max_count, max_bytes, tags)
+        finally:
+            self.resident_only = None
+
+    def read(self, offset: int, size: int | None = None) -> bytes | None:
+        """See `CommitLog.read`."""
+        if self.resident_only is not None:
+            self._require(offset, size)
+        return self._log.read(offset, size)
+
+    def _require(self, offset: int, size: int | None) -> None:
+        """Raises NotResidentError unless these bytes of the log, or the record that starts there, are in
+        memory."""
+        guard = self.resident_only
+        file = self._log.files.find(offset)
+        if guard is None or file is None:
+            return
+        at = offset - file.start
+        if size is None:
+            if at + record.SIZE_AND_MAGIC.size > file.wrote:
+                return
+            guard.require(file, at, record.SIZE_AND_MAGIC.size)
+            size, magic = record.SIZE_AND_MAGIC.unpack_from(file.map, at)
+            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+                return
+        size = min(size, file.wrote - at)
+        if size > 0:
+            guard.require(file, at, size)
+
+    def unit(self, queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
+        """See `ConsumeQueue.unit`."""
+        if self.resident_only is not None:
+            self.resident_only.require_units(queue, offset, 1)
+        return queue.unit(offset)
+
+    def _stored_at(self, physical: int) -> int:
+        """Store time in epoch ms of the record that starts here, -1 when the log does not have it."""
+        if self.resident_only is not None:
+            self._require(physical, record.HEAD_V4.size)
+        return self._log.store_timestamp(physical)
+
     def _limits(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> tuple[int, int]:
         """How many messages and bytes one get may bring: less when they have to come from disk
         (isTheBatchFull)."""
         config = self._config
-        first = queue.unit(offset)
+        first = self.unit(queue, offset)
         in_memory = first is None or self._log.max_offset - first[0] <= self._memory
         if in_memory:
             count = config.max_transfer_count_on_message_in_memory
@@ -179,8 +249,8 @@ class Reader:
 
     def store_timestamp(self, queue: ConsumeQueue, offset: int) -> int:
         """Store time in epoch ms of a queue's message, -1 when it is not there."""
-        unit = queue.unit(offset)
-        return -1 if unit is None else self._log.store_timestamp(unit[0])
+        unit = self.unit(queue, offset)
+        return -1 if unit is None else self._stored_at(unit[0])
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp: int, *, upper: bool = False) -> int:
         """The queue's offset for a time in epoch ms. Lower: the first message stored at or after it. Upper:
@@ -209,7 +279,7 @@ class Reader:
         """Store time in epoch ms of the first message of a queue, or of the log; -1 when there is none."""
         if queue is not None:
             return self.store_timestamp(queue, queue.min_offset)
-        return self._log.store_timestamp(self._log.min_offset) if self._log.max_offset else -1
+        return self._stored_at(self._log.min_offset) if self._log.max_offset else -1
 
     # By key
 
@@ -217,9 +287,10 @@ class Reader:
         """Messages of a topic with this key or unique key stored in a stretch of time, oldest first.
         Different keys may share a hash: the reader compares, as RocketMQ's clients do."""
         limit = min(max_count, self._config.max_msgs_num_batch)
-        found = self._index.find(topic, key, limit, begin_ms, end_ms)
+        found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only)
         records = []
         for physical in sorted(found):
+            self._require(physical, None)
             message = self._log.parse(physical, (), check_crc=False)
             if isinstance(message, record.Dispatch) and self._visible(physical + message.size):
                 records.append(self._log.read(physical, message.size) or b"")

@@ -7,6 +7,8 @@ from enum import Enum, IntFlag
 
 from msgspec import Struct
 
+from epochmq_protocol.errors import EpochMQError
+
 
 class PutStatus(Enum):
     """Outcome of an append (PutMessageStatus). The first four mean that the message is stored."""
@@ -25,6 +27,11 @@ class PutStatus(Enum):
 
     # Members are singletons: identity is equality, and a plain object hash is what the hot path wants.
     __hash__ = object.__hash__
+
+
+class StoreReadError(EpochMQError):
+    """Bytes of the store cannot be read from the disk. The reader who asked for them gets an error; nobody
+    else is concerned."""
 
 
 class GetStatus(Enum):

@@ -13,6 +13,7 @@ from epochmq_broker.store.index import WAITING_MAX
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
 from epochmq_broker.store.queue_files import QueueFile
+from epochmq_broker.store.residency import Residency
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_broker.store.sync_failure import is_shortage
 from epochmq_broker.store.worker import Worker, WorkerBusyError
@@ -36,6 +37,7 @@ class Upkeep:
         self._log_worker = Worker("store-flush-log")
         self._queue_worker = Worker("store-flush-queues")
         self._ahead_worker = Worker("store-ahead")
+        self._residency = Residency()
         self._allocator = Allocator(store.log, self._ahead_worker, loop)
 
     def start(self) -> None:
@@ -44,6 +46,7 @@ class Upkeep:
         store.log_flusher.start(self._log_worker, self._loop)
         store.queue_flusher.start(self._queue_worker, self._loop)
         store.index.on_full = self._index_full
+        store.reader.residency = self._residency
         self._every("log", lambda: self._store.config.flush_interval_commit_log, self._tick_log)
         self._every("queues", lambda: self._store.config.flush_interval_consume_queue, self._tick_queues)
         self._every("expiry", lambda: self._store.config.clean_resource_interval, self._tick_expiry)
@@ -71,6 +74,7 @@ class Upkeep:
             worker.stop()
         self._store.queue_flusher.stop()
         self._store.index.on_full = None
+        self._store.reader.residency = None
 
     def _every(self, name: str, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
         def run() -> None:
@@ -95,7 +99,9 @@ class Upkeep:
         self._store.queue_flusher.tick()
 
     def _tick_full(self) -> None:
-        """A disk that was full is tried again as soon as its use is below the limit."""
+        """A disk that was full is tried again as soon as its use is below the limit. What is in memory is
+        looked at anew."""
+        self._residency.forget()
         if self._store.flags & RunningFlags.DISK_FULL:
             self._check_disk()
 

@@ -1,0 +1,58 @@
+"""Reads how much memory this process may use: the limit of its control groups (v1 or v2), or the machine's
+memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_MOUNT: Final = Path("/sys/fs/cgroup")
+_MEMBERSHIP: Final = Path("/proc/self/cgroup")
+
+
+@cache
+def memory_bytes() -> int:
+    """Memory in bytes that this process, with its page cache, may use. Read once."""
+    return read_memory_bytes(_MEMBERSHIP, _MOUNT, physical_bytes())
+
+
+def physical_bytes() -> int:
+    """Physical memory of this machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def read_memory_bytes(membership: Path, mount: Path, physical: int) -> int:
+    """The smallest limit of the control group named in `membership` (/proc/self/cgroup) and of the groups
+    above it, as far as they are visible below `mount`; `physical` when none is smaller. In a container a
+    group's path may be the host's: what is at the mount is the container's own group then."""
+    limits = [physical]
+    for folder, file in _limit_files(membership, mount):
+        limits += _limits(mount, folder, file)
+    return min(limits)
+
+
+def _limit_files(membership: Path, mount: Path) -> list[tuple[Path, str]]:
+    """Folders of the control groups that limit memory, with the name of the file that says how much."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in membership.read_text().splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if number == "0" and not controllers:
+                found.append((mount / path.lstrip("/"), "memory.max"))
+            elif "memory" in controllers.split(","):
+                found.append((mount / "memory" / path.lstrip("/"), "memory.limit_in_bytes"))
+    return found or [(mount, "memory.max"), (mount / "memory", "memory.limit_in_bytes")]
+
+
+def _limits(mount: Path, folder: Path, file: str) -> list[int]:
+    limits = []
+    for group in (folder, *folder.parents):
+        if mount not in (group, *group.parents):
+            break
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int((group / file).read_text()))  # "max" stands for none
+    return [limit for limit in limits if limit > 0]

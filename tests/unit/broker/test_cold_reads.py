@@ -1,0 +1,281 @@
+"""Bytes that are not in memory are read on threads of their own: the loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochmq_broker.cold_reads import ColdReads
+from epochmq_broker.store import residency
+from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.residency import NotResidentError, Residency, warm
+from epochmq_broker.store.statuses import StoreReadError
+from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command
+from epochmq_protocol.headers import (
+    BoundaryType,
+    QueryMessageRequestHeader,
+    SearchOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+from tests.unit.broker.kit import UNIQ_KEY, Bench, command, pull_command, running, send_command, until
+from tests.unit.broker.test_pull import SUBSCRIPTION, TOPIC, fill
+
+DEADLINE_S = 60
+
+
+class Disk:
+    """Everything is on the disk only until it has been read; reading waits for `free`."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cold = True
+        self.warm: set[Any] = set()
+        self.free = threading.Event()
+        self.error: Exception | None = None
+        self.reads = 0
+        self.threads: set[int] = set()
+        monkeypatch.setattr(Residency, "_is_resident", self._is_resident)
+        bench.broker.store.queues.pending.write_all()
+        self._store = bench.broker.store
+        self.forget()
+        bench.broker.cold_reads._read = self.read
+
+    def _is_resident(self, mapping: Any, start: int, stop: int) -> bool:
+        return not self.cold or mapping in self.warm
+
+    def forget(self) -> None:
+        """Nothing is in memory any more."""
+        self.warm.clear()
+        assert self._store.reader.residency is not None
+        self._store.reader.residency.forget()
+
+    def read(self, missing: NotResidentError) -> None:
+        """In place of `warm`."""
+        self.reads += 1
+        self.threads.add(threading.get_ident())
+        assert self.free.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        warm(missing)
+        self.warm.add(missing.file.map)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    fill(bench.peer(), "", "", "")
+    return Disk(bench, monkeypatch)
+
+
+def pulling(offset: int = 0, **fields: Any) -> Command:
+    return pull_command(TOPIC, offset, sys_flag=SUBSCRIPTION, subscription="*", **fields)
+
+
+@pytest.mark.parametrize("ordinary", [False, True])
+async def test_while_a_pull_waits_for_the_disk_sends_are_answered(
+    bench: Bench, disk: Disk, ordinary: bool
+) -> None:
+    consumer, producer = bench.peer(ordinary=ordinary), bench.peer(ordinary=ordinary)
+    opaque = consumer.send(pulling())
+    await until(lambda: disk.reads == 1)
+    for _ in range(20):
+        assert producer.call(send_command(TOPIC, b"x")).code == ResponseCode.SUCCESS
+        await asyncio.sleep(0)
+    consumer.collect()
+    assert not consumer.answers
+    disk.free.set()
+    answer = await consumer.answer(opaque)
+    assert answer.code == ResponseCode.SUCCESS
+    found = list(records.decode_records(answer.body))
+    assert [one.body for one in found[:3]] == [b"0", b"1", b"2"]
+    assert threading.get_ident() not in disk.threads
+
+
+async def test_what_is_in_memory_is_answered_at_once(bench: Bench, disk: Disk) -> None:
+    disk.cold = False
+    consumer = bench.peer()
+    disk.free.set()
+    assert (await consumer.answer(consumer.send(pulling()))).code == ResponseCode.SUCCESS
+    reads = disk.reads  # the queue's file had to be mapped
+    assert consumer.call(pulling()).code == ResponseCode.SUCCESS
+    assert disk.reads == reads
+
+
+async def test_an_unreadable_sector_is_an_error_for_its_reader_only(bench: Bench, disk: Disk) -> None:
+    disk.error = StoreReadError("sector 7 cannot be read")
+    disk.free.set()
+    consumer, producer = bench.peer(), bench.peer()
+    answer = await consumer.answer(consumer.send(pulling()))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "sector 7 cannot be read")
+    assert producer.call(send_command(TOPIC, b"x")).code == ResponseCode.SUCCESS
+    assert consumer.call(pulling(4)).code == ResponseCode.PULL_NOT_FOUND
+    disk.error = None
+    assert (await consumer.answer(consumer.send(pulling()))).code == ResponseCode.SUCCESS
+
+
+async def test_searching_and_viewing_wait_for_the_disk_off_the_loop(bench: Bench, disk: Disk) -> None:
+    stored = bench.record(TOPIC, 0, 1)
+    producer, asking = bench.peer(), bench.peer()
+    requests = [
+        command(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            SearchOffsetRequestHeader(topic=TOPIC, queue_id=0, timestamp=0, boundary_type=BoundaryType.LOWER),
+        ),
+        command(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=stored.physical_offset)),
+        command(
+            RequestCode.QUERY_MESSAGE,
+            QueryMessageRequestHeader(
+                topic=TOPIC,
+                key=UNIQ_KEY,
+                max_num=3,
+                begin_timestamp=0,
+                end_timestamp=1 << 60,
+            ),
+        ),
+    ]
+    for one in requests:
+        disk.cold = True
+        disk.forget()
+        disk.free.clear()
+        before = disk.reads
+        opaque = asking.send(one)
+        await until(lambda before=before: disk.reads > before)  # type: ignore[misc]
+        assert producer.call(send_command(TOPIC, b"x")).code == ResponseCode.SUCCESS
+        disk.free.set()
+        answer = await asking.answer(opaque)
+        assert answer.code == ResponseCode.SUCCESS
+    assert threading.get_ident() not in disk.threads
+
+
+async def test_a_broker_that_stops_does_not_wait_for_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as bench:
+        fill(bench.peer(), "", "")
+        disk = Disk(bench, monkeypatch)
+        consumers = [bench.peer() for _ in range(10)]
+        opaques = [consumer.send(pulling()) for consumer in consumers]
+        await until(lambda: disk.reads == 4)
+        bench.broker.cold_reads.stop()
+        answers = [
+            await consumer.answer(opaque) for consumer, opaque in zip(consumers[4:], opaques[4:], strict=True)
+        ]
+        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
+        disk.free.set()
+
+
+# The threads
+
+
+class Turns:
+    """A pool whose reads wait until they are let go, one by one."""
+
+    def __init__(self, **limits: int) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.gates: dict[str, threading.Event] = {}
+        self.reads = ColdReads(read=self._read, **limits)
+        self.reads.start()
+
+    def _read(self, missing: Any) -> None:
+        self.begun.append(missing)
+        assert self.gates[missing].wait(DEADLINE_S)
+
+    def submit(self, client: str, name: str) -> None:
+        self.gates[name] = threading.Event()
+        self.reads.submit(client, name, lambda error: self.ended.append(name))  # type: ignore[arg-type]
+
+
+async def test_one_client_cannot_take_all_threads_and_all_take_turns() -> None:
+    turns = Turns(threads=3, per_client=2)
+    for number in range(6):
+        turns.submit("a", f"a{number}")
+    turns.submit("b", "b0")
+    turns.submit("c", "c0")
+    await until(lambda: len(turns.begun) == 3)
+    assert set(turns.begun) == {"a0", "a1", "b0"}
+    turns.gates["a0"].set()
+    await until(lambda: len(turns.begun) == 4)
+    assert turns.begun[3] == "a2"
+    turns.gates["a1"].set()
+    await until(lambda: len(turns.begun) == 5)
+    assert turns.begun[4] == "c0"
+    for gate in turns.gates.values():
+        gate.set()
+    await until(lambda: len(turns.ended) == 8)
+    assert (turns.reads.waiting, turns.reads.running) == (0, 0)
+    turns.reads.stop()
+
+
+@pytest.mark.parametrize(("limits", "taken"), [({"waiting_per_client": 3}, 4), ({"waiting_max": 5}, 6)])
+async def test_too_many_reads_are_refused(limits: dict[str, int], taken: int) -> None:
+    turns = Turns(threads=1, per_client=1, **limits)
+    for number in range(taken):
+        turns.submit("a", f"a{number}")
+    with pytest.raises(RequestError) as refused:
+        turns.submit("a", "one more")
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    for gate in turns.gates.values():
+        gate.set()
+    await until(lambda: len(turns.ended) == taken)
+    turns.reads.stop()
+
+
+# The page cache
+
+
+def evicted(path: Path, size: int) -> MappedFile:
+    """A mapped file none of whose pages is in memory."""
+    path.write_bytes(os.urandom(size))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    file = MappedFile(path, 0, size, keep_fd=True)
+    file.wrote = size
+    return file
+
+
+def test_pages_that_are_not_in_memory_are_told_and_can_be_brought(tmp_path: Path) -> None:
+    size = 3 * residency.BLOCK_BYTES
+    file = evicted(tmp_path / "0", size)
+    known = Residency()
+    if known._is_resident(file.map, size - 100, size):
+        pytest.skip("the file system of the temporary directory keeps its files in memory")
+    with pytest.raises(NotResidentError) as missing:
+        known.require(file, size - 100, 50)
+    assert (missing.value.at, missing.value.size) == (size - 100, 50)
+    warm(missing.value)
+    known.require(file, size - 100, 100)
+    with pytest.raises(NotResidentError):
+        known.require(file, 0, 10)
+    with pytest.raises(NotResidentError):
+        known.require(file, residency.BLOCK_BYTES - 1, size - 2 * residency.BLOCK_BYTES)
+    file.close()
+
+
+def test_a_failed_read_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = evicted(tmp_path / "0", 8192)
+
+    def broken(fd: int, size: int, at: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", broken)
+    with pytest.raises(StoreReadError, match="cannot be read at 0"):
+        warm(NotResidentError(file, 4096, 10))
+    file.delete()
+    warm(NotResidentError(file, 4096, 10))
