@@ -18,6 +18,7 @@ from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.rounds import HeartbeatRounds
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import Segments
 from tests.simulation.brokers import Broker
@@ -186,7 +187,7 @@ RAFT = [
         "raft",
         Follower,
         "_truncate",
-        "if not disjoint and (own_term or kept < max(self.matched_index, member.committed_index)):",
+        "if forgets or (not disjoint and (own_term or kept < self.matched_index)):",
         "if False:",
     ),
     Mutation(
@@ -217,18 +218,18 @@ RAFT = [
     Mutation(
         "a read is served without a proof",
         "raft",
-        Leader,
-        "read_index",
-        "self.reads.append((token, self.round + 1))",
-        "self.reads.append((token, 0))",
+        HeartbeatRounds,
+        "wait",
+        "self._reads.append((token, self.number + 1))",
+        "self._reads.append((token, 0))",
     ),
     Mutation(
         "a read is proven by a round that began before it",
         "raft",
-        Leader,
-        "read_index",
-        "self.reads.append((token, self.round + 1))",
-        "self.reads.append((token, self.round))",
+        HeartbeatRounds,
+        "wait",
+        "self._reads.append((token, self.number + 1))",
+        "self._reads.append((token, self.number))",
     ),
     Mutation(
         "a read is served before the leader's first entry is committed",

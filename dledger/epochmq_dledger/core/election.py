@@ -174,7 +174,7 @@ class Election:
     def _judge_log(self, request: VoteRequest, now_ms: int) -> VoteResult:
         """Whether the candidate's log is at least as new as ours (Raft §5.4.1)."""
         member = self.member
-        if not member.knows(request):
+        if request.leader_id is None or not member.knows(request):
             return VoteResult.REJECT_UNKNOWN_LEADER
         if member.settings.joining and member.log.end_index < 0:
             # It cannot have been added yet. Perhaps it was a member once, and its folder was cleared: another

@@ -150,11 +150,12 @@ class Follower:
         disjoint = log.end_index < 0 or entry.index > log.end_index + 1
         kept = entry.index if same else entry.index - 1
         own_term = kept < log.end_index and log.end_term == request.term
-        if not disjoint and (own_term or kept < max(self.matched_index, member.committed_index)):
+        forgets = member.committed_index >= 0 if disjoint else kept < member.committed_index
+        if forgets or (not disjoint and (own_term or kept < self.matched_index)):
             # Below what this term's leader has matched, it is a push that went astray and comes late: obeying
             # it would cut what we have acknowledged since. The same holds for entries of this leader's own
             # term, also after a restart that has forgotten what was matched: a leader never takes those back.
-            if kept < member.committed_index and kept >= self.matched_index:
+            if forgets and (disjoint or kept >= self.matched_index):
                 member.emit(
                     Alarm(
                         f"{request.leader_id} of term {request.term} asks to cut the log at {entry.index}, "

@@ -28,10 +28,10 @@ from epochmq_dledger.core.change import Change
 from epochmq_dledger.core.log import LogFullError, make_entry
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.progress import Appending, Comparing, InFlight, Installing, Peer, Silent, Truncating
+from epochmq_dledger.core.rounds import HeartbeatRounds
 from epochmq_dledger.core.types import (
     Committed,
     Propose,
-    ReadReady,
     Refused,
     Role,
     Send,
@@ -71,12 +71,8 @@ class Leader:
         self.contact_ms = now_ms
         """The latest moment at which a quorum surely followed this leader; its beginning counts as one."""
         self.next_heartbeat_ms = now_ms
-        self.round = 0
-        self.rounds_sent: dict[int, int] = {}
-        """When each heartbeat round that may still be answered was sent."""
+        self.rounds = HeartbeatRounds(member, now_ms)
         self.pending: deque[Pending] = deque()
-        self.reads: deque[tuple[int, int]] = deque()
-        """(token, round that must succeed), in the order of rounds."""
         self.transferring_until_ms: int | None = None
         self.first_index = member.log.end_index + 1
         self.change = Change(self)
@@ -94,23 +90,20 @@ class Leader:
         """Starts a round of heartbeats."""
         member = self.member
         self._begin_term()
-        self.round += 1
-        self.rounds_sent[self.round] = now_ms
+        number = self.rounds.begin(now_ms)
         self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
-        horizon = now_ms - member.settings.rpc_timeout_ms - member.settings.heartbeat_interval_ms
-        for number in [n for n, sent in self.rounds_sent.items() if sent < horizon]:
-            del self.rounds_sent[number]
         told = (FEATURE_PRE_VOTE, FEATURE_SNAPSHOT)
         member.group_features = sum(feature for feature in told if member.all_can(feature))
         for peer in self.peers:
             request = HeartBeatRequest(epochmq_all=member.group_features)
             member.addressed(request, peer)
-            member.emit(Send(peer, self.round, request))
+            member.emit(Send(peer, number, request))
         self._serve_reads()
 
     def on_heartbeat_answer(self, name: str, number: int, response: HeartBeatResponse | None) -> int | None:
         """Counts a heartbeat's answer; returns a newer term if the answer shows one."""
         peer = self.peers[name]
+        sent_ms = self.rounds.sent_ms(number)
         peer.alive = response is not None
         if response is None:
             return None
@@ -118,8 +111,9 @@ class Leader:
             return response.term
         if response.code != DLedgerResponseCode.SUCCESS:
             return None
-        sent_ms = self.rounds_sent.get(number)
-        if sent_ms is not None and number > peer.heartbeat_round:
+        if sent_ms is None:
+            return None  # an answer to an earlier leadership of this term, or one that comes too late
+        if number > peer.heartbeat_round:
             peer.heartbeat_round = number
             peer.heard_sent_ms = sent_ms
             self.count_contact()
@@ -149,28 +143,18 @@ class Leader:
             self.peers[name] = Peer(name, voter=voter)
         self.peers[name].gone_ms = None
 
-    def read_index(self, token: int, now_ms: int) -> None:
-        """Asks for a proof of leadership. One round serves everything that came before it began; while a
-        round is under way, later reads share the next one."""
+    def read_index(self, token: int) -> None:
+        """Asks for a proof of leadership (see `rounds`)."""
         member = self.member
         if member.log.term(member.committed_index) != self.term and member.settings.entry_of_own_term:
             member.emit(Refused(token, DLedgerResponseCode.LEADER_NOT_READY))
             return
-        if len(self.reads) >= member.settings.pending_max:
-            member.emit(Refused(token, DLedgerResponseCode.LEADER_PENDING_FULL))
-            return
-        under_way = bool(self.reads) and self.reads[-1][1] == self.round
-        self.reads.append((token, self.round + 1))
-        if not under_way:
-            self.heartbeat(now_ms)
+        self.rounds.wait(token)
 
     def _serve_reads(self) -> None:
-        rounds = sorted((p.heartbeat_round for p in self.voters()), reverse=True)
+        answered = sorted((p.heartbeat_round for p in self.voters()), reverse=True)
         needed = self.member.quorum - 1
-        proven = self.round if needed == 0 else rounds[needed - 1]
-        while self.reads and self.reads[0][1] <= proven:
-            token, _ = self.reads.popleft()
-            self.member.emit(ReadReady(token, self.member.committed_index, self.term))
+        self.rounds.prove(self.rounds.number if needed == 0 else answered[needed - 1], self.term)
 
     # Proposals ----------------------------------------------------------------------------------------------
 
@@ -240,14 +224,13 @@ class Leader:
         self.change.give_up()
         for pending in self.pending:
             self.member.emit(Refused(pending.token, DLedgerResponseCode.TERM_CHANGED))
-        for token, _ in self.reads:
-            self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+        self.rounds.give_up()
 
     # Pushing ------------------------------------------------------------------------------------------------
 
     def drive(self, now_ms: int) -> None:
         """Does all that time or new entries call for."""
-        if now_ms >= self.next_heartbeat_ms:
+        if now_ms >= self.next_heartbeat_ms or self.rounds.is_due(now_ms):
             self.heartbeat(now_ms)
         if self.transferring_until_ms is not None and now_ms > self.transferring_until_ms:
             self.transferring_until_ms = None
@@ -268,6 +251,7 @@ class Leader:
         if self.pending:
             deadline_ms = min(deadline_ms, self.pending[0].deadline_ms + 1)
         deadline_ms = min(deadline_ms, self.change.next_deadline_ms() or deadline_ms)
+        deadline_ms = min(deadline_ms, self.rounds.next_deadline_ms() or deadline_ms)
         for peer in self.peers.values():
             state = peer.state
             if isinstance(state, Appending):

@@ -59,6 +59,8 @@ class Member:
         """What all peers can do, as this term's leader says."""
         self._alarms: dict[str, str] = {}
         self.effects: list[Effect] = []
+        self.heartbeat_round = 0
+        """The heartbeat round that began last, in any leadership."""
         self._context = 0
 
     @property

@@ -126,7 +126,7 @@ class Node:
                 if self.leader is None:
                     self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
                 else:
-                    self.leader.read_index(token, now_ms)
+                    self.leader.read_index(token)
             case Transfer(to=to, token=token):
                 self._hand_over(to, token, now_ms)
             case ChangeMembers(token=token):

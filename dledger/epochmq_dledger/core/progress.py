@@ -78,6 +78,7 @@ class Peer:
         """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
         self.heartbeat_round = 0
         self.alive = False
+        """Whether the latest heartbeat was answered."""
 
     @property
     def installed_bytes(self) -> int:

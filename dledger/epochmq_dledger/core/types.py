@@ -87,6 +87,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A new peer that makes no progress for so long is given up."""
 
     @property
+    def read_retry_ms(self) -> int:
+        """While reads wait for a proof of leadership, a round of heartbeats begins at least this often."""
+        return max(1, self.heartbeat_interval_ms // 4)
+
+    @property
     def patience_ms(self) -> int:
         """How long a silent leader is still believed in."""
         return self.heartbeat_interval_ms * self.heartbeat_leaks_max
