@@ -1,20 +1,23 @@
 """A DLedger peer at work: the core, its directory, its calls.
 
-The loop's thread owns everything; one worker thread makes the log durable, for all entries written meanwhile
-at once (group commit). Order of things in one turn: the core takes an input, term and vote are saved, calls
-leave, answers leave; what vouches for entries waits until the worker has synced them.
+The loop's thread owns everything and never waits for the disk. One worker thread makes the log durable, for
+all entries written meanwhile at once (group commit), saves votes, and erases what was cut; another one writes
+checkpoints and snapshots. Order of things in one turn: the core takes an input; when its effects begin with a
+vote they wait, and so do those of the inputs after it, until the worker has saved the vote; then calls leave,
+answers leave. What vouches for entries waits until the worker has synced them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import random
 import zlib
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from epochmq_dledger.core.log import LogFullError
@@ -28,6 +31,8 @@ from epochmq_dledger.core.types import (
     Committed,
     Departed,
     Effect,
+    Erase,
+    Erased,
     Input,
     Install,
     Installed,
@@ -52,6 +57,7 @@ from epochmq_dledger.core.types import (
     Transfer,
     Transferred,
 )
+from epochmq_dledger.disk_worker import DiskWorker
 from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine, resolve
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.file_log import FileLog
@@ -78,6 +84,9 @@ FLUSH_INTERVAL_S = 0.01
 """How long an asynchronous flush waits for more (DLedger: 10 ms)."""
 APPLY_MAX = 1000
 """Entries applied in one turn of the loop; the rest follows in the next."""
+APPLY_WAIT_S = 0.005
+"""How long applying waits, again and again, while a vote is being saved."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DLedgerPeer:
@@ -126,9 +135,15 @@ class DLedgerPeer:
         self._until_applied: list[tuple[int, Callable[[], None]]] = []
         self._replies: dict[int, Callable[[RequestOrResponse], None]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._worker = ThreadPoolExecutor(1, "dledger-sync")
-        self._sync: asyncio.Future[None] | None = None
-        self._saves: set[asyncio.Future[int]] = set()
+        self._effects: deque[Effect] = deque()
+        """Effects that wait until the vote before them is saved. The calls, proposals and reads behind them
+        are bounded by the limits of those who make them."""
+        self._is_voting = False
+        self._worker = DiskWorker("dledger-sync", self._fail_for_good)
+        self._files = DiskWorker("dledger-files", self._fail_for_good)
+        self._is_syncing = False
+        self._is_checkpointing = False
+        self._proofs: list[Callable[[int | NotAppended], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
@@ -148,6 +163,7 @@ class DLedgerPeer:
         self.log.open()
         snapshot = open_snapshot(self.log, self.snapshots, is_needed=self._machine is not None)
         sync_and_close(self.log.take_dirty())
+        self.log.durable_index = self.log.end_index
         committed = min(state_files.load_committed(self.folder), self.log.end_index)
         if snapshot is not None:
             committed = max(committed, snapshot.index)
@@ -196,22 +212,34 @@ class DLedgerPeer:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        if self._sync is not None:
-            await asyncio.wait([self._sync])
-        if self._saves:
-            await asyncio.wait(self._saves)
+        await self._worker.drain()
+        await self._files.drain()
         for token in list(self._waiting):
             self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
         for token in list(self._reads):
             self._read_outcome(token, NotAppended(DLedgerResponseCode.NOT_LEADER))
         if self._node is not None:
             if self._failed is None:
-                sync_and_close(self.log.take_dirty())
-                self._checkpoint()
+                self._worker.run(self._finish, lambda _: None, self._unfinished)
+                await self._worker.drain()
             self.log.close()
             self.snapshots.close()
             self._node = None
-        self._worker.shutdown()
+        self._worker.close()
+        self._files.close()
+
+    def _finish(self) -> None:
+        """On the worker thread, with nothing else under way: all that is written becomes durable."""
+        if not self.log.is_settled:
+            self.log.settle_now()
+        end = self.log.end_index, self.log.end_term
+        sync_and_close(self.log.take_dirty())
+        self.log.synced(*end)
+        state_files.save_checkpoint(self.folder, *self._durable())
+
+    def _unfinished(self, error: Exception) -> None:
+        """What was acknowledged is durable; the next start finds the end of the log as after a crash."""
+        log.error("%s: the last entries or the checkpoint were not saved: %s", self.folder, error)
 
     def _now(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -222,7 +250,7 @@ class DLedgerPeer:
         if self._node is None or self._stopping or self._failed is not None:
             return
         at = self._node.next_deadline_ms() / 1000
-        if self._sync is None:
+        if not self._is_checkpointing:
             at = min(at, self._checkpoint_at)
         if self._timer is None or at < self._timer_at:
             if self._timer is not None:
@@ -239,15 +267,33 @@ class DLedgerPeer:
 
     def _checkpoint_if_due(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._checkpoint_at and self._sync is None and self._failed is None:
-            self._checkpoint_at = now_s + CHECKPOINT_INTERVAL_S
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        now = (self.log.end_index, self.committed_index)
+        if now_s < self._checkpoint_at or self._is_checkpointing or self._failed is not None:
+            return
+        self._checkpoint_at = now_s + CHECKPOINT_INTERVAL_S
+        now = self._durable()
         if now != self._checkpointed:
-            state_files.save_checkpoint(self.folder, *now)
-            self._checkpointed = now
+            self._is_checkpointing = True
+            job = partial(state_files.save_checkpoint, self.folder, *now)
+            self._files.run(job, lambda _: self._checkpoint_saved(now), self._checkpoint_failed)
+
+    def _durable(self) -> tuple[int, int]:
+        """What a checkpoint says: the log's end, and the committed index as far as the entries are durable
+        here: recovery takes a log that ends before it for damaged."""
+        return self.log.durable_index, min(self.committed_index, self.log.durable_index)
+
+    def _checkpoint_saved(self, saved: tuple[int, int]) -> None:
+        self._is_checkpointing = False
+        self._checkpointed = saved
+        self._wake_in_time()
+
+    def _checkpoint_failed(self, error: Exception) -> None:
+        """A full disk keeps the checkpoint of before, which is as true. Any other failure is the disk's."""
+        self._is_checkpointing = False
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            log.warning("%s: no checkpoint: %s", self.folder, error)
+            self._wake_in_time()
+        else:
+            self._fail_for_good(error)
 
     # What it is ---------------------------------------------------------------------------------------------
 
@@ -301,6 +347,18 @@ class DLedgerPeer:
         """Proves that this peer leads, by a quorum round trip that begins after this call. `done` is told an
         index that is applied and at least as new as everything committed before the call, or NotAppended: it
         does not lead."""
+        self._proofs.append(done)
+        if len(self._proofs) == 1:
+            asyncio.get_running_loop().call_soon(self._feed_proofs)
+
+    def _feed_proofs(self) -> None:
+        """The reads of one turn of the loop are one to the core."""
+        proofs, self._proofs = self._proofs, []
+
+        def done(outcome: int | NotAppended) -> None:
+            for one in proofs:
+                one(outcome)
+
         self._tokens += 1
         self._reads[self._tokens] = done
         self._feed(ReadIndex(self._tokens))
@@ -352,8 +410,8 @@ class DLedgerPeer:
     # Effects ------------------------------------------------------------------------------------------------
 
     def _feed(self, event: Input) -> None:
-        """One input after another: what comes while effects are carried out waits until all of them are, for
-        a vote must be saved before anything that follows from it leaves."""
+        """One input after another: what comes while effects are carried out waits until all of them are, or
+        wait for a vote to be saved."""
         self._inputs.append(event)
         if self._stepping:
             return
@@ -372,10 +430,38 @@ class DLedgerPeer:
             self._refuse(event)
             return
         try:
-            for effect in self._node.step(event, self._now()):
-                self._carry_out(effect)
-        except (OSError, LogFullError) as error:
+            self._effects.extend(self._node.step(event, self._now()))
+            for removal in self.log.take_removals():
+                self._files.run(removal, lambda _: None)
+        except Exception as error:
             self._fail_for_good(error)
+            return
+        self._carry_out_all()
+
+    def _carry_out_all(self) -> None:
+        """Carries out effects in order, up to a vote that must be saved before anything after it leaves."""
+        try:
+            while self._effects and not self._is_voting and self._failed is None:
+                effect = self._effects.popleft()
+                if isinstance(effect, SaveVote):
+                    self._is_voting = True
+                    job = partial(state_files.save_vote, self.folder, effect.term, effect.voted_for)
+                    self._worker.run(job, self._vote_saved)
+                else:
+                    self._carry_out(effect)
+        except Exception as error:
+            self._fail_for_good(error)
+
+    def _vote_saved(self, _: None) -> None:
+        self._is_voting = False
+        if self._node is None or self._failed is not None:
+            return
+        self._stepping = True  # what effects bring about waits, as in `_feed`
+        try:
+            self._carry_out_all()
+        finally:
+            self._stepping = False
+        self._feed(Tick())
 
     def _refuse(self, event: Input) -> None:
         if isinstance(event, Together):
@@ -388,15 +474,25 @@ class DLedgerPeer:
 
     def _fail_for_good(self, error: Exception) -> None:
         """After a failed write or sync of promises nothing may be promised: the pages may be gone, and a
-        second sync would say that all is well."""
-        log.critical("%s: %s; this peer stops taking part", self.folder, error)
+        second sync would say that all is well. Nor after a mistake in the program: what is known in memory
+        may be half of a change. Everybody who waits here is refused."""
+        if self._failed is not None:
+            return
+        trace = None if isinstance(error, OSError | LogFullError) else error
+        log.critical("%s: %r; this peer stops taking part", self.folder, error, exc_info=trace)
         self._failed = error
-        self._on_fatal(error)
+        self._effects.clear()
+        try:
+            for token in [*self._waiting, *self._reads]:
+                self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
+                self._read_outcome(token, NotAppended(DLedgerResponseCode.NOT_LEADER))
+        finally:
+            self._on_fatal(error)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case SaveVote(term=term, voted_for=voted_for):
-                state_files.save_vote(self.folder, term, voted_for)
+            case Erase():
+                self._worker.run(self.log.take_erasure(), self._erased)
             case Send():
                 self._begin_call(effect)
             case Reply(call=call, response=response):
@@ -463,8 +559,15 @@ class DLedgerPeer:
 
     def _go_on_applying(self) -> None:
         self._catch_up = None
-        if self._node is not None:
+        if self._node is None or self._failed is not None:
+            return
+        if self._effects:  # one of them may say that the log begins anew
+            self._catch_up = asyncio.get_running_loop().call_later(APPLY_WAIT_S, self._go_on_applying)
+            return
+        try:
             self._apply_some()
+        except Exception as error:
+            self._fail_for_good(error)
 
     def _once_applied(self, index: int, action: Callable[[], None]) -> None:
         """Does something as soon as an index is applied, which is now unless there was too much for one
@@ -509,23 +612,27 @@ class DLedgerPeer:
 
     def _save(self, snapshot: Snapshot, data: bytes, then: Snapshotted | Installed) -> None:
         self._saving = True
-        loop = asyncio.get_running_loop()
-        saved = loop.run_in_executor(self._worker, self.snapshots.save, snapshot, data)
-        self._saves.add(saved)
-        saved.add_done_callback(lambda done: self._on_saved(done, snapshot, then))
+        job = partial(self.snapshots.save, snapshot, data)
+        self._files.run(
+            job,
+            lambda descriptor: self._saved(snapshot, descriptor, then),
+            lambda error: self._not_saved(snapshot, error, then),
+        )
 
-    def _on_saved(self, done: asyncio.Future[int], snapshot: Snapshot, then: Snapshotted | Installed) -> None:
+    def _saved(self, snapshot: Snapshot, descriptor: int, then: Snapshotted | Installed) -> None:
         self._saving = False
-        self._saves.discard(done)
-        error = done.exception()
-        if error is None and self._node is not None:
-            self.snapshots.saved(snapshot, done.result())
-            log.info("%s: snapshot at %d, %d bytes", self.settings.self_id, snapshot.index, snapshot.size)
-            self._feed(then)
-        elif error is None:
-            os.close(done.result())
-        elif isinstance(then, Installed):
-            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
+        if self._node is None:
+            os.close(descriptor)
+            return
+        self.snapshots.saved(snapshot, descriptor)
+        log.info("%s: snapshot at %d, %d bytes", self.settings.self_id, snapshot.index, snapshot.size)
+        self._feed(then)
+
+    def _not_saved(self, snapshot: Snapshot, error: Exception, then: Snapshotted | Installed) -> None:
+        self._saving = False
+        full = isinstance(error, OSError) and error.errno in DISK_FULL
+        if isinstance(then, Installed) or not full:
+            self._fail_for_good(error)
         else:
             log.warning("%s: no snapshot at %d: %s", self.settings.self_id, snapshot.index, error)
             self._snapshot_from = self.applied_index + self.settings.snapshot_entries
@@ -540,20 +647,30 @@ class DLedgerPeer:
     # Durability ---------------------------------------------------------------------------------------------
 
     def _sync_if_needed(self) -> None:
-        if (self._sync is not None and not self._flush_async) or self._failed is not None:
+        """Nothing is synced while the log is being erased behind its end: its first entry may be in memory
+        only."""
+        if (self._is_syncing and not self._flush_async) or self._failed is not None:
             return
         member = self.node.member
-        if self.log.end_index <= member.synced_index:
+        if self.log.end_index <= member.synced_index or not self.log.is_settled:
             return
-        index, term = self.log.end_index, self.log.end_term
         if self._flush_async:
             self._flush_soon()
+            self._feed(Synced(self.log.end_index, self.log.end_term))
+        else:
+            self._sync()
+
+    def _sync(self) -> None:
+        index, term = self.log.end_index, self.log.end_term
+        self._is_syncing = True
+        job = partial(sync_and_close, self.log.take_dirty())
+        self._worker.run(job, lambda _: self._synced(index, term))
+
+    def _synced(self, index: int, term: int) -> None:
+        self._is_syncing = False
+        if self._node is not None:
+            self.log.synced(index, term)
             self._feed(Synced(index, term))
-            return
-        fds = self.log.take_dirty()
-        loop = asyncio.get_running_loop()
-        self._sync = loop.run_in_executor(self._worker, sync_and_close, fds)
-        self._sync.add_done_callback(lambda done: self._on_synced(done, index, term))
 
     def _flush_soon(self) -> None:
         if self._flush_timer is None:
@@ -564,30 +681,21 @@ class DLedgerPeer:
         self._flush_timer = None
         if self._failed is not None or self._stopping:
             return
-        if self._sync is not None:
+        if self._is_syncing or not self.log.is_settled:
             self._flush_soon()
+        else:
+            self._sync()
+
+    def _erased(self, _: None) -> None:
+        """What was cut is gone for good."""
+        if self._node is None or self._failed is not None:
             return
-        loop = asyncio.get_running_loop()
-        self._sync = loop.run_in_executor(self._worker, sync_and_close, self.log.take_dirty())
-        self._sync.add_done_callback(self._on_flushed)
-
-    def _on_flushed(self, done: asyncio.Future[None]) -> None:
-        self._sync = None
-        error = done.exception()
-        if error is not None:
-            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
-        elif self._node is not None and not self._stopping:
-            self._checkpoint_if_due()
-            self._wake_in_time()
-
-    def _on_synced(self, done: asyncio.Future[None], index: int, term: int) -> None:
-        self._sync = None
-        error = done.exception()
-        if error is not None:
-            self._fail_for_good(error if isinstance(error, Exception) else OSError(str(error)))
-        elif self._node is not None:
-            self._checkpoint_if_due()
-            self._feed(Synced(index, term))
+        try:
+            self.log.settled()
+        except (OSError, LogFullError) as error:
+            self._fail_for_good(error)
+        else:
+            self._feed(Erased())
 
 
 def _names(peer: DLedgerPeer, effect: RoleChanged) -> tuple[str, str, int, str | None]:

@@ -8,6 +8,7 @@ import json
 import random
 import zlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ from epochmq_dledger.core.types import (
     Snapshotted,
     Tick,
 )
+from epochmq_dledger.store.segments import Unsynced
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     DLedgerEntry,
@@ -93,10 +95,20 @@ class ShortLog(MemoryLog):
         super().reset(entry)
         self.durable_end = entry.index - 1
 
-    def sync_begins(self) -> list[int]:
-        return []
+    def sync_begins(self) -> Unsynced:
+        return Unsynced()
 
-    def sync_ends(self, begun: list[int]) -> None:
+    def sync_ends(self, begun: Unsynced) -> None:
+        pass
+
+    def synced(self, index: int, term: int) -> None:
+        if self.term(index) == term:
+            self.durable_end = max(self.durable_end, index)
+
+    def take_erasure(self) -> Callable[[], None]:
+        return lambda: None
+
+    def settled(self) -> None:
         pass
 
     def restart(self) -> None:
@@ -125,6 +137,8 @@ class StoredShortLog(StoredDisk):
 
     def drop_before(self, index: int) -> None:
         self.store.drop_before(index)
+        for removal in self.store.take_removals():
+            removal()
         if not self.begin_index <= index:
             self.world.fail(f"{self.watcher.name} has dropped entry {index}")
 
@@ -180,6 +194,8 @@ class Changing(Peer):
             snapshot, data = self.stored
             if self.log.entry(snapshot.index) != snapshot.entry:
                 self.log.reset(snapshot.entry)
+                self.log.take_erasure()()
+                self.log.settled()
             self.log.restart()
             self.applied, self.state = snapshot.index, _state(data)
         self.committed = max(min(self.checkpoint, self.log.end_index), self.applied)

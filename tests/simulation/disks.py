@@ -14,6 +14,7 @@ kill -9 loses nothing of this: the pages are the kernel's. A failed sync loses p
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -23,18 +24,46 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from epochmq_dledger.store import segments
+from epochmq_dledger.store import cut_mark, segments
 
 SECTOR = 512
+DISK_FULL, DISK_ERROR = errno.ENOSPC, errno.EIO
 FIRST_FD = 1 << 20
+
+
+class Disk:
+    """What is wrong with one machine's disk now."""
+
+    def __init__(self) -> None:
+        self.room: int | None = None
+        """Sectors that it takes before it is full; None: it has room."""
+        self.failing: dict[str, int] = {}
+        """How many calls of a kind go well before one fails with EIO, and all after it."""
+        self.lies = False
+        """A sync says that all is well and makes nothing durable."""
+        self.failed: list[str] = []
+        """The calls that failed, as a story."""
+
+    def call(self, kind: str) -> None:
+        """OSError when the disk fails at this call."""
+        left = self.failing.get(kind)
+        if left is None:
+            return
+        self.failing[kind] = left - 1
+        if left <= 0:
+            self.failed.append(kind)
+            raise OSError(DISK_ERROR, f"simulated: {kind}")
 
 
 class Inode:
     """A file's bytes: as written, and as they are durable."""
 
-    __slots__ = ("data", "durable", "synced_at", "writes")
+    __slots__ = ("allocated", "data", "disk", "durable", "synced_at", "writes")
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.allocated: set[int] = set()
+        """The sectors that were ever written."""
         self.data = bytearray()
         self.durable = b""
         self.writes = 0
@@ -67,7 +96,8 @@ class Inode:
 class Folder:
     """What `Segments` uses of a `Path`, over names that may not be durable yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
         self.names: dict[str, Inode] = {}
         self.changes: list[tuple[str, Inode | None]] = []
         """Names given and removed since the folder was last synced."""
@@ -82,7 +112,13 @@ class Folder:
     def __truediv__(self, name: str) -> Name:
         return Name(self, name)
 
+    def __str__(self) -> str:
+        return "a folder"
+
     def sync(self) -> None:
+        self.disk.call("fsync")
+        if self.disk.lies:
+            return
         self.durable = dict(self.names)
         self.changes.clear()
 
@@ -121,7 +157,11 @@ class Name:
     def stat(self) -> SimpleNamespace:
         return SimpleNamespace(st_size=len(self.folder.names[self.name].data))
 
+    def __str__(self) -> str:
+        return self.name
+
     def unlink(self) -> None:
+        self.folder.disk.call("unlink")
         del self.folder.names[self.name]
         self.folder.changes.append((self.name, None))
 
@@ -131,6 +171,7 @@ class Machine:
     what is written after the duplication is not part of it."""
 
     O_RDWR, O_CREAT, O_RDONLY, SEEK_DATA = os.O_RDWR, os.O_CREAT, os.O_RDONLY, os.SEEK_DATA
+    POSIX_FADV_DONTNEED = 0
 
     def __init__(self) -> None:
         self.next_fd = itertools.count(FIRST_FD)
@@ -143,7 +184,8 @@ class Machine:
         if inode is None:
             if not flags & os.O_CREAT:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path.name)
-            inode = path.folder.names[path.name] = Inode()
+            path.folder.disk.call("open")
+            inode = path.folder.names[path.name] = Inode(path.folder.disk)
             path.folder.changes.append((path.name, inode))
         return self._opened(inode)
 
@@ -170,16 +212,39 @@ class Machine:
         return bytes(self._inode(fd).data[at : at + size])
 
     def pwrite(self, fd: int, data: bytes, at: int) -> int:
+        """A full disk takes what it has room for, and then nothing. One that fails may have taken a part."""
         inode = self._inode(fd)
-        inode.data[at : at + len(data)] = data
-        inode.writes += 1
-        return len(data)
+        self.open_files[fd] = (inode, b"", -1)  # what it writes itself, it also syncs
+        size = len(data)
+        fresh = [n for n in range(at // SECTOR, (at + size - 1) // SECTOR + 1) if n not in inode.allocated]
+        disk = inode.disk
+        if disk.room is not None and len(fresh) > disk.room:
+            size = max(0, fresh[disk.room] * SECTOR - at)
+            fresh = fresh[: disk.room]
+            if size == 0:
+                raise OSError(DISK_FULL, "simulated: no room")
+        try:
+            disk.call("pwrite")
+        except OSError:
+            size //= 2
+            raise
+        finally:
+            inode.data[at : at + size] = data[:size]
+            inode.writes += 1
+            inode.allocated.update(fresh)
+            if disk.room is not None:
+                disk.room -= len(fresh)
+        return size
+
+    def posix_fadvise(self, *_: int) -> None:
+        """Nothing is in memory that is not on the disk, but for a failed sync, after which `Disk` lost it."""
 
     def lseek(self, fd: int, at: int, _whence: int) -> int:
         return at
 
     def ftruncate(self, fd: int, size: int) -> None:
         inode = self._inode(fd)
+        inode.disk.call("ftruncate")
         inode.data = bytearray(size)
         inode.writes += 1
 
@@ -187,6 +252,9 @@ class Machine:
         what, snapshot, writes = self.open_files[fd]
         if isinstance(what, Folder):
             what.sync()
+            return
+        what.disk.call("fsync")
+        if what.disk.lies:
             return
         if writes < 0:
             snapshot, writes = bytes(what.data), what.writes
@@ -201,4 +269,7 @@ class Machine:
 
     def installed(self) -> Any:
         """While it lasts, `Segments` runs on this machine."""
-        return mock.patch.multiple(segments, os=self, sync_directory=self.sync_directory)
+        found = contextlib.ExitStack()
+        for module in (segments, cut_mark):
+            found.enter_context(mock.patch.multiple(module, os=self, sync_directory=self.sync_directory))
+        return found

@@ -4,13 +4,15 @@ an index in a term is what was first written there, after the same entry."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from epochmq_dledger.core.log import LogFullError, MemoryLog
 from epochmq_dledger.store.file_log import FileLog
-from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.segments import Unsynced, sync_and_close
 from epochmq_protocol.dledger import DLedgerEntry
+from tests.simulation import disks
 from tests.simulation.disks import Folder
 
 if TYPE_CHECKING:
@@ -83,12 +85,24 @@ class Disk(MemoryLog):
         super().reset(entry)
         self.durable_end = -1
 
-    def sync_begins(self) -> list[int]:
+    def sync_begins(self) -> Unsynced:
         """A sync of what is written now begins."""
-        return []
+        return Unsynced()
 
-    def sync_ends(self, begun: list[int]) -> None:
+    def sync_ends(self, begun: Unsynced) -> None:
         """It has ended."""
+
+    def synced(self, index: int, term: int) -> None:
+        """What was written when the log ended with this entry is durable."""
+        if self.term(index) == term:
+            self.durable_end = max(self.durable_end, index)
+
+    def take_erasure(self) -> Callable[[], None]:
+        """What erases what was cut: here it is gone already."""
+        return lambda: None
+
+    def settled(self) -> None:
+        """It is done."""
 
     def crash(self, kept: int | None) -> int:
         """The machine stops: entries after `kept` are gone, by default after a random one that is synced.
@@ -114,14 +128,18 @@ class StoredDisk:
         self.world = world
         self.watcher = Watcher(world, name)
         self.file_size = file_size
-        self.folders = (Folder(), Folder())
+        self.disk = disks.Disk()
+        self.folders = (Folder(self.disk), Folder(self.disk), Folder(self.disk))
         self.durable_end = -1
-        self.store = self.opened()
+        with world.machine.installed():
+            self.store = self.opened()
 
     def opened(self) -> FileLog:
         """The store as it recovers."""
         store = FileLog(Path("/nowhere"), self.file_size, INDEX_FILE_SIZE)
-        store._data.folder, store._index.folder = map(cast, (Path, Path), self.folders)
+        store._data.folder, store._index.folder, store._mark.folder = (
+            cast(Path, folder) for folder in self.folders
+        )
         store.open()
         return store
 
@@ -165,6 +183,16 @@ class StoredDisk:
         self.store.reset(entry)
         self.durable_end = -1
 
+    @property
+    def is_settled(self) -> bool:
+        return self.store.is_settled
+
+    def take_erasure(self) -> Callable[[], None]:
+        return self.store.take_erasure()
+
+    def settled(self) -> None:
+        self.store.settled()
+
     # What the world asks ------------------------------------------------------------------------------------
 
     @property
@@ -177,13 +205,19 @@ class StoredDisk:
             self.world.fail(f"{self.watcher.name} cannot read entry {found.index(None) + self.begin_index}")
         return cast(list[DLedgerEntry], found)
 
-    def sync_begins(self) -> list[int]:
+    def sync_begins(self) -> Unsynced:
         """A sync of what is written now begins."""
         return self.store.take_dirty()
 
-    def sync_ends(self, begun: list[int]) -> None:
+    def sync_ends(self, begun: Unsynced) -> None:
         """It has ended."""
         sync_and_close(begun)
+
+    def synced(self, index: int, term: int) -> None:
+        """What was written when the log ended with this entry is durable."""
+        self.store.synced(index, term)
+        if self.term(index) == term:
+            self.durable_end = max(self.durable_end, index)
 
     def crash(self, kept: int | None) -> int:
         """The machine stops. With `kept`, or by chance, it is the power that fails. Returns the log's end
@@ -209,4 +243,4 @@ class StoredDisk:
     def restart(self) -> None:
         """The machine starts: what it has found is made durable first."""
         sync_and_close(self.store.take_dirty())
-        self.durable_end = self.end_index
+        self.durable_end = self.store.durable_index = self.end_index

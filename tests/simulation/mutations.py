@@ -201,9 +201,9 @@ RAFT = [
     Mutation(
         "a cut leaves the synced index where it was",
         "raft",
-        Follower,
-        "_truncate",
-        "member.synced_index = min(member.synced_index, kept)",
+        Member,
+        "truncate",
+        "self.synced_index = min(self.synced_index, end_index)",
         "pass",
     ),
     Mutation(

@@ -8,6 +8,7 @@ all that was written meanwhile.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from epochmq_dledger.core.node import Node
@@ -18,6 +19,8 @@ from epochmq_dledger.core.types import (
     Committed,
     Departed,
     Effect,
+    Erase,
+    Erased,
     Input,
     Propose,
     ReadReady,
@@ -35,6 +38,7 @@ from epochmq_dledger.core.types import (
     Transferred,
 )
 from epochmq_dledger.core.types import Call as PeerCall
+from epochmq_dledger.store.segments import Unsynced
 from epochmq_protocol.dledger import (
     DLedgerEntry,
     PushEntryRequest,
@@ -145,7 +149,7 @@ class Peer(Host):
                 f"{self.name} believes {self.node.member.synced_index} synced, "
                 f"but only {self.log.durable_end} is"
             )
-        if self.log.end_index > self.log.durable_end and not self.syncing:
+        if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_settled:
             self.sync()
         self.arm()
 
@@ -178,6 +182,8 @@ class Peer(Host):
                 if term == self.term and self.voted_for not in (None, voted_for):
                     self.world.fail(f"{self.name} votes twice in term {term}")
                 self.term, self.voted_for = term, voted_for
+            case Erase():
+                self.erase()
             case RoleChanged():
                 self.world.on_role(self, effect)
             case Committed():
@@ -247,14 +253,23 @@ class Peer(Host):
         took = self.world.random.random() * longest
         self.later(took, self._synced, self.log.end_index, self.log.end_term, self.log.sync_begins())
 
-    def _synced(self, index: int, term: int, begun: list[int]) -> None:
+    def erase(self) -> None:
+        """Erases what was cut, which takes a while, after the sync that is under way."""
+        took = self.world.random.random() * self.world.sync_max_ms
+        self.later(took, self._erased, self.log.take_erasure())
+
+    def _erased(self, erasure: Callable[[], None]) -> None:
+        erasure()
+        self.log.settled()
+        self.feed(Erased())
+
+    def _synced(self, index: int, term: int, begun: Unsynced) -> None:
         if self.stuck_disk_until > self.world.now and not self.world.quiet:
             self.later(50, self._synced, index, term, begun)
             return
         self.syncing = False
         self.log.sync_ends(begun)
-        if self.log.term(index) == term:
-            self.log.durable_end = max(self.log.durable_end, index)
+        self.log.synced(index, term)
         self.feed(Synced(index, term))
 
     # The network --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from epochmq_dledger.core.log import make_entry
+from epochmq_dledger.store.segments import Unsynced, sync_and_close
 from epochmq_protocol.dledger import DLedgerEntry
 from tests.simulation import troubles
 from tests.simulation.clockwork import Network, World
@@ -105,7 +106,14 @@ class StoreWorld(World):
         self.happened("cuts")
         self.log.truncate(kept[-1].index)
         self.lose(kept, luck)
+        self.settle()
         self.do_append(more, luck)
+
+    def settle(self) -> None:
+        """What was cut is erased, mostly: the power may fail in the midst of it."""
+        erase = self.log.take_erasure()
+        erase()
+        self.log.settled()
 
     def lose(self, kept: list[DLedgerEntry], luck: float) -> None:
         """What followed these entries is gone. What comes in its place may be of an older term."""
@@ -121,6 +129,9 @@ class StoreWorld(World):
         self.written.clear()
         entry = make_entry(index, self.term, b"anew".ljust(self.size or 30, b"."), pos, FILE_SIZE)
         self.log.reset(entry)
+        self.settle()
+        sync_and_close(self.log.sync_begins())
+        self.log.synced(entry.index, entry.term)
         self.model = [entry]
         self.life += 1
         self.log.durable_end = index
@@ -134,13 +145,13 @@ class StoreWorld(World):
         begun = self.log.sync_begins()
         self.at(took_ms, self._synced, self.life, begun, self.model[-1] if self.model else None)
 
-    def _synced(self, life: int, begun: list[int], last: DLedgerEntry | None) -> None:
+    def _synced(self, life: int, begun: Unsynced, last: DLedgerEntry | None) -> None:
         if life != self.life:
             return
         self.syncing = -1
         self.log.sync_ends(begun)
         if last is not None and last in self.model:
-            self.log.durable_end = max(self.log.durable_end, last.index)
+            self.log.synced(last.index, last.term)
 
     def do_kill(self) -> None:
         """kill -9."""

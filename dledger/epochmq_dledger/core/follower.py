@@ -30,6 +30,8 @@ from epochmq_protocol.errors import RemoteProtocolError
 
 WAITING_MAX = 4096
 """Answers held back for durability; the leader's own limit of pushes in flight is lower."""
+DEFERRED_MAX = 64
+"""Pushes that wait until the log is settled."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -51,6 +53,8 @@ class Follower:
         self.matched_index = -1
         """How far the log is known to equal that of the leader of `matched_term`."""
         self.waiting: deque[Waiting] = deque()
+        self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
+        """Pushes that came while what the log has dropped was being erased."""
 
     def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
         """Handles one push of any type."""
@@ -59,6 +63,9 @@ class Follower:
             code = _well_formed(request)
         if code is not DLedgerResponseCode.SUCCESS:
             self._answer(call, request, code)
+            return
+        if self.member.settling:
+            self._defer(call, request)
             return
         if self.matched_term != self.member.term:
             self.matched_term, self.matched_index = self.member.term, -1
@@ -76,6 +83,18 @@ class Follower:
                 code = DLedgerResponseCode.SUCCESS if known else DLedgerResponseCode.INCONSISTENT_STATE
                 self._answer(call, request, code)
         self.member.commit(min(request.commit_index, self.matched_index))
+
+    def _defer(self, call: int, request: PushEntryRequest) -> None:
+        if len(self._deferred) < DEFERRED_MAX:
+            self._deferred.append((call, request))
+        else:
+            self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
+
+    def on_erased(self, now_ms: int) -> None:
+        """The log is settled: handles the pushes that came meanwhile, as if they came now."""
+        deferred, self._deferred = self._deferred, deque()
+        for call, request in deferred:
+            self.on_push(call, request, now_ms)
 
     def admit(self, request: PushEntryRequest | InstallSnapshotRequest, now_ms: int) -> DLedgerResponseCode:
         """Whether the sender is this term's leader."""
@@ -165,17 +184,14 @@ class Follower:
             self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
         self.waiting = deque(w for w in self.waiting if w.index <= kept)
-        try:
-            if disjoint:
-                member.reset(entry)
-                member.synced_index = entry.index - 1
-            else:
-                member.truncate(kept)
-                member.synced_index = min(member.synced_index, kept)
-                if not same and not self._write(call, request, [entry]):
-                    return
-        except LogFullError:
-            self._answer(call, request, DLedgerResponseCode.DISK_FULL)
+        if disjoint:
+            member.reset(entry)
+        elif kept < log.end_index:
+            member.truncate(kept)
+            if member.settling:
+                self._defer(call, request)  # nothing may be written, or answered, before the cut is durable
+                return
+        if not disjoint and not same and not self._write(call, request, [entry]):
             return
         self.matched_index = entry.index
         self._answer_when_durable(call, request, entry.index)
@@ -221,7 +237,7 @@ class Follower:
         if request.type is not PushType.COMMIT:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
-        member.reply(call, request, response)
+        member.reply(call, request, response, settled=code is DLedgerResponseCode.DISK_FULL)
 
 
 def _well_formed(request: PushEntryRequest) -> DLedgerResponseCode:

@@ -31,6 +31,8 @@ class Receiver:
         self._data = bytearray()
         self._saving: tuple[int, InstallSnapshotRequest] | None = None
         """The call to be answered once the driver has made the snapshot durable."""
+        self.installed: Snapshot | None = None
+        """A durable snapshot that waits until the log is settled."""
 
     def on_piece(self, call: int, request: InstallSnapshotRequest, now_ms: int) -> None:
         """Takes the next piece. Every answer says which byte is wanted next."""
@@ -73,13 +75,16 @@ class Receiver:
 
     def on_installed(self, snapshot: Snapshot) -> bool:
         """The snapshot is durable: the log begins anew after it, unless what was pushed meanwhile reaches as
-        far. Whether it did. LogFullError: this peer can promise nothing more until it is started again."""
+        far. Whether it did."""
         member = self.member
+        if member.settling:
+            self.installed = snapshot
+            return False
+        self.installed = None
         member.snapshot = snapshot
         if snapshot.index > member.committed_index:
             if member.log.entry(snapshot.index) != snapshot.entry:
                 member.reset(snapshot.entry, snapshot.members)
-                member.synced_index = snapshot.index - 1
                 self.follower.begin_anew(snapshot.index)
             member.committed_index = snapshot.index
             member.emit(Restore(snapshot))

@@ -77,9 +77,9 @@ class Leader:
         self.first_index = member.log.end_index + 1
         self.change = Change(self)
         self._owes_entry = member.settings.entry_of_own_term
-        self._begin_term()
+        self.begin_term()
 
-    def _begin_term(self) -> None:
+    def begin_term(self) -> None:
         """The first entry of this leadership; tried again with each heartbeat while the disk is full."""
         if self._owes_entry and self.append((b"",)) is not None:
             self._owes_entry = False
@@ -89,7 +89,7 @@ class Leader:
     def heartbeat(self, now_ms: int) -> None:
         """Starts a round of heartbeats."""
         member = self.member
-        self._begin_term()
+        self.begin_term()
         number = self.rounds.begin(now_ms)
         self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
         told = (FEATURE_PRE_VOTE, FEATURE_SNAPSHOT)
@@ -179,13 +179,19 @@ class Leader:
             self._take(taken, now_ms + member.settings.ack_wait_max_ms)
 
     def _take(self, proposals: Sequence[Propose], deadline_ms: int) -> None:
-        """When there is no room for all of them together, each is tried alone."""
+        """When there is no room for all of them together, each is tried alone, unless some of it was written
+        and must be erased first."""
+        if self.member.settling:
+            for proposal in proposals:
+                self.member.emit(Refused(proposal.token, DLedgerResponseCode.DISK_FULL))
+            return
         entries = self.append([body for proposal in proposals for body in proposal.bodies])
-        if entries is None and len(proposals) > 1:
+        if entries is None and len(proposals) > 1 and not self.member.settling:
             for proposal in proposals:
                 self._take([proposal], deadline_ms)
         elif entries is None:
-            self.member.emit(Refused(proposals[0].token, DLedgerResponseCode.DISK_FULL))
+            for proposal in proposals:
+                self.member.emit_settled(Refused(proposal.token, DLedgerResponseCode.DISK_FULL))
         else:
             at = -1
             for proposal in proposals:
@@ -196,7 +202,7 @@ class Leader:
         """Appends one entry of a channel of its own; False, and it is refused, when there is no room."""
         entries = self.append((body,), channel)
         if entries is None:
-            self.member.emit(Refused(token, DLedgerResponseCode.DISK_FULL))
+            self.member.emit_settled(Refused(token, DLedgerResponseCode.DISK_FULL))
             return False
         deadline_ms = now_ms + self.member.settings.ack_wait_max_ms
         self.pending.append(Pending(token, entries[0].index, entries[0].pos, deadline_ms))

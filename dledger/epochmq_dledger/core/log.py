@@ -8,15 +8,21 @@ from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedger
 
 
 class LogFullError(Exception):
-    """The log takes no entry now: the disk is full. Nothing was written."""
+    """The log takes no entry now: the disk is full. The log is as before."""
 
 
 class Log(Protocol):
     """A sequence of entries, written at once and made durable later: the driver reports that with `Synced`.
 
+    `is_settled` is False from a cut, a reset, or an append that failed half-way on until the driver has
+    erased, durably, what must not come back (`Erase`, `Erased`). Until then nothing may be appended, cut or
+    reset.
+
     Indexes run from `begin_index` to `end_index`, both -1 while the log is empty. `end_pos` is the byte after
     the last entry.
     """
+
+    is_settled: bool
 
     @property
     def begin_index(self) -> int: ...
@@ -34,8 +40,8 @@ class Log(Protocol):
         """The term of the entry at `index`, -1 where there is none."""
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        """Writes entries that follow the last one, fillers before them where a file ends. LogFullError: none
-        is written."""
+        """Writes entries that follow the last one, fillers before them where a file ends. LogFullError: the
+        log is as before."""
 
     def truncate(self, end_index: int) -> None:
         """Cuts everything after `end_index`; never to come back, also not after a crash."""
@@ -64,6 +70,8 @@ def make_entry(
 
 class MemoryLog:
     """A log in memory, for simulations and tests."""
+
+    is_settled = True
 
     def __init__(self) -> None:
         self.entries: list[DLedgerEntry] = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochmq_dledger.core.log import Log
+from epochmq_dledger.core.log import Log, LogFullError
 from epochmq_dledger.core.members import Membership
 from epochmq_dledger.core.types import (
     Alarm,
     Commit,
     Effect,
+    Erase,
     Jitter,
     MembersChanged,
     Reply,
@@ -59,6 +60,10 @@ class Member:
         """What all peers can do, as this term's leader says."""
         self._alarms: dict[str, str] = {}
         self.effects: list[Effect] = []
+        self.settling = False
+        """What the log has dropped is being erased; until then it takes no change."""
+        self._held: list[Effect] = []
+        """Effects that wait for that."""
         self.heartbeat_round = 0
         """The heartbeat round that began last, in any leadership."""
         self._context = 0
@@ -109,8 +114,11 @@ class Member:
         if request.leader_id is None:
             request.leader_id = self.settings.self_id
 
-    def reply(self, call: int, request: RequestOrResponse, response: RequestOrResponse) -> None:
-        """Answers a call, with the request's names, as Java's copyBaseInfo does."""
+    def reply(
+        self, call: int, request: RequestOrResponse, response: RequestOrResponse, *, settled: bool = False
+    ) -> None:
+        """Answers a call, with the request's names, as Java's copyBaseInfo does; `settled`: once the log
+        is."""
         response.group = request.group
         response.local_id = request.local_id
         response.remote_id = request.remote_id
@@ -118,7 +126,10 @@ class Member:
         if request.epochmq is not None:
             response.epochmq = FEATURES
             response.epochmq_agreed = self.settings.agreed
-        self.emit(Reply(call, response))
+        if settled:
+            self.emit_settled(Reply(call, response))
+        else:
+            self.emit(Reply(call, response))
 
     def learn_features(self, peer: str | None, message: RequestOrResponse) -> None:
         """Remembers what a peer can do; one that says nothing can do nothing."""
@@ -152,20 +163,50 @@ class Member:
     # The log, and the membership with it --------------------------------------------------------------------
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        """Writes entries that follow the last one. LogFullError: none is written."""
-        self.log.append(entries)
+        """Writes entries that follow the last one. LogFullError: the log is as before, and what says so must
+        wait until it is settled (`emit_settled`)."""
+        if self.settling:
+            raise LogFullError("the log is being erased behind its end")
+        try:
+            self.log.append(entries)
+        except LogFullError:
+            self._settle()
+            raise
         self._changed(self.membership.note(entries))
 
     def truncate(self, end_index: int) -> None:
         """Cuts everything after `end_index`."""
         self.log.truncate(end_index)
+        self.synced_index = min(self.synced_index, end_index)
         self._changed(self.membership.cut(end_index))
+        self._settle()
 
     def reset(self, entry: DLedgerEntry, members: dict[str, str] | None = None) -> None:
         """Begins anew with this entry; `members` as the log before it named them."""
         self.log.reset(entry)
+        self.synced_index = entry.index - 1
+        self._settle()
         self.membership.restart(entry.index, members)
         self._changed(self.membership.note([entry]) or members is not None)
+
+    def _settle(self) -> None:
+        if not self.log.is_settled and not self.settling:
+            self.settling = True
+            self.emit(Erase())
+
+    def emit_settled(self, effect: Effect) -> None:
+        """Adds an effect that says that something is not in the log: it leaves once that is durably so."""
+        if self.settling:
+            self._held.append(effect)
+        else:
+            self.emit(effect)
+
+    def on_erased(self) -> None:
+        """The log is settled."""
+        self.settling = False
+        held, self._held = self._held, []
+        for effect in held:
+            self.emit(effect)
 
     def recover(self, entries: Sequence[DLedgerEntry]) -> None:
         """Takes account of the membership entries that a peer's log had when it started."""

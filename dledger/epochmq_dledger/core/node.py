@@ -15,6 +15,7 @@ from epochmq_dledger.core.types import (
     ChangeMembers,
     Departed,
     Effect,
+    Erased,
     Input,
     Installed,
     Jitter,
@@ -118,6 +119,8 @@ class Node:
                 self.election.on_departure(leader, now_ms)
             case Synced(index=index, term=term):
                 self._synced(index, term)
+            case Erased():
+                self._erased(now_ms)
             case Propose():
                 self._propose((event,), now_ms)
             case Together(proposals=proposals):
@@ -139,8 +142,7 @@ class Node:
                 self.member.membership.settle(snapshot.index)
                 self.member.log.drop_before(snapshot.index)
             case Installed(snapshot=snapshot):
-                if self.receiver.on_installed(snapshot) and self.leader is None:
-                    self.election.step_aside(now_ms)
+                self._installed(snapshot, now_ms)
         self._drive(now_ms)
         effects, self.member.effects = self.member.effects, []
         return effects
@@ -255,6 +257,20 @@ class Node:
         if newer is not None and newer > self.member.term:
             self.member.adopt_term(newer)
             self.election.step_down(now_ms)
+
+    def _erased(self, now_ms: int) -> None:
+        """The log is settled: does what had to wait for it."""
+        self.member.on_erased()
+        snapshot = self.receiver.installed
+        if snapshot is not None:
+            self._installed(snapshot, now_ms)
+        self.follower.on_erased(now_ms)
+        if self.leader is not None:
+            self.leader.begin_term()
+
+    def _installed(self, snapshot: Snapshot, now_ms: int) -> None:
+        if self.receiver.on_installed(snapshot) and self.leader is None:
+            self.election.step_aside(now_ms)
 
     def _synced(self, index: int, term: int) -> None:
         member = self.member

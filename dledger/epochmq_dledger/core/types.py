@@ -175,6 +175,10 @@ class Synced(msgspec.Struct, frozen=True):
     term: int
 
 
+class Erased(msgspec.Struct, frozen=True):
+    """What an `Erase` asked for is done: the log is settled."""
+
+
 class Transfer(msgspec.Struct, frozen=True):
     """Hand leadership to this peer."""
 
@@ -213,6 +217,7 @@ Input = (
     | Together
     | ReadIndex
     | Synced
+    | Erased
     | Transfer
     | ChangeMembers
     | Snapshotted
@@ -228,6 +233,10 @@ class SaveVote(msgspec.Struct, frozen=True):
 
     term: int
     voted_for: str | None
+
+
+class Erase(msgspec.Struct, frozen=True):
+    """Erase durably what the log has dropped, and report with `Erased`."""
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -327,6 +336,7 @@ class MembersChanged(msgspec.Struct, frozen=True):
 
 Effect = (
     SaveVote
+    | Erase
     | Send
     | Reply
     | Commit

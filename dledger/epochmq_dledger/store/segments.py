@@ -3,6 +3,10 @@
 Files are named by their first byte's offset, twenty digits, and have their full size from the start, zeros
 where nothing is written yet. They are written with pwrite rather than through a mapping: a full disk is then
 an error to answer, where a store into a mapping would kill the process.
+
+An event loop may call everything that changes bytes or names here: nothing waits for the disk. `Unsynced` and
+`Erasure` are what a worker thread does afterwards: they make durable what was written, and remove and erase
+what was cut.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from itertools import pairwise
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from epochmq_dledger.core.log import LogFullError
@@ -18,6 +22,58 @@ from epochmq_protocol.durable_files import sync_directory
 
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass
+class Unsynced:
+    """Duplicates of descriptors of what was written: files, and folders with new names."""
+
+    files: list[int] = field(default_factory=list)
+    folders: list[int] = field(default_factory=list)
+
+    def __add__(self, other: Unsynced) -> Unsynced:
+        return Unsynced(self.files + other.files, self.folders + other.folders)
+
+
+def sync_and_close(unsynced: Unsynced) -> None:
+    """Makes files durable, then their names, and lets go of them. OSError: nothing may be taken for durable
+    any more."""
+    try:
+        for fd in unsynced.files:
+            os.fdatasync(fd)
+        for fd in unsynced.folders:
+            os.fsync(fd)
+    finally:
+        for fd in unsynced.files + unsynced.folders:
+            os.close(fd)
+
+
+@dataclass
+class Erasure:
+    """What is left to do, on a worker thread, for what one list of files has dropped. Bytes from `at` on of
+    the file `fd` (a duplicate) become zeros; `removed` are closed and unlinked, in this order, which leaves
+    no gap after a crash."""
+
+    folder: Path
+    file_size: int
+    removed: list[tuple[int, Path]] = field(default_factory=list)
+    fd: int = -1
+    at: int = 0
+
+    def run(self) -> None:
+        """Does it, durably. OSError: what was dropped may come back after a power failure."""
+        for fd, path in self.removed:
+            os.close(fd)
+            path.unlink()
+        if self.removed:
+            sync_directory(self.folder)
+        if self.fd >= 0:
+            try:
+                _erase(self.fd, self.at, self.file_size)
+                os.fdatasync(self.fd)
+            finally:
+                os.close(self.fd)
 
 
 class Segments:
@@ -28,26 +84,29 @@ class Segments:
         self.file_size = file_size
         self._files: dict[int, int] = {}
         self._dirty: set[int] = set()
+        self._has_new_names = False
+        self.writes = 0
+        """How often anything was changed."""
 
     def open(self) -> None:
-        """Opens what is there. A last file that was never given its size is from a crash in between, and
-        goes. All files count as written: what a process that was killed has left in the kernel's hands is not
-        durable yet, though it can be read."""
+        """Opens what is there. A file that was never given its size was never synced, and goes. All files
+        count as written: what a process that was killed has left in the kernel's hands is not durable yet,
+        though it can be read. There may be gaps between files (`end_of_run`)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         names = sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
         for path in names:
             size = path.stat().st_size
-            if size == 0 and path == names[-1]:
+            if size == 0:
                 path.unlink()
             elif size != self.file_size:
                 raise ValueError(f"{path}: {size} bytes, expected {self.file_size} as configured")
             else:
-                self._files[int(path.name)] = os.open(path, os.O_RDWR)
-        bases = self.bases
-        self._dirty.update(bases)
-        for before, after in pairwise(bases):
-            if after - before != self.file_size:
-                raise ValueError(f"{self.folder}: a file is missing between {before:020d} and {after:020d}")
+                fd = self._files[int(path.name)] = os.open(path, os.O_RDWR)
+                # After a failed sync of an earlier life the kernel may show bytes that never reached the
+                # disk.
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        self._dirty.update(self.bases)
+        self._has_new_names = bool(self._files)
 
     def close(self) -> None:
         """Closes all files."""
@@ -60,6 +119,10 @@ class Segments:
         """The first offsets of the files there are, in order."""
         return sorted(self._files)
 
+    def path(self, base: int) -> Path:
+        """The file that begins at `base`."""
+        return self.folder / f"{base:020d}"
+
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at `offset`, which lie in one file; fewer where the file ends, none where there is no
         file."""
@@ -69,90 +132,109 @@ class Segments:
             return b""
         return os.pread(fd, min(size, base + self.file_size - offset), offset - base)
 
+    def next_data(self, offset: int) -> int | None:
+        """The first byte at or after `offset`, within its file, that is not in a hole; None when there is
+        none."""
+        base = offset - offset % self.file_size
+        fd = self._files.get(base)
+        return None if fd is None else _next_data(fd, base, offset)
+
     def write(self, offset: int, data: bytes) -> None:
-        """Writes within one file, which is made if need be. LogFullError: the disk took less than all."""
+        """Writes within one file, which is made if need be. LogFullError: the disk is full, and any part of
+        `data` may be written. OSError: the disk failed."""
         base = offset - offset % self.file_size
         assert offset - base + len(data) <= self.file_size, (offset, len(data), self.file_size)
+        self._dirty.add(base)
         try:
             fd = self._files.get(base)
             if fd is None:
                 fd = self._create(base)
             done = 0
             while done < len(data):
-                done += os.pwrite(fd, data[done:] if done else data, offset - base + done)
+                written = os.pwrite(fd, data[done:] if done else data, offset - base + done)
+                if written <= 0:
+                    raise OSError(errno.EIO, "a write took nothing", str(self.path(base)))
+                self.writes += 1
+                done += written
         except OSError as error:
-            raise LogFullError(f"{self.folder}: {error}") from error
-        self._dirty.add(base)
+            if error.errno in _DISK_FULL:
+                raise LogFullError(f"{self.folder}: {error}") from error
+            raise
 
     def _create(self, base: int) -> int:
-        path = self.folder / f"{base:020d}"
+        """A new file. It is durable, with its name, once what `take_dirty` gives is synced."""
+        path = self.path(base)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             os.ftruncate(fd, self.file_size)
-            os.fsync(fd)
-            self._sync_folder()
         except OSError:
             os.close(fd)
             path.unlink()
             raise
         self._files[base] = fd
+        self._has_new_names = True
+        self.writes += 1
         return fd
 
-    def _sync_folder(self) -> None:
-        """Without it a file that was made, or removed, may be gone or back after a power failure."""
-        sync_directory(self.folder)
+    # What is dropped ----------------------------------------------------------------------------------------
 
-    def drop_from(self, offset: int) -> None:
-        """Removes the files that begin at or after `offset`, durably, the last one first: a crash in between
-        leaves no gap."""
-        dropped = [base for base in self.bases if base >= offset]
-        for base in reversed(dropped):
-            os.close(self._files.pop(base))
-            self._dirty.discard(base)
-            (self.folder / f"{base:020d}").unlink()
-        if dropped:
-            self._sync_folder()
+    def drop_from(self, offset: int) -> Erasure:
+        """Lets go of the files that begin at or after `offset`; they are removed the last one first."""
+        return self._drop([base for base in reversed(self.bases) if base >= offset])
 
-    def erase_from(self, offset: int) -> None:
-        """Makes the rest of the file that `offset` lies in zeros, where it is not; holes are left out."""
+    def drop_before(self, offset: int) -> Erasure:
+        """Lets go of the files that end at or before `offset`; they are removed the first one first."""
+        return self._drop([base for base in self.bases if base + self.file_size <= offset])
+
+    def erase_from(self, offset: int) -> Erasure:
+        """Lets go of everything from byte `offset` on."""
         base = offset - offset % self.file_size
-        fd, at = self._files.get(base), offset - base
-        while fd is not None and at < self.file_size:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return  # nothing but a hole
-                raise
-            size = min(_ERASED_AT_ONCE, self.file_size - at)
-            if os.pread(fd, size, at).strip(b"\0"):
-                self.write(base + at, bytes(size))
-            at += size
+        if offset == base:
+            return self.drop_from(base)
+        found = self.drop_from(base + self.file_size)
+        if base in self._files:
+            found.fd, found.at = os.dup(self._files[base]), offset - base
+        return found
 
-    def drop_before(self, offset: int) -> None:
-        """Removes the files that end at or before `offset`, durably, the first one first: whatever remains
-        after a crash follows without a gap."""
-        dropped = [base for base in self.bases if base + self.file_size <= offset]
-        for base in dropped:
-            os.close(self._files.pop(base))
-            self._dirty.discard(base)
-            (self.folder / f"{base:020d}").unlink()
-        if dropped:
-            self._sync_folder()
+    def _drop(self, bases: list[int]) -> Erasure:
+        self._dirty.difference_update(bases)
+        removed = [(self._files.pop(base), self.path(base)) for base in bases]
+        return Erasure(self.folder, self.file_size, removed)
 
-    def take_dirty(self) -> list[int]:
-        """Duplicates of the descriptors of the files written since the last call: a thread may sync and close
-        them while this object goes on."""
-        fds = [os.dup(self._files[base]) for base in self._dirty if base in self._files]
+    # Durability ---------------------------------------------------------------------------------------------
+
+    def take_dirty(self) -> Unsynced:
+        """What was written since the last call: a thread may sync and close it while this object goes on."""
+        found = Unsynced([os.dup(self._files[base]) for base in sorted(self._dirty) if base in self._files])
         self._dirty.clear()
-        return fds
+        if self._has_new_names:
+            self._has_new_names = False
+            found.folders.append(os.open(self.folder, os.O_RDONLY))
+        return found
 
 
-def sync_and_close(fds: list[int]) -> None:
-    """Makes files durable, then lets go of them. OSError: nothing may be taken for durable any more."""
+def _next_data(fd: int, base: int, offset: int) -> int | None:
     try:
-        for fd in fds:
-            os.fdatasync(fd)
-    finally:
-        for fd in fds:
-            os.close(fd)
+        return base + os.lseek(fd, offset - base, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None  # nothing but a hole
+        raise
+
+
+def _erase(fd: int, at: int, file_size: int) -> None:
+    """Makes the rest of a file zeros, where it is not; holes are left out."""
+    while at < file_size:
+        found = _next_data(fd, 0, at)
+        if found is None:
+            return
+        at = found
+        size = min(_ERASED_AT_ONCE, file_size - at)
+        if os.pread(fd, size, at).strip(b"\0"):
+            done = 0
+            while done < size:
+                written = os.pwrite(fd, bytes(size - done), at + done)
+                if written <= 0:
+                    raise OSError(errno.EIO, "a write took nothing")
+                done += written
+        at += size

@@ -116,4 +116,5 @@ def open_snapshot(entries: FileLog, snapshots: Snapshots, *, is_needed: bool) ->
         raise ValueError(f"the log begins at entry {begin}, but {snapshots.path} ends at {snapshot.index}")
     if entries.entry(snapshot.index) != snapshot.entry:
         entries.reset(snapshot.entry)
+        entries.settle_now()
     return snapshot

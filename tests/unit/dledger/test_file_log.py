@@ -23,6 +23,12 @@ def opened(folder: Path) -> FileLog:
     return log
 
 
+def cut(log: FileLog, end_index: int) -> None:
+    """Cuts, and waits until what was cut is erased."""
+    log.truncate(end_index)
+    log.settle_now()
+
+
 def same(log: FileLog, model: MemoryLog) -> None:
     assert (log.begin_index, log.end_index, log.end_term) == (
         model.begin_index,
@@ -60,12 +66,13 @@ def test_any_history_of_appends_cuts_and_restarts_equals_the_model(tmp_path: Pat
             model.append(entries)
         elif action < 0.75 and model.entries:
             end = rng.randint(model.begin_index - 1, model.end_index)
-            log.truncate(end)
+            cut(log, end)
             model.truncate(end)
             term += 1
         elif action < 0.8:
             entry = make_entry(rng.randint(20, 90), term, rng.randbytes(50), rng.randint(0, 9000), FILE_SIZE)
             log.reset(entry)
+            log.settle_now()
             model.reset(entry)
         else:
             sync_and_close(log.take_dirty())
@@ -129,6 +136,7 @@ def test_a_log_that_began_anew_in_a_file_s_middle_is_read_from_there_without_its
     log, model = opened(tmp_path), MemoryLog()
     first = make_entry(40, 3, b"anew", 5 * FILE_SIZE + 300, FILE_SIZE)
     log.reset(first)
+    log.settle_now()
     model.reset(first)
     entries = grow(random.Random(7), model, 12, 3)
     log.append(entries)
@@ -146,7 +154,7 @@ def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(2), model, 9, 1)
     log.append(entries)
-    log.truncate(3)
+    cut(log, 3)
     log.close()
     data = b"".join(path.read_bytes() for path in sorted((tmp_path / "data").iterdir()))
     assert encode_entry(entries[4])[:48] not in data
@@ -162,7 +170,7 @@ def test_a_cut_tail_does_not_come_back_behind_what_is_appended_in_its_place(tmp_
         entry = make_entry(model.end_index + 1, term, b"old", model.end_pos, FILE_SIZE)
         log.append([entry])
         model.append([entry])
-    log.truncate(1)
+    cut(log, 1)
     log.append([make_entry(2, 2, b"new", model.entries[2].pos, FILE_SIZE)])
     log.close()
     log = opened(tmp_path)
@@ -192,7 +200,7 @@ def test_what_a_killed_process_left_in_the_kernel_s_hands_is_synced_before_it_co
     log.close()
     log = opened(tmp_path)
     dirty = log.take_dirty()
-    assert len(dirty) >= len(list((tmp_path / "data").iterdir())) > 1
+    assert len(dirty.files) >= len(list((tmp_path / "data").iterdir())) > 1
     sync_and_close(dirty)
     log.close()
 

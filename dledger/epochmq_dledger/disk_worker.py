@@ -1,0 +1,52 @@
+"""Runs what waits for the disk on a thread of its own, one job after another, beside an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class DiskWorker:
+    """One thread. `on_failure` is told, on the loop, when a job failed that has no handler of its own."""
+
+    def __init__(self, name: str, on_failure: Callable[[Exception], None]) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+        self._on_failure = on_failure
+        self._jobs: set[asyncio.Future[Any]] = set()
+
+    def run(
+        self,
+        job: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Runs a job after those before it, then `done` with its result, or `failed`, on the loop. The
+        callers bound the number of jobs: each has at most one under way for one purpose."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        self._jobs.add(future)
+        future.add_done_callback(partial(self._ended, done, failed or self._on_failure))
+
+    def _ended(
+        self, done: Callable[[T], None], failed: Callable[[Exception], None], future: asyncio.Future[T]
+    ) -> None:
+        self._jobs.discard(future)
+        error = future.exception()
+        if error is None:
+            done(future.result())
+        else:
+            failed(error if isinstance(error, Exception) else OSError(str(error)))
+
+    async def drain(self) -> None:
+        """Returns when no job is under way, nor any that those have led to."""
+        while self._jobs:
+            await asyncio.wait(self._jobs)
+            await asyncio.sleep(0)  # what they have led to begins
+
+    def close(self) -> None:
+        """Ends the thread once its job is done."""
+        self._pool.shutdown()
