@@ -41,6 +41,7 @@ from epochmq_dledger.core.types import (
     ReadIndex,
     ReadReady,
     Refused,
+    Rejoined,
     Reply,
     Restore,
     Role,
@@ -59,10 +60,11 @@ from epochmq_dledger.core.types import (
 )
 from epochmq_dledger.disk_worker import DiskWorker
 from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine, resolve
-from epochmq_dledger.store import state_files
+from epochmq_dledger.recovery import Recovery
+from epochmq_dledger.store import damaged, state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.snapshots import Snapshots, open_snapshot
+from epochmq_dledger.store.snapshots import Snapshots
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     REQUEST_CODES,
@@ -157,47 +159,26 @@ class DLedgerPeer:
 
     def start(self) -> None:
         """Recovers the directory, applies what is known to be committed, and takes part. ValueError when the
-        directory is not that of such a peer."""
+        directory is not that of such a peer, or has lost something and cannot be used."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        term, voted_for = state_files.load_vote(self.folder)
-        self.log.open()
-        snapshot = open_snapshot(self.log, self.snapshots, is_needed=self._machine is not None)
-        sync_and_close(self.log.take_dirty())
-        self.log.durable_index = self.log.end_index
-        committed = min(state_files.load_committed(self.folder), self.log.end_index)
-        if snapshot is not None:
-            committed = max(committed, snapshot.index)
-        self.applied_index = max(self.log.begin_index - 1, -1)
-        if snapshot is not None and self._machine is not None:
-            self._machine.restore(self.snapshots.read(0, snapshot.size))
-            self.applied_index = snapshot.index
-        memberships = self._replay(committed)
+        recovery = Recovery(self.settings, self.folder, self.log, self.snapshots)
+        found = recovery.run(self._machine, self._apply)
+        self.applied_index = found.applied_index
         self._node = Node(
             self.settings,
             self.log,
             random.random,
             self._now(),
-            term=term,
-            voted_for=voted_for,
-            committed=committed,
-            snapshot=snapshot,
-            memberships=memberships,
+            term=found.vote.term,
+            voted_for=found.vote.voted_for,
+            committed=found.committed,
+            snapshot=found.snapshot,
+            memberships=found.memberships,
+            rejoins=found.rejoins,
+            vote_lost=found.vote_lost,
         )
         self._checkpoint_at = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
         self._feed(Tick())
-
-    def _replay(self, committed: int) -> list[DLedgerEntry]:
-        """Applies what is known to be committed; the membership entries of the log after the snapshot."""
-        found: list[DLedgerEntry] = []
-        for index in range(self.applied_index + 1, self.log.end_index + 1):
-            entry = self.log.entry(index)
-            assert entry is not None, f"entry {index} is not in the log"
-            if entry.channel == MEMBERS_CHANNEL:
-                found.append(entry)
-            elif index <= committed:
-                self._apply(entry)
-        self.applied_index = max(self.applied_index, committed)
-        return found
 
     async def stop(self) -> None:
         """Ends this peer; what it has promised is on disk."""
@@ -523,6 +504,9 @@ class DLedgerPeer:
                 self._save(snapshot, data, Installed(snapshot))
             case Restore(snapshot=snapshot):
                 self._restore(snapshot)
+            case Rejoined():
+                self._files.run(partial(damaged.remove_rejoin, self.folder), lambda _: None)
+                log.warning("%s: caught up with what was lost; this peer votes again", self.settings.self_id)
             case MembersChanged(addresses=addresses):
                 self.addresses.update(addresses)
 

@@ -216,19 +216,27 @@ FEATURE_SNAPSHOT = 2
 """Takes a snapshot in the place of a log whose beginning is gone (INSTALL_SNAPSHOT)."""
 FEATURE_MEMBERS = 4
 """Goes by membership entries of the log (`MEMBERS_CHANNEL`)."""
-FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS
+FEATURE_REJOIN = 8
+"""Lets a peer that has lost a part of its log, or its vote, catch up before it votes again."""
+FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS | FEATURE_REJOIN
 """The extensions of this release, as it announces them."""
 
 
 class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
     """A leader's sign of life; `leader_id` is the sender. `epochmq_all` (ours): the extensions that every
-    peer of the group has announced to this leader."""
+    peer of the group has announced to this leader. `epochmq_rejoin` (ours): the receiver's number, as it said
+    it, and `epochmq_until`: where the leader's log ended when it first heard it."""
 
     epochmq_all: int | None = None
+    epochmq_rejoin: int | None = None
+    epochmq_until: int | None = None
 
 
 class HeartBeatResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """A success carries neither group nor term in Java."""
+    """A success carries neither group nor term in Java. `epochmq_rejoin` (ours): the sender has lost a part
+    of its log, or its vote, and has drawn this number at its start."""
+
+    epochmq_rejoin: int | None = None
 
 
 class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):

@@ -91,6 +91,8 @@ class Election:
             response.code = DLedgerResponseCode.INCONSISTENT_LEADER
         else:
             member.group_features = request.epochmq_all or 0
+            if member.rejoin is not None:
+                member.rejoin.on_heartbeat(request, response, self)
         member.reply(call, request, response)
 
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
@@ -126,10 +128,10 @@ class Election:
         if member.role is Role.CANDIDATE and now_ms >= self.next_vote_ms:
             if self.ballot is not Ballot.NONE:
                 self._conclude(now_ms)
-            elif member.is_voter:
+            elif member.is_voter and member.rejoin is None:
                 self._stand(now_ms)
-            else:
-                self._wait(now_ms, self.patience_ms)  # until the log says that it belongs to the group
+            else:  # until the log says that it belongs to the group, or it has caught up
+                self._wait(now_ms, self.patience_ms)
 
     def next_deadline_ms(self) -> int:
         """When silence alone makes a follower or candidate act."""
@@ -175,6 +177,8 @@ class Election:
         """Whether the candidate's log is at least as new as ours (Raft §5.4.1)."""
         member = self.member
         if request.leader_id is None or not member.knows(request):
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        if member.rejoin is not None:
             return VoteResult.REJECT_UNKNOWN_LEADER
         if member.settings.joining and member.log.end_index < 0:
             # It cannot have been added yet. Perhaps it was a member once, and its folder was cleared: another
@@ -267,6 +271,14 @@ class Election:
             self._ask_one(peer)
         self._count(now_ms)
 
+    def ask_terms(self, peers: list[str]) -> None:
+        """Asks for the terms of these peers, by a pre-vote that is not counted."""
+        member = self.member
+        for peer in peers:
+            request = VoteRequest(term=member.term + 1, pre_vote=True)
+            member.addressed(request, peer)
+            member.emit(Send(peer, member.context(), request))
+
     def _ask_one(self, peer: str) -> None:
         member = self.member
         request = VoteRequest(
@@ -284,6 +296,9 @@ class Election:
         """Counts an answer, unless the candidacy it belongs to is over."""
         member = self.member
         asked = Ballot.PRE_VOTE if request.pre_vote else Ballot.VOTE
+        if member.rejoin is not None and response is not None and request.pre_vote:
+            member.rejoin.on_vote_answer(peer, response)
+            return
         if response is None or member.role is not Role.CANDIDATE:
             return
         if asked is not self.ballot or request.term != self.ballot_term:
@@ -339,7 +354,8 @@ class Election:
     def on_transfer(self, call: int, request: LeadershipTransferRequest, now_ms: int) -> None:
         """The leader wants this peer to lead (`DLedgerLeaderElector.handleTakeLeadership`)."""
         member = self.member
-        if self.takeover is not None or request.term != member.term or member.role is Role.LEADER:
+        may_stand = member.rejoin is None and member.role is not Role.LEADER
+        if self.takeover is not None or request.term != member.term or not may_stand:
             code = DLedgerResponseCode.EXPIRED_TERM
             if request.term == member.term:
                 code = DLedgerResponseCode.REPEATED_REQUEST

@@ -94,8 +94,10 @@ class Leader:
         self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
         told = (FEATURE_PRE_VOTE, FEATURE_SNAPSHOT)
         member.group_features = sum(feature for feature in told if member.all_can(feature))
-        for peer in self.peers:
+        for peer, state in self.peers.items():
             request = HeartBeatRequest(epochmq_all=member.group_features)
+            if state.rejoin is not None:
+                request.epochmq_rejoin, request.epochmq_until = state.rejoin, state.rejoin_until
             member.addressed(request, peer)
             member.emit(Send(peer, number, request))
         self._serve_reads()
@@ -113,6 +115,8 @@ class Leader:
             return None
         if sent_ms is None:
             return None  # an answer to an earlier leadership of this term, or one that comes too late
+        if self._is_rejoining(peer, response.epochmq_rejoin, number):
+            return None
         if number > peer.heartbeat_round:
             peer.heartbeat_round = number
             peer.heard_sent_ms = sent_ms
@@ -122,9 +126,25 @@ class Leader:
         self._serve_reads()
         return None
 
+    def _is_rejoining(self, peer: Peer, number: int | None, answered: int) -> bool:
+        """Whether a peer has lost something and has not caught up (see `rejoin`). What it acknowledged
+        before it was started this time counts no more."""
+        if number is None:
+            if answered > peer.heartbeat_round:
+                peer.rejoin = None
+            return peer.rejoin is not None
+        if number != peer.rejoin:
+            peer.rejoin, peer.rejoin_until = number, self.member.log.end_index
+            peer.match_index = -1
+            peer.heartbeat_round = max(peer.heartbeat_round, answered)
+            peer.heard_sent_ms = -1
+            peer.state = Comparing()
+        return True
+
     def count_contact(self) -> None:
         """Finds out when a quorum last followed."""
-        times = sorted((peer.heard_sent_ms for peer in self.voters()), reverse=True)
+        counted = (-1 if p.rejoin is not None else p.heard_sent_ms for p in self.voters())
+        times = sorted(counted, reverse=True)
         if self.member.quorum > 1:
             self.contact_ms = max(self.contact_ms, times[self.member.quorum - 2])
 
@@ -152,7 +172,8 @@ class Leader:
         self.rounds.wait(token)
 
     def _serve_reads(self) -> None:
-        answered = sorted((p.heartbeat_round for p in self.voters()), reverse=True)
+        counted = (-1 if p.rejoin is not None else p.heartbeat_round for p in self.voters())
+        answered = sorted(counted, reverse=True)
         needed = self.member.quorum - 1
         self.rounds.prove(self.rounds.number if needed == 0 else answered[needed - 1], self.term)
 
@@ -527,7 +548,8 @@ class Leader:
         """Commits what a quorum has durably, if it is of this term (Raft §5.4.2; Java lacks the last
         condition)."""
         member = self.member
-        matches = sorted([member.synced_index, *(p.match_index for p in self.voters())], reverse=True)
+        counted = (-1 if p.rejoin is not None else p.match_index for p in self.voters())
+        matches = sorted([member.synced_index, *counted], reverse=True)
         index = matches[member.quorum - 1]
         if index > member.committed_index and member.log.term(index) == self.term:
             member.commit(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from epochmq_dledger.core.log import Log, LogFullError
 from epochmq_dledger.core.members import Membership
@@ -21,6 +22,9 @@ from epochmq_dledger.core.types import (
     Snapshot,
 )
 from epochmq_protocol.dledger import FEATURE_MEMBERS, FEATURES, DLedgerEntry, RequestOrResponse
+
+if TYPE_CHECKING:
+    from epochmq_dledger.core.rejoin import Rejoin
 
 
 class Member:
@@ -52,6 +56,8 @@ class Member:
         self.snapshot = snapshot
         """The latest durable one. Its last entry is in the log, whose beginning may be gone."""
         self.membership = _membership(settings, snapshot)
+        self.rejoin: Rejoin | None = None
+        """While this peer has lost something and has not caught up: it has no vote."""
         self.guest: str | None = None
         """A peer that this leader is about to add."""
         self.features: dict[str, int] = {}

@@ -9,6 +9,7 @@ from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.log import Log
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.progress import Installing
+from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import (
     Answer,
     Call,
@@ -66,7 +67,8 @@ class Node:
     `log` is written by the core itself (see `core.log`); everything else leaves as effects. `term`,
     `voted_for`, `committed` and `snapshot` are what was saved before. The log as given is taken for durable:
     recovery syncs it first; where there is a snapshot, its last entry is in the log. `memberships` are the
-    log's membership entries after the snapshot; None: the log is read for them.
+    log's membership entries after the snapshot; None: the log is read for them. `rejoins`: the disk has lost
+    something that this peer had acknowledged; `vote_lost`: perhaps also in which terms it has voted.
     """
 
     def __init__(
@@ -81,11 +83,15 @@ class Node:
         committed: int = -1,
         snapshot: Snapshot | None = None,
         memberships: list[DLedgerEntry] | None = None,
+        rejoins: bool = False,
+        vote_lost: bool = False,
     ) -> None:
         if snapshot is not None:
             committed = max(committed, snapshot.index)
         self.member = Member(settings, log, jitter, term, voted_for, committed, snapshot)
         self.member.recover(_memberships(log, snapshot) if memberships is None else memberships)
+        if rejoins:
+            self.member.rejoin = Rejoin(self.member, vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
         self.receiver = Receiver(self.member, self.election, self.follower)
@@ -162,6 +168,8 @@ class Node:
 
     def _drive(self, now_ms: int) -> None:
         """What time, or the input, made necessary."""
+        if self.member.rejoin is not None:
+            self.member.rejoin.drive(self.election, self.follower, now_ms)
         self._settle_leadership(now_ms)
         self.election.drive_takeover(now_ms)
         if self.leader is None:

@@ -77,6 +77,10 @@ class Peer:
         self.heard_sent_ms = -1
         """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
         self.heartbeat_round = 0
+        self.rejoin: int | None = None
+        """The number of a peer that has lost something and has not caught up; it counts for nothing."""
+        self.rejoin_until = -1
+        """Where the log ended when this number was first heard."""
         self.alive = False
         """Whether the latest heartbeat was answered."""
 

@@ -328,6 +328,10 @@ class Restore(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
+class Rejoined(msgspec.Struct, frozen=True):
+    """This peer has caught up with what it had lost, and votes again, also after a restart."""
+
+
 class MembersChanged(msgspec.Struct, frozen=True):
     """Where the members are that the log names, and a peer that is being added."""
 
@@ -349,5 +353,6 @@ Effect = (
     | SendSnapshot
     | Install
     | Restore
+    | Rejoined
     | MembersChanged
 )

@@ -10,7 +10,7 @@ import pytest
 from epochmq_dledger.core.log import LogFullError, MemoryLog, make_entry
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
+from epochmq_dledger.store.state_files import Vote, load_committed, load_vote, save_checkpoint, save_vote
 from epochmq_protocol.dledger import DLedgerEntry, encode_entry
 
 FILE_SIZE = 1024
@@ -223,12 +223,32 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytes
 
 
 def test_term_vote_and_checkpoint_survive(tmp_path: Path) -> None:
-    assert load_vote(tmp_path) == (0, None)
+    assert load_vote(tmp_path) == Vote(0, None)
     assert load_committed(tmp_path) == -1
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 8, None)
+    save_checkpoint(tmp_path, 12, 9)
     save_checkpoint(tmp_path, 12, 10)
-    assert load_vote(tmp_path) == (8, None)
+    assert load_vote(tmp_path) == Vote(8, None)
     assert load_committed(tmp_path) == 10
-    (tmp_path / "currterm").write_text("")
-    assert load_vote(tmp_path) == (7, "n1")
+    (tmp_path / "checkpoint").write_text("")
+    assert load_committed(tmp_path) == 9
+
+
+@pytest.mark.parametrize("garbled", ["", "currTerm=", "currTerm=9", "currTerm=x\nvoteLeader=\n", "\0" * 24])
+def test_a_vote_that_cannot_be_read_is_lost_and_not_the_one_before(tmp_path: Path, garbled: str) -> None:
+    """A peer that falls back to its vote of an earlier term may vote twice in the term between."""
+    save_vote(tmp_path, 7, "n1")
+    save_vote(tmp_path, 9, "n2")
+    (tmp_path / "currterm").write_text(garbled)
+    assert load_vote(tmp_path) == Vote(7, None, is_lost=True)
+    (tmp_path / "currterm").unlink()
+    assert load_vote(tmp_path).is_lost
+
+
+def test_a_java_peer_that_was_killed_while_it_replaced_its_vote_has_not_lost_it(tmp_path: Path) -> None:
+    """Java removes the old file before it renames the new one."""
+    save_vote(tmp_path, 7, "n1")
+    save_vote(tmp_path, 9, "n2")
+    (tmp_path / "currterm").rename(tmp_path / "currterm.tmp")
+    assert load_vote(tmp_path) == Vote(9, "n2")

@@ -1,0 +1,153 @@
+"""Recovers a peer's folder at its start: vote, log, snapshot, state machine; and finds out whether the disk
+has lost something that this peer had acknowledged. Then the evidence is kept, and the peer comes back
+without a vote (`core.rejoin`), or does not start and says what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from epochmq_dledger.core.types import Settings, Snapshot
+from epochmq_dledger.outcomes import StateMachine
+from epochmq_dledger.store import damaged, state_files
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.snapshots import Snapshots, open_snapshot
+from epochmq_dledger.store.state_files import Vote
+from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Recovered:
+    """What a start has found. `memberships` are the log's membership entries after the snapshot."""
+
+    vote: Vote
+    committed: int
+    snapshot: Snapshot | None
+    applied_index: int
+    memberships: list[DLedgerEntry]
+    rejoins: bool
+    vote_lost: bool
+
+
+class Recovery:
+    """One start. All of it waits for the disk."""
+
+    def __init__(self, settings: Settings, folder: Path, entries: FileLog, snapshots: Snapshots) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.entries = entries
+        self.snapshots = snapshots
+        self._accepted = False
+
+    def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> Recovered:
+        """Recovers, and applies what is known to be committed. ValueError when the folder is not that of
+        such a peer, or has lost something and cannot be used."""
+        self._accepted = damaged.take_acceptance(self.folder)
+        committed = state_files.load_committed(self.folder)
+        covered = self._snapshot_index()
+        self.entries.open(committed if committed > covered else -1)
+        vote = self._vote()
+        if self.entries.damage is not None:
+            self._lost(self.entries.damage.text)
+        snapshot = open_snapshot(self.entries, self.snapshots, is_needed=machine is not None)
+        self._sync()
+        committed = min(committed, self.entries.end_index)
+        applied = max(self.entries.begin_index - 1, -1)
+        if snapshot is not None:
+            committed = max(committed, snapshot.index)
+            if machine is not None:
+                machine.restore(self.snapshots.read(0, snapshot.size))
+                applied = snapshot.index
+        memberships = self._replay(applied + 1, committed, apply)
+        committed = min(committed, self.entries.end_index)
+        lost = damaged.load_rejoin(self.folder)
+        return Recovered(
+            vote, committed, snapshot, max(applied, committed), memberships, lost is not None, lost is True
+        )
+
+    def _snapshot_index(self) -> int:
+        """The last entry that a snapshot includes, -1 without one; `open_snapshot` judges a garbled one."""
+        try:
+            self.snapshots.open()
+        except ValueError:
+            return -1
+        return self.snapshots.current.index if self.snapshots.current is not None else -1
+
+    def _sync(self) -> None:
+        """What a process that was killed has left in the kernel's hands becomes durable before it counts."""
+        sync_and_close(self.entries.take_dirty())
+        self.entries.durable_index = self.entries.end_index
+
+    def _vote(self) -> Vote:
+        vote = state_files.load_vote(self.folder)
+        is_new = self.entries.end_index < 0 and self.entries.damage is None
+        is_missing = not (self.folder / state_files.CURRTERM).exists()
+        if vote.is_lost or (is_missing and vote == Vote() and not is_new):
+            self._lost(f"{self.folder / state_files.CURRTERM} is missing, empty or garbled", vote_lost=True)
+            state_files.save_vote(self.folder, vote.term, None)
+        return vote
+
+    def _replay(
+        self, first: int, committed: int, apply: Callable[[DLedgerEntry], None]
+    ) -> list[DLedgerEntry]:
+        """Applies what is known to be committed; the membership entries of the log after the snapshot."""
+        found: list[DLedgerEntry] = []
+        for index in range(first, self.entries.end_index + 1):
+            entry = self.entries.entry(index)
+            if entry is None:
+                self.entries.condemn(index)
+                assert self.entries.damage is not None
+                self._lost(self.entries.damage.text)
+                self._sync()
+                break
+            if entry.channel == MEMBERS_CHANNEL:
+                found.append(entry)
+            elif index <= committed:
+                apply(entry)
+        return found
+
+    # Losses -------------------------------------------------------------------------------------------------
+
+    def _lost(self, text: str, *, vote_lost: bool = False) -> None:
+        """Keeps the evidence, and lets the log end before what is lost. ValueError: this start is refused."""
+        place = None
+        if not self._accepted and self._voters() <= {self.settings.self_id}:
+            raise damaged.DamagedFolderError(
+                f"{text}. This peer is the only voter of its group, so nobody has what is lost. "
+                f"Restore {self.folder} from a backup; or make an empty file "
+                f"{self.folder / damaged.ACCEPT_LOSS} and start again: the log then ends before what is "
+                "lost, for good"
+            )
+        place = damaged.keep(self.folder, self.entries, text)
+        if not self._accepted:
+            was_lost = damaged.load_rejoin(self.folder) is True
+            damaged.save_rejoin(self.folder, vote_lost=vote_lost or was_lost)
+        if self.entries.damage is not None and not vote_lost:
+            self.entries.trim()
+            self.entries.damage = None
+            end = self.entries.end_index
+            state_files.save_checkpoint(self.folder, end, min(state_files.load_committed(self.folder), end))
+        log.error(
+            "%s: %s. The files are kept in %s; the log goes on after entry %d%s",
+            self.settings.self_id,
+            text,
+            place,
+            self.entries.end_index,
+            "" if self._accepted else ", without a vote until this peer has caught up with its leader",
+        )
+
+    def _voters(self) -> set[str]:
+        """Who votes, as far as this folder says."""
+        entries, current = self.entries, self.snapshots.current
+        for index in range(entries.end_index, max(entries.begin_index, 0) - 1, -1):
+            entry = entries.entry(index)
+            if entry is not None and entry.channel == MEMBERS_CHANNEL:
+                return set(decode_members(entry))
+        if current is not None and current.members is not None:
+            return set(current.members)
+        return set(self.settings.peers)

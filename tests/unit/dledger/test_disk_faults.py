@@ -1,0 +1,280 @@
+"""What a log does when its disk is full, fails, or has lost something."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from epochmq_dledger.core.log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.store import segments
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import sync_and_close
+from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
+
+
+def synced(log: FileLog) -> None:
+    """All that is written becomes durable."""
+    end = log.end_index, log.end_term
+    sync_and_close(log.take_dirty())
+    log.synced(*end)
+
+
+@contextmanager
+def room(bytes_left: int, code: int = errno.ENOSPC) -> Iterator[None]:
+    """The disk takes so many bytes, the last write in part, and fails then."""
+    left = bytes_left
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        nonlocal left
+        if left <= 0:
+            raise OSError(code, os.strerror(code))
+        done = real(fd, data[:left], at)
+        left -= done
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments.os, "pwrite", pwrite)
+        yield
+
+
+# A rejected append ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_left", [0, 1, 3, 4, 47, 48, 60, 200, 433, 434, 465, 466, 480, 497])
+def test_a_rejected_append_leaves_nothing_that_recovery_could_find(tmp_path: Path, bytes_left: int) -> None:
+    """Two entries of 217 bytes and their index units of 32: the disk is full at any byte of them."""
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(random.Random(3), model, 3, 1)
+    log.append(entries)
+    model.append(entries)
+    synced(log)
+    fresh = []
+    end_pos = model.end_pos
+    for index in (3, 4):
+        entry = make_entry(index, 1, bytes(range(169)), end_pos, 1 << 20)
+        end_pos = entry.pos + entry.size
+        fresh.append(entry)
+    if end_pos > FILE_SIZE:
+        pytest.fail("the entries do not fit into the file")
+    with room(bytes_left), pytest.raises(LogFullError):
+        log.append(fresh)
+    same(log, model)
+    assert log.is_settled == (bytes_left == 0)
+    log.settle_now()
+    killed = opened(tmp_path)  # the process ends here: the kernel keeps what was written
+    same(killed, model)
+    data = (tmp_path / "data" / f"{0:020d}").read_bytes()
+    assert not data[model.end_pos :].strip(b"\0")
+    killed.close()
+    log.append(fresh)
+    log.close()
+
+
+def test_of_a_rejected_append_nothing_follows_a_smaller_one_after_it(tmp_path: Path) -> None:
+    """[a, b] is rejected; a' of a's size is appended in its place: b does not become its successor."""
+    log = opened(tmp_path)
+    a = make_entry(0, 1, b"a" * 20, 0, FILE_SIZE)
+    b = make_entry(1, 1, b"b" * 20, a.size, FILE_SIZE)
+    with room(a.size + b.size), pytest.raises(LogFullError):
+        log.append([a, b])
+    log.settle_now()
+    log.append([make_entry(0, 1, b"A" * 20, 0, FILE_SIZE)])
+    log = opened(tmp_path)
+    assert log.end_index == 0
+    log.close()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ENODEV])
+def test_an_error_of_the_disk_is_not_taken_for_a_full_one(tmp_path: Path, code: int) -> None:
+    log = opened(tmp_path)
+    with room(10, code), pytest.raises(OSError, match=os.strerror(code)):
+        log.append(grow(random.Random(4), MemoryLog(), 2, 1))
+    log.close()
+
+
+def test_a_used_up_quota_is_a_full_disk(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    with room(0, errno.EDQUOT), pytest.raises(LogFullError):
+        log.append(grow(random.Random(4), MemoryLog(), 2, 1))
+    log.close()
+
+
+def test_a_cut_that_fails_is_an_error_and_nothing_can_be_appended(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(grow(random.Random(4), MemoryLog(), 8, 1))
+    log.truncate(3)
+    with room(0, errno.EIO), pytest.raises(OSError, match="Input/output"):
+        log.settle_now()
+    with pytest.raises(AssertionError):
+        log.append([make_entry(4, 2, b"x", log.end_pos, FILE_SIZE)])
+    log.close()
+
+
+# Nothing waits for the disk ---------------------------------------------------------------------------------
+
+
+def test_writing_cutting_and_new_files_sync_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an event loop does waits for no disk."""
+    log = opened(tmp_path)
+
+    def never(*_: object) -> None:
+        raise AssertionError("a sync on the event loop")
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, never)
+        log.append(grow(random.Random(6), MemoryLog(), 40, 1))
+        log.truncate(20)
+        erase = log.take_erasure()
+    erase()
+    log.settled()
+    log.drop_before(12)
+    for removal in log.take_removals():
+        removal()
+    log.close()
+
+
+# What recovery makes of unreadable bytes --------------------------------------------------------------------
+
+
+def written(folder: Path, *batches: int, unsynced: int = 0) -> list[DLedgerEntry]:
+    """A log whose entries were written, and synced, in batches of these sizes; then some that were not."""
+    log, model = opened(folder), MemoryLog()
+    for number, count in enumerate(batches):
+        entries = grow(random.Random(number), model, count, 1)
+        log.append(entries)
+        model.append(entries)
+        synced(log)
+    if unsynced:
+        entries = grow(random.Random(99), model, unsynced, 1)
+        log.append(entries)
+        model.append(entries)
+    log.close()
+    return model.entries
+
+
+def spoil(folder: Path, at: int, data: bytes) -> None:
+    """Other bytes are in the data files from byte `at` on."""
+    with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
+        file.seek(at % FILE_SIZE)
+        file.write(data)
+
+
+def flip(folder: Path, at: int) -> None:
+    """One bit changes."""
+    with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
+        file.seek(at % FILE_SIZE)
+        byte = file.read(1)[0]
+        file.seek(at % FILE_SIZE)
+        file.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.parametrize("byte", [0, 7, 15, 23, 31, 35, 37, 39, 43, 47, 50])
+@pytest.mark.parametrize("victim", [0, 4, 9])
+def test_a_flipped_bit_in_what_was_durable_is_damage_and_nothing_is_removed(
+    tmp_path: Path, victim: int, byte: int
+) -> None:
+    """In the header's magic, size, index, term, position, channel, checksums and length, or in the body; also
+    in the first header of the oldest file."""
+    entries = written(tmp_path, 10, 5, unsynced=3)
+    flip(tmp_path, entries[victim].pos + byte)
+    before = {path: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    log = opened(tmp_path)
+    unreadable = [index for index in range(log.end_index + 1) if log.entry(index) is None]
+    if unreadable:  # in an older file, as a peer finds it when it replays the log
+        log.condemn(unreadable[0])
+    assert log.damage is not None
+    assert (log.damage.end_index, log.end_index) == (victim - 1, victim - 1)
+    assert f"entry {victim}" in log.damage.text
+    assert "byte" in log.damage.text
+    assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
+    assert log.damaged_files()[-1] == max(before)
+    log.trim()
+    log.close()
+    log = opened(tmp_path)
+    assert (log.damage, log.end_index) == (None, victim - 1)
+    log.close()
+
+
+@pytest.mark.parametrize("victim", [15, 16])
+def test_a_torn_end_is_no_damage_also_with_whole_entries_behind_it(tmp_path: Path, victim: int) -> None:
+    """What was written and not synced when the power failed is there in part, in any order."""
+    entries = written(tmp_path, 10, 5, unsynced=3)
+    spoil(tmp_path, entries[victim].pos, bytes(48))
+    log = opened(tmp_path)
+    assert (log.damage, log.end_index) == (None, victim - 1)
+    log.close()
+
+
+def test_a_log_that_ends_before_what_was_committed_is_damaged(tmp_path: Path) -> None:
+    entries = written(tmp_path, 10, 5)
+    flip(tmp_path, entries[14].pos + 50)
+    log = FileLog(tmp_path, FILE_SIZE, INDEX_FILE_SIZE)
+    log.open(committed_index=14)
+    assert log.damage is not None
+    assert "entry 14 was committed" in log.damage.text
+    log.close()
+    log = FileLog(tmp_path, FILE_SIZE, INDEX_FILE_SIZE)
+    log.open(committed_index=13)
+    assert log.damage is None
+    log.close()
+
+
+def test_a_cut_that_the_power_interrupted_is_no_damage(tmp_path: Path) -> None:
+    """Some of what was cut is erased, some is not: the mark says where the log ends."""
+    entries = written(tmp_path, 10, 5)
+    log = opened(tmp_path)
+    log.truncate(7)
+    erase = log.take_erasure()
+
+    def stop(*_: object) -> None:
+        raise OSError(errno.EIO, "the power fails")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments.Erasure, "run", stop)
+        with pytest.raises(OSError, match="power"):
+            erase()
+    log.close()
+    spoil(tmp_path, entries[8].pos, bytes(48))
+    log = opened(tmp_path)
+    assert (log.damage, log.end_index) == (None, 7)
+    log.close()
+
+
+def test_the_folder_of_a_java_peer_opens_without_damage(tmp_path: Path) -> None:
+    """Java writes no checksums. Its torn end, with or without whole entries behind it, is a torn end."""
+    model = MemoryLog()
+    entries = grow(random.Random(5), model, 4, 1)
+    (tmp_path / "data").mkdir()
+    blank = bytearray(FILE_SIZE)
+    for entry in entries:
+        blank[entry.pos : entry.pos + entry.size] = encode_entry(entry)
+    (tmp_path / "data" / f"{0:020d}").write_bytes(blank)
+    log = opened(tmp_path)
+    assert (log.damage, log.end_index) == (None, 3)
+    log.close()
+    spoil(tmp_path, entries[2].pos, bytes(48))
+    log = opened(tmp_path)
+    assert (log.damage, log.end_index) == (None, 1)
+    log.close()
+
+
+def test_an_entry_that_cannot_be_read_later_ends_the_log_before_it(tmp_path: Path) -> None:
+    entries = written(tmp_path, 40, 5)
+    log = opened(tmp_path)
+    flip(tmp_path, entries[2].pos + 50)
+    assert log.entry(2) is None
+    log.condemn(2)
+    assert log.damage is not None
+    assert log.end_index == 1
+    log.trim()
+    cut(log, 0)
+    log.close()

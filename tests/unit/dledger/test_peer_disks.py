@@ -1,0 +1,309 @@
+"""Three peers on loopback whose disks are slow, fail, or have lost something."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from epochmq_dledger import peer as peer_module
+from epochmq_dledger.core.types import Role
+from epochmq_dledger.outcomes import NotAppended
+from epochmq_dledger.peer import DLedgerPeer
+from epochmq_dledger.store import damaged, segments
+from epochmq_dledger.store.state_files import load_vote
+from epochmq_protocol import durable_files
+from epochmq_protocol.dledger import DLedgerResponseCode
+from tests.unit.dledger.group import Group, until
+
+PACE = {"heartbeat_interval_ms": 300, "file_size": 1 << 12}
+
+
+@pytest.fixture
+async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Group]:
+    found = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)], settings=PACE)
+    for name in found.addresses:
+        await found.start(name)
+    yield found
+    for name in list(found.running):
+        await found.stop(name)
+
+
+class SlowDisk:
+    """Every fsync of this process waits until it is told to go on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.go_on = Event()
+        self.waiting = 0
+        for module in (segments, durable_files):
+            for name in ("fsync", "fdatasync"):
+                patch.setattr(module.os, name, self._slow(getattr(os, name)))
+
+    def _slow(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(fd: int) -> None:
+            self.waiting += 1
+            assert self.go_on.wait(60)
+            self.waiting -= 1
+            real(fd)
+
+        return sync
+
+
+async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends, checkpoints and new files are under way on the workers of all peers; leaders are proven and
+    followers hear them all the while. The sync goes on once that was seen for longer than patience lasts."""
+    leader = await group.leader()
+    await leader.propose(b"first")
+    term = leader.term
+    monkeypatch.setattr(peer_module, "CHECKPOINT_INTERVAL_S", 0.05)
+    for running in group.running.values():
+        running.peer._checkpoint_at = 0.0
+    with monkeypatch.context() as patch:
+        disk = SlowDisk(patch)
+        outcomes: list[Any] = []
+        for number in range(10):
+            leader.submit((b"%d" % number * 500,), outcomes.append)
+        await until(lambda: disk.waiting >= 3)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reads = 0
+        while loop.time() - began < 2.0:
+            assert await leader.read_index() >= 0
+            reads += 1
+        assert outcomes == []
+        disk.go_on.set()
+        await until(lambda: len(outcomes) == 10)
+    assert reads > 20
+    assert (leader.role, leader.term) == (Role.LEADER, term)
+    assert not any(isinstance(one, NotAppended) for one in outcomes)
+
+
+async def test_nothing_that_follows_from_a_vote_leaves_before_it_is_saved(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await group.leader()
+    await leader.propose(b"x")
+    heir = next(r.peer for r in group.running.values() if r.peer is not leader)
+    with monkeypatch.context() as patch:
+        disk = SlowDisk(patch)
+        transfer = asyncio.ensure_future(leader.transfer(heir.settings.self_id))
+        await until(lambda: disk.waiting >= 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            assert heir.role is not Role.LEADER
+        disk.go_on.set()
+        await asyncio.wait([transfer])
+    await until(lambda: any(r.peer.role is Role.LEADER for r in group.running.values()))
+
+
+async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_full_disk(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await group.leader()
+    await leader.propose(b"x")
+    fatal: list[Exception] = []
+    leader._on_fatal = fatal.append
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, "pwrite", broken)
+        with pytest.raises(NotAppended) as refused:
+            await leader.propose(b"y")
+    assert refused.value.code is DLedgerResponseCode.TERM_CHANGED, "its fate is open"
+    assert [type(one) for one in fatal] == [OSError]
+    with pytest.raises(NotAppended):
+        await leader.propose(b"z")
+
+
+async def test_a_mistake_in_the_core_ends_the_peer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not go on half dead, without its timer."""
+    leader = await group.leader()
+    fatal: list[Exception] = []
+    leader._on_fatal = fatal.append
+
+    def wrong(*_: object) -> None:
+        raise AssertionError("a mistake")
+
+    monkeypatch.setattr(leader.node, "step", wrong)
+    with pytest.raises(NotAppended):
+        await leader.read_index()
+    assert [str(one) for one in fatal] == ["a mistake"]
+    others = [r.peer for r in group.running.values() if r.peer is not leader]
+    await until(lambda: any(peer.role is Role.LEADER for peer in others))
+
+
+async def test_a_failed_append_at_a_full_disk_is_answered_once_nothing_of_it_can_come_back(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await group.leader()
+    await leader.propose(b"x")
+    end = leader.log.end_index
+    real = os.pwrite
+    left = 100
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        nonlocal left
+        if not data.strip(b"\0"):
+            return real(fd, data, at)
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = real(fd, data[:left], at)
+        left -= done
+        return done
+
+    with monkeypatch.context() as patch:
+        disk = SlowDisk(patch)
+        patch.setattr(segments.os, "pwrite", pwrite)
+        outcomes: list[Any] = []
+        leader.submit((b"y" * 300,), outcomes.append)
+        await until(lambda: disk.waiting >= 1)
+        assert (outcomes, leader.log.end_index) == ([], end)
+        disk.go_on.set()
+        await until(lambda: len(outcomes) == 1)
+    assert outcomes[0].code is DLedgerResponseCode.DISK_FULL
+    appended = await leader.propose(b"z")
+    assert appended.index == end + 1
+
+
+# What a start finds -----------------------------------------------------------------------------------------
+
+
+def flip(peer: DLedgerPeer, index: int) -> None:
+    """One bit of an entry's body changes on the disk of a stopped peer."""
+    entry = peer.log._cache.get(index)
+    assert entry is not None
+    base = entry.pos - entry.pos % peer.settings.file_size
+    with (peer.folder / "data" / f"{base:020d}").open("r+b") as file:
+        file.seek(entry.pos - base + 50)
+        byte = file.read(1)[0]
+        file.seek(entry.pos - base + 50)
+        file.write(bytes([byte ^ 1]))
+
+
+async def fill(group: Group, count: int = 30) -> DLedgerPeer:
+    """Entries that all have; returns a follower."""
+    leader = await group.leader()
+    for number in range(count):
+        appended = await leader.propose(b"number %4d" % number)
+    for running in group.running.values():
+        await until(lambda running=running: running.peer.applied_index >= appended.index)
+    return next(r.peer for r in group.running.values() if r.peer is not leader)
+
+
+async def test_a_damaged_log_keeps_the_evidence_and_catches_up_before_it_votes(group: Group) -> None:
+    follower = await fill(group)
+    name, folder = follower.settings.self_id, follower.folder
+    leader = await group.leader()
+    other = next(n for n, r in group.running.items() if r.peer not in (follower, leader))
+    await group.stop(name)
+    flip(follower, 12)
+    await group.stop(other)  # so that nobody leads, and nothing can be caught up with
+    for _ in range(2):  # it survives a restart
+        await group.start(name)
+        peer = group.running[name].peer
+        assert peer.node.member.rejoin is not None
+        assert (peer.log.end_index, peer.committed_index) == (11, 11)
+        await group.stop(name)
+    kept = sorted(path.name for path in folder.glob("damaged-*"))
+    assert kept == ["damaged-1"], "the evidence is kept once"
+    report = (folder / "damaged-1" / "REPORT").read_text()
+    assert "entry 12" in report
+    assert "byte" in report
+    assert any(path.name.isdigit() for path in (folder / "damaged-1").iterdir())
+    await group.start(name)
+    await group.start(other)
+    peer = group.running[name].peer
+    await until(lambda: peer.node.member.rejoin is None)
+    await until(lambda: not (folder / damaged.REJOIN).exists())
+    await until(lambda: [e.body for e in group.running[name].applied if e.body][:30][-1] == b"number   29")
+    leader = await group.leader()
+    await leader.propose(b"more")
+
+
+async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: Group) -> None:
+    follower = await fill(group)
+    name, folder = follower.settings.self_id, follower.folder
+    last = follower.log.end_index
+    await group.stop(name)
+    flip(follower, last)
+    await group.start(name)
+    assert "was committed" in (folder / "damaged-1" / "REPORT").read_text()
+    peer = group.running[name].peer
+    await until(lambda: peer.node.member.rejoin is None and peer.applied_index >= last)
+
+
+async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: Group) -> None:
+    follower = await fill(group, 3)
+    name, folder = follower.settings.self_id, follower.folder
+    term = follower.term
+    await group.stop(name)
+    (folder / "currterm").write_text("")
+    await group.start(name)
+    peer = group.running[name].peer
+    assert peer.node.member.rejoin is not None
+    assert damaged.load_rejoin(folder) is True
+    await until(lambda: peer.node.member.rejoin is None)
+    await until(lambda: load_vote(folder).voted_for == name)
+    assert load_vote(folder).term >= term, "its own vote stands for all of them"
+    assert (folder / "damaged-1" / "currterm").read_text() == ""
+
+
+async def test_a_peer_alone_refuses_to_start_and_says_what_to_do(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    group = Group(tmp_path, [unused_tcp_port], settings=PACE)
+    await group.start("n0")
+    peer = await group.leader()
+    for number in range(10):
+        await peer.propose(b"number %4d" % number)
+    await group.stop("n0")
+    flip(peer, 4)
+    before = {path.name: path.read_bytes() for path in (peer.folder / "data").iterdir()}
+    for _ in range(2):
+        with pytest.raises(damaged.DamagedFolderError, match=r"entry 4.*only voter.*backup.*accept-loss"):
+            await group.start("n0")
+    assert {path.name: path.read_bytes() for path in (peer.folder / "data").iterdir()} == before
+    (peer.folder / damaged.ACCEPT_LOSS).touch()
+    await group.start("n0")
+    peer = await group.leader()
+    assert (await peer.propose(b"on")).index >= 4
+    assert not (peer.folder / damaged.ACCEPT_LOSS).exists()
+    await group.stop("n0")
+
+
+async def test_the_fourth_damage_is_refused(group: Group) -> None:
+    follower = await fill(group, 3)
+    name, folder = follower.settings.self_id, follower.folder
+    await group.stop(name)
+    for number in (1, 2, 3):
+        (folder / f"damaged-{number}").mkdir()
+    flip(follower, follower.log.end_index)
+    with pytest.raises(damaged.DamagedFolderError, match="check the disk"):
+        await group.start(name)
+
+
+async def test_a_checkpoint_says_nothing_that_is_not_durable(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that ends before its checkpoint would look damaged after a power failure. A follower whose disk
+    is slow knows more to be committed than it has durably."""
+    follower = await fill(group, 3)
+    leader = await group.leader()
+    end = follower.log.durable_index
+    monkeypatch.setattr(follower._worker, "run", lambda *_: None)
+    appended = await leader.propose(b"x")
+    await leader.propose(b"y")
+    await until(lambda: follower.committed_index >= appended.index)
+    assert follower._durable() == (end, end)
+    monkeypatch.undo()
+    follower._is_syncing = False
