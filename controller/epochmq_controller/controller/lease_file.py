@@ -34,4 +34,4 @@ async def wait_out(folder: Path, lease_ms: int) -> None:
         log.info("%s was %d: waiting %d ms until no such lease is out", KEY, before_ms, wait_ms)
         await asyncio.sleep(wait_ms / 1000)
     if before_ms != lease_ms or not path.exists():
-        files.write_text(path, f"{KEY}={lease_ms}\n")
+        await asyncio.to_thread(files.write_text, path, f"{KEY}={lease_ms}\n")

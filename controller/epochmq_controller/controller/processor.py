@@ -8,6 +8,7 @@ heartbeats one-way, without the field.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import logging
 from collections.abc import Awaitable, Callable
@@ -92,6 +93,7 @@ class ControllerProcessor:
     def __init__(self, controller: Controller, extra: dict[str, str]) -> None:
         self._controller = controller
         self._extra = extra
+        self._saving = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         """By request code."""
@@ -323,7 +325,7 @@ class ControllerProcessor:
         text = settings_file.to_text(self._controller.config, self._extra)
         return response(command, ResponseCode.SUCCESS, body=text.encode())
 
-    def update_config(self, connection: Connection, command: Command) -> Command:
+    async def update_config(self, connection: Connection, command: Command) -> Command:
         """1009: changes what is not black-listed, here and in the settings file."""
         config = self._controller.config
         changed, changes = settings_file.change(
@@ -336,7 +338,8 @@ class ControllerProcessor:
         )
         self._controller.configure(changed)
         log.info("%s changes settings: %s", connection.remote, changes)
-        settings_file.save(config.config_store_path, changes)
+        async with self._saving:  # one after another, and not on the event loop
+            await asyncio.to_thread(settings_file.save, config.config_store_path, changes)
         return response(command, ResponseCode.SUCCESS)
 
 

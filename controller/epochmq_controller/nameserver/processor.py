@@ -4,6 +4,7 @@ answered."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class NamesrvProcessor:
         self._tables = tables
         self._kv = kv
         self._extra = extra
+        self._saving = asyncio.Lock()
         self._now_ms = now_ms
         self._apply = apply
         self._schedule_unregister = schedule_unregister
@@ -327,7 +329,7 @@ class NamesrvProcessor:
         body = settings_file.to_text(self._tables.config, self._extra).encode()
         return response(request, ResponseCode.SUCCESS, body=body)
 
-    def update_config(self, connection: Connection, request: Command) -> Command:
+    async def update_config(self, connection: Connection, request: Command) -> Command:
         """UPDATE_NAMESRV_CONFIG (318): changes what is not black-listed, here and in the settings file."""
         config = self._tables.config
         changed, changes = settings_file.change(
@@ -340,7 +342,8 @@ class NamesrvProcessor:
         )
         self._tables.config = changed
         log.info("%s changes settings: %s", connection.remote, changes)
-        settings_file.save(config.config_store_path, changes)
+        async with self._saving:  # one after another, and not on the event loop
+            await asyncio.to_thread(settings_file.save, config.config_store_path, changes)
         return response(request, ResponseCode.SUCCESS)
 
 
