@@ -20,6 +20,8 @@ class SteeringCode(IntEnum):
     """Of a replica: copy the master's tables now."""
     SHOW = 20_004
     """Of the master: how far its log reaches, and who is in sync. Its replicas ask."""
+    LOG_CHECKSUMS = 20_005
+    """Of the master: checksums of a range of its log. Its replicas compare theirs."""
 
 
 class HandOverRequestHeader(Header, kw_only=True):
@@ -72,6 +74,19 @@ class ShowHeader(Header, kw_only=True):
     def is_out_for_good(self, broker_id: int) -> bool:
         """Whether this replica is no member and can become none: nobody proposes a learner."""
         return broker_id in _ids(self.learners) and broker_id not in _ids(self.members) | _ids(self.proposed)
+
+
+class LogChecksumsHeader(Header, kw_only=True):
+    """Request and answer of LOG_CHECKSUMS. The request names the range, how many bytes a checksum covers, and
+    the newest epoch of the master's log as its handshake said it. The answer says where the log begins; its
+    body holds the CRC-32 of each chunk, four bytes each, big-endian, and is empty when the range starts
+    before the log does."""
+
+    epoch: Int = -1
+    start_offset: Long = 0
+    end_offset: Long = 0
+    chunk_bytes: Int = 0
+    min_offset: Long = 0
 
 
 def text_of(ids: Iterable[int]) -> str:

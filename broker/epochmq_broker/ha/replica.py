@@ -5,7 +5,8 @@ The steps of a connection, each of which may be interrupted and is then taken ag
 
 1. cut a record that is not whole off the end of the log;
 2. connect, introduce ourselves, receive the master's epochs;
-3. cut the log, queues, index and epochs where they stop being the master's; durable before the next step;
+3. cut the log, queues, index and epochs where they stop being the master's: by the epochs, and by comparing
+   the content of what they say is common (`comparison`); durable before the next step;
 4. tell the master where the log ends, and take what comes.
 
 Without a controller there are no epochs: steps 2 and 3 are a connection only.
@@ -25,11 +26,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from epochmq_broker.ha.checksums import ChecksumsBusyError, LogChecksums
+from epochmq_broker.ha.comparison import Comparison, may_truncate
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import HADivergedError, common_end
 from epochmq_broker.ha.log_doubt import has_caught_up, reported_end
+from epochmq_broker.ha.master_log import MasterLog
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.stream import MasterStream
+from epochmq_broker.store import record
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
@@ -82,6 +87,12 @@ class Replica:
         self.on_confirm: Callable[[int], None] = lambda offset: None
         self.on_caught_up: Callable[[], None] | None = None
         """Called once, when the log has everything that the master had when the two met and has confirmed."""
+        self.on_diverged: Callable[[], None] = lambda: None
+        """Called when the log differs from the master's below what was confirmed."""
+        self.verified = 0
+        """Up to where the log is known to be the master's."""
+        self.checksums = LogChecksums(store.log)
+        self.master_log: Callable[[], MasterLog | None] = lambda: None
         self._master_end = 0
         self._store = store
         self._epochs = epochs
@@ -154,7 +165,14 @@ class Replica:
             followed = False
             try:
                 followed = await self._follow(address)
-            except (EpochMQError, DiskFullError, OSError, ValueError, TimeoutError) as error:
+            except (
+                EpochMQError,
+                DiskFullError,
+                OSError,
+                ValueError,
+                TimeoutError,
+                ChecksumsBusyError,
+            ) as error:
                 level = logging.ERROR if isinstance(error, HADivergedError) else logging.WARNING
                 log.log(level, "does not follow %s: %s", address, error or type(error).__name__)
             except Exception:
@@ -200,6 +218,8 @@ class Replica:
         finally:
             stream.close("it is given up")
             self._stream = None
+            if stream.following:
+                self.verified = self._store.max_phy_offset
 
     async def _watch(self, stream: MasterStream) -> str:
         """Until the connection ends: reports when there was nothing to report, and ends it when the master
@@ -279,14 +299,66 @@ class Replica:
         store = self._store
         self._master_end = header.max_offset
         end = store.max_phy_offset
-        point = common_end(epochs.epochs.entries, store.min_phy_offset, end, theirs, header.max_offset)
+        known = epochs.epochs.entries
+        point = common_end(known, store.min_phy_offset, end, theirs, header.max_offset)
+        if not known and end > 0:
+            # Its epochs were lost, or it was written without a controller: nothing is known of it.
+            point, self.verified = min(end, header.max_offset), 0
+        difference = await self._difference(point, header.epoch, must_know=not known)
+        if difference is not None:
+            point = await self._part(difference)
+        elif not known and point < self.confirm_offset:
+            raise HADivergedError(
+                f"the log has no epochs and ends at {end}, the master's at {header.max_offset}, below what "
+                f"was confirmed ({self.confirm_offset}): compare the two, and clear the store that is wrong"
+            )
         if point < end:
             log.warning("the log ends at %d, the master's parts from it at %d: cut there", end, point)
             self._truncate(point)
+        self.verified = point
         epochs.truncate_suffix(point)
+
+    async def _difference(self, end: int, epoch: int, *, must_know: bool) -> int | None:
+        """The first byte in front of `end` that is not the master's; None when all are, as far as that can be
+        known: a master of RocketMQ's cannot be asked. HADivergedError when it must be known and cannot."""
+        store = self._store
+        comparison = Comparison(max(store.min_phy_offset, 0), self.verified, end)
+        master = self.master_log()
+        while (wanted := comparison.next()) is not None:
+            theirs = await master.checksums(wanted, epoch) if master is not None else None
+            if theirs is None and must_know:
+                raise HADivergedError(
+                    f"the log ends at {end}, but {self._epochs.path if self._epochs else 'its epoch file'} "
+                    "holds no epoch of it, and this master cannot compare its content: put the epoch file "
+                    "back from a copy, or clear this store, which is then copied anew"
+                )
+            if theirs is None:
+                return None
+            if theirs.begins > wanted.start:
+                comparison.begins(theirs.begins)
+                continue
+            comparison.answered(await self.checksums.of(wanted), theirs.checksums)
+        return comparison.difference
+
+    async def _part(self, difference: int) -> int:
+        """Where to cut a log that differs from the master's from the byte at `difference` on. HADivergedError
+        when that is below what was confirmed: then both logs stay as they are."""
+        store = self._store
+        start = await record_around(store, difference)
+        if may_truncate(difference, self.confirm_offset):
+            log.error("the log differs from the master's at %d, in the record at %d", difference, start)
+            return start
+        self.on_diverged()
+        raise HADivergedError(
+            f"the log in {store.config.commit_log_dir} differs from that of the master at {self.address} at "
+            f"offset {difference}, in the record at {start}, below what was confirmed "
+            f"({self.confirm_offset}). Nothing was changed. Compare the two (epochmq audit), and clear the "
+            "store that is wrong"
+        )
 
     def _truncate(self, offset: int, *, torn: bool = False) -> None:
         self._store.truncate(offset, torn=torn)
+        self.verified = min(self.verified, offset)
         if self.confirm_offset > offset:
             self.confirm_offset = offset
             self.on_confirm(offset)
@@ -381,4 +453,20 @@ async def sound_end(store: MessageStore) -> int:
         position, over = store.inflow.sound_until(position, SLICE)
         if over:
             return position
+        await asyncio.sleep(0)
+
+
+async def record_around(store: MessageStore, offset: int) -> int:
+    """Where the record begins that the byte at `offset` belongs to; others have their turn meanwhile."""
+    commit_log = store.log
+    file = commit_log.files.find(offset)
+    if file is None:
+        raise ValueError(f"the log has no byte at {offset}")
+    position = file.start
+    while True:
+        for _ in range(SLICE):
+            found = commit_log.parse(position, (), check_crc=False)
+            if not isinstance(found, record.Dispatch) or position + found.size > offset:
+                return position
+            position += found.size
         await asyncio.sleep(0)

@@ -29,14 +29,18 @@ import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import msgspec
+
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.acks import Acks
+from epochmq_broker.ha.checksums import LogChecksums
 from epochmq_broker.ha.doubt_file import FILE as DOUBT_FILE
 from epochmq_broker.ha.doubt_file import DoubtFile
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import begin_epoch
 from epochmq_broker.ha.master import HAMaster
+from epochmq_broker.ha.master_log import MasterLog
 from epochmq_broker.ha.replica import SLICE, Replica, sound_end
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import Proposal, SyncState
@@ -86,10 +90,15 @@ class HAService:
         """What may not be relied on of the log."""
         self.on_settled: Callable[[], None] = lambda: None
         """Called when the log turned out to be the group's, and `doubt` has ended."""
+        self.master_log: MasterLog | None = None
+        """Where a replica's log is compared with its master's; None: it is not."""
+        self.checksums = LogChecksums(store.log)
+        self._verified = 0
+        """Up to where the log is known to be the group's."""
         self._doubt_file = DoubtFile(self.epochs.path.with_name(DOUBT_FILE))
         self._settling: asyncio.Task[None] | None = None
         self._live = live
-        self._store = store
+        self.store = self._store = store
         self._put = put
         self._master: HAMaster | None = None
         self._acks: Acks | None = None
@@ -113,6 +122,7 @@ class HAService:
         self.epochs.load()
         self._doubt()
         self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
+        self._verified = log_doubt.verified_until(self.doubt, self._confirmed, store.max_phy_offset)
         self._save_confirmed()
         store.show_until(self._confirmed)
         store.set_flag(RunningFlags.REPLICA, True)
@@ -168,6 +178,13 @@ class HAService:
     def _caught_up(self) -> None:
         self._settling = asyncio.create_task(self._settle_doubt(), name="settle what the log may lack")
 
+    def _diverged(self) -> None:
+        """Our log differs from the master's below what was confirmed: no election must choose it."""
+        if not self.doubt.in_doubt:
+            self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
+            if self._replica is not None:
+                self._replica.on_caught_up = self._caught_up
+
     async def _settle_doubt(self) -> None:
         """The log is the group's: it was compared with a living master's and lacks nothing, or it is that of
         a new master."""
@@ -204,6 +221,7 @@ class HAService:
                 self._live.on_change.remove(self._reconfigured)
             followed = self._replica is not None
             await self._leave()
+            self.checksums.stop()
             self.role = Role.IDLE
             if self._settling is not None:
                 await asyncio.gather(self._settling, return_exceptions=True)
@@ -221,6 +239,7 @@ class HAService:
             self._store.set_flag(RunningFlags.REPLICA, True)
             self._store.inflow.begin()
             self._confirmed = sync.confirm_offset
+            self._verified = self._store.max_phy_offset
             self._save_confirmed()
         acks, self._acks = self._acks, None
         self._put.replicate(None)
@@ -234,6 +253,7 @@ class HAService:
         if replica is not None:
             await replica.stop()
             self._confirmed = replica.confirm_offset
+            self._verified = replica.verified
             self._save_confirmed()
 
     # With a controller
@@ -414,8 +434,12 @@ class HAService:
         replica = Replica(
             self._store, epochs, settings, broker_id=self._broker_id, confirm_offset=self._confirmed
         )
+        replica.verified = self._verified
+        replica.checksums = self.checksums
+        replica.master_log = lambda: self.master_log
         if epochs is not None:
             replica.on_confirm = self._confirmed_by_master
+            replica.on_diverged = self._diverged
             if self.doubt != log_doubt.LogDoubt():
                 replica.on_caught_up = self._caught_up
         self._replica = replica
@@ -436,7 +460,8 @@ class HAService:
     def _confirmed_by_master(self, offset: int) -> None:
         self._confirmed = offset
         self._store.show_until(offset)
-        self._store.checkpoint.confirm_phy_offset = offset
+        # Of whole records: a part of one does not survive a kill, and its loss is no sign of a damaged log.
+        self._store.checkpoint.confirm_phy_offset = min(offset, self._store.inflow.dispatched)
 
     def _save_confirmed(self) -> None:
         if self.controlled:

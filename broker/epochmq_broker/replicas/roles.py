@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.master_log import MasterLog
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.put import MessagePut
@@ -119,6 +120,7 @@ class Roles:
             self._delivering = False
             parts.delays.stop()
         parts.pull.hold.release()
+        parts.ha.master_log = MasterLog(parts.client, view.address) if view.address else None
         # The same master under another epoch: the connection to it stays.
         known = self._found[1] if self._found is not None and self._found[0] == view.address else None
         await parts.ha.become_replica(known, view.epoch, broker_id=broker_id)

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochmq_broker.config import LiveConfig, from_properties
+from epochmq_broker.ha.comparison import LogRange
+from epochmq_broker.ha.master_log import MasterChecksums, MasterLog
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.put import MessagePut
 from epochmq_broker.store import MessageStore, PutStatus
 from epochmq_broker.store.settings import StoreConfig
+from epochmq_protocol.transport.client import RemotingClient
 from tests.support.net import free_port
 from tests.unit.store.support import Message, put
 
@@ -80,8 +83,9 @@ class Node:
         await self.ha.become_master(epoch, members or {self.id}, set_epoch or epoch, broker_id=self.id)
         return self.address
 
-    async def follow(self, address: str | None, epoch: int) -> None:
-        """Becomes a replica."""
+    async def follow(self, address: str | None, epoch: int, master: Node | None = None) -> None:
+        """Becomes a replica; with `master` it can compare its log with that one's."""
+        self.ha.master_log = DirectLog(master) if master is not None else None
         await self.ha.become_replica(address, epoch, broker_id=self.id)
 
     @property
@@ -122,3 +126,21 @@ class Node:
     def epochs(self) -> list[tuple[int, int]]:
         """The epochs it knows."""
         return [(entry.epoch, entry.start_offset) for entry in self.ha.epochs.epochs.entries]
+
+
+class DirectLog(MasterLog):
+    """A master's log, asked without a connection. `asked` is what for."""
+
+    def __init__(self, master: Node) -> None:
+        super().__init__(RemotingClient(), master.address)
+        self.asked: list[LogRange] = []
+        self._node = master
+
+    async def checksums(self, wanted: LogRange, epoch: int) -> MasterChecksums | None:
+        self.asked.append(wanted)
+        begins = max(self._node.store.min_phy_offset, 0)
+        assert wanted.is_reasonable
+        assert epoch == self._node.ha.epochs.epochs.last_epoch
+        if wanted.start < begins:
+            return MasterChecksums(begins, b"")
+        return MasterChecksums(begins, await self._node.ha.checksums.of(wanted))
