@@ -1,0 +1,95 @@
+"""Which tests run which line, measured once and kept while neither code nor tests change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coverage import CoverageData
+
+from tools.mutants.contexts import RESULTS_VARIABLE
+from tools.mutants.rooms import CACHE, ROOMS
+from tools.mutants.trees import Tree
+
+MEASURE_TIMEOUT_S: Final = 7200
+KEPT_MAX: Final = 40
+"""Measurements kept in the cache; older ones are deleted."""
+
+
+@dataclass(frozen=True)
+class CoverageMap:
+    """`lines`: path -> line -> numbers of tests; `tests`: their node ids; `seconds`: how long each took while
+    coverage was measured. Only tests that passed are in it."""
+
+    tests: list[str]
+    seconds: list[float]
+    lines: dict[str, dict[str, list[int]]]
+    failed: list[str]
+
+    def chosen(self, path: str, first: int, last: int) -> list[int]:
+        """Tests that run one of these lines, quickest first. For lines that run at import alone, every test
+        that runs anything of the module."""
+        lines = self.lines.get(path, {})
+        found = {one for line in range(first, last + 1) for one in lines.get(str(line), ())}
+        if not found:
+            imported = any(str(line) in lines for line in range(first, last + 1))
+            found = {one for numbers in lines.values() for one in numbers} if imported else set()
+        return sorted(found, key=lambda one: self.seconds[one])
+
+
+def measured(tree: Tree, folders: tuple[str, ...]) -> CoverageMap:
+    """The map for these folders of tests, from the cache when code and tests are as they were."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    name = f"coverage-{_digest(tree, folders)}.json"
+    kept = CACHE / name
+    if not kept.exists():
+        print(f"measuring which lines {', '.join(folders)} run …", flush=True)
+        scratch = CACHE / f"{name}.{os.getpid()}"
+        scratch.write_text(json.dumps(_measure(tree, folders)))
+        scratch.rename(kept)
+        for old in sorted(CACHE.glob("coverage-*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT_MAX]:
+            old.unlink()
+    return CoverageMap(**json.loads(kept.read_text()))
+
+
+def _digest(tree: Tree, folders: tuple[str, ...]) -> str:
+    digest = hashlib.sha256(repr(folders).encode())
+    roots = [tree.folder / name for name in (*folders, *(room.source for room in ROOMS))]
+    for path in sorted(path for root in roots for path in root.rglob("*.py")):
+        digest.update(str(path.relative_to(tree.folder)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _measure(tree: Tree, folders: tuple[str, ...]) -> dict[str, Any]:
+    data, results, output = (tree.folder / f".mutants-{kind}" for kind in ("data", "results", "output"))
+    settings = tree.folder / ".mutants-coveragerc"
+    sources = "".join(f"\n    {room.source}/*" for room in ROOMS)
+    settings.write_text(f"[run]\ndata_file = {data}\ninclude ={sources}\n")
+    command = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p"]
+    command += ["tools.mutants.contexts", "-p", "no:cacheprovider", "-m", "not soak", *folders]
+    status = tree.run(
+        command,
+        timeout_s=MEASURE_TIMEOUT_S,
+        output=output,
+        compiled=True,
+        extra={RESULTS_VARIABLE: str(results)},
+    )
+    if status not in (0, 1) or not data.exists():
+        raise SystemExit(f"the tests of {folders} ended with {status}:\n{output.read_text()[-4000:]}")
+    outcome = json.loads(results.read_text())
+    tests = sorted(outcome["passed"])
+    numbers = {test: number for number, test in enumerate(tests)}
+    lines: dict[str, dict[str, list[int]]] = defaultdict(dict)
+    found = CoverageData(str(data))
+    found.read()
+    for path in found.measured_files():
+        relative = str(Path(path).relative_to(tree.folder))
+        for line, contexts in found.contexts_by_lineno(path).items():
+            lines[relative][str(line)] = sorted({numbers[one] for one in contexts if one in numbers})
+    seconds = [round(outcome["passed"][test], 4) for test in tests]
+    return {"tests": tests, "seconds": seconds, "lines": lines, "failed": outcome["failed"]}
