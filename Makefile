@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
 
-.PHONY: install install-spark run stop lint test soak bench kube kube-down lock clean
+.PHONY: install install-spark run stop lint test soak mutants bench kube kube-down lock clean
 
 install: $(STAMP)
 
@@ -48,6 +48,13 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.controllers
 	$(BIN)/python -m tests.benchmarks.replica_groups
 	$(BIN)/python -m tests.benchmarks.audit
+	$(BIN)/python -m tests.benchmarks.cold_backlog
+	$(BIN)/python -m tests.benchmarks.new_queues
+	$(BIN)/python -m tests.benchmarks.startup
+
+# How many of 300 single-operator mutants of the rooms that keep messages the tests detect; part of soak.
+mutants: install
+	$(BIN)/python -m tools.mutants
 
 # A real Kubernetes on this machine to play with (root, Linux, Go; NODES=3 for three nodes); it stays until kube-down.
 kube: install

@@ -69,7 +69,10 @@ TEST = [
     pytest("spark: audits", "tests/spark"),
     pytest("kubernetes: a real cluster", "tests/kubernetes", alone=True),
 ]
-SOAK = [soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")]
+SOAK = [
+    *(soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")),
+    Part("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
+]
 
 
 class Run:

@@ -80,6 +80,7 @@ def _load_arguments(peer: Peer, mode: str, topic: str, connections: int, depth: 
         f"host={host}",
         f"port={port}",
         f"topic={topic}",
+        f"broker={peer.cluster.broker_name}",
         f"queues={QUEUES}",
         f"connections={connections}",
         f"depth={depth}",

@@ -2,12 +2,17 @@
  * A load of RocketMQ remoting requests: closed loop, one thread, epoll, JSON headers.
  *
  *   load send host=A port=N topic=T queues=Q connections=C depth=D body=BYTES (seconds=S warmup=W | count=N) [pid=P]
- *   load pull host=A port=N topic=T queues=Q connections=C depth=D batch=M seconds=S warmup=W [pid=P] [crc=1]
+ *   load pull host=A port=N topic=T queues=Q connections=C depth=D batch=M (seconds=S warmup=W | once=1) [pid=P] [crc=1]
  *
  * `depth` is the number of requests kept in flight on every connection. `send` uses SEND_MESSAGE_V2 (310) and goes round
  * the queues; `pull` uses PULL_MESSAGE (11), every (connection, place in flight) reading a queue of its own from its first
- * message to its last and again from the start. Requests made in answer to one read leave in one write, so that the load
+ * message to its last and again from the start (`once=1`: once, the load ends with the last message). Requests made in answer to one read leave in one write, so that the load
  * costs a fraction of what the broker does; `write=each` sends every one by a system call of its own.
+ *
+ * More for `send`: `rate=N` begins N sends a second at fixed moments instead of one for every answer; latencies count from
+ * these moments, also while all places are in flight. `fresh=1` sends to queues that have no message yet and asks the
+ * broker nothing before. `topics=N` (with `count` and `fresh=1`) sends to the topics T00000, T00001, ... in turn, to queue
+ * `queue=Q` of each. `broker=NAME` is whom the sends name as their receiver. SIGUSR1 opens the measured window, SIGTERM ends it. `stall=S`: seconds without any answer that end the load (10).
  *
  * Every answer is checked: it must match a request in flight on its own connection; answered queue offsets must be unique
  * and, at the end, dense from the queue's maximum before the load; pulled records must be whole, of the queue asked for,
@@ -24,6 +29,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,13 +41,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOTS_MAX = 4096, QUEUES_MAX = 10, CONNECTIONS_MAX = 1024, CODES = 64, IN_CAPACITY = 4 << 20 };
-enum { STALL_MS = 10000 };
+enum { SLOTS_MAX = 4096, QUEUES_MAX = 65536, DIGITS_MAX = 5, CONNECTIONS_MAX = 1024, CODES = 64, IN_CAPACITY = 4 << 20 };
+static int stall_ms = 10000;
 
 /* ---- options ---- */
-static const char *host = "127.0.0.1", *topic = "BenchmarkTest";
+static const char *host = "127.0.0.1", *topic = "BenchmarkTest", *broker = "load";
 static int port = 10911, queues = 8, connections = 1, depth = 1, body_bytes = 1024, batch = 32, pid = 0, crc = 0, each = 0;
-static double seconds = 0, warmup = 0;
+static int once = 0, fresh = 0, topics = 0, queue_id = 0;
+static double seconds = 0, warmup = 0, rate = 0;
 static long count = 0;
 
 static void die(int status, const char *format, ...) {
@@ -61,6 +68,7 @@ static void options(int argc, char **argv) {
         const char *key = argv[i];
         if (!strcmp(key, "host")) host = value;
         else if (!strcmp(key, "topic")) topic = value;
+        else if (!strcmp(key, "broker")) broker = value;
         else if (!strcmp(key, "port")) port = atoi(value);
         else if (!strcmp(key, "queues")) queues = atoi(value);
         else if (!strcmp(key, "connections")) connections = atoi(value);
@@ -72,14 +80,24 @@ static void options(int argc, char **argv) {
         else if (!strcmp(key, "seconds")) seconds = atof(value);
         else if (!strcmp(key, "warmup")) warmup = atof(value);
         else if (!strcmp(key, "count")) count = atol(value);
+        else if (!strcmp(key, "once")) once = atoi(value);
+        else if (!strcmp(key, "fresh")) fresh = atoi(value);
+        else if (!strcmp(key, "topics")) topics = atoi(value);
+        else if (!strcmp(key, "queue")) queue_id = atoi(value);
+        else if (!strcmp(key, "rate")) rate = atof(value);
+        else if (!strcmp(key, "stall")) stall_ms = atoi(value) * 1000;
         else if (!strcmp(key, "write")) each = !strcmp(value, "each");
         else die(1, "unknown option %s", key);
     }
     if (connections < 1 || connections > CONNECTIONS_MAX || depth < 1 || (long)connections * depth > SLOTS_MAX)
         die(1, "connections must be 1..%d and connections x depth 1..%d", CONNECTIONS_MAX, SLOTS_MAX);
     if (queues < 1 || queues > QUEUES_MAX) die(1, "queues must be 1..%d", QUEUES_MAX);
+    if (topics < 0 || topics > QUEUES_MAX || queue_id < 0 || queue_id > 9)
+        die(1, "topics must be 0..%d and queue 0..9", QUEUES_MAX);
+    if (topics && (!fresh || !count)) die(1, "topics needs fresh=1 and count");
+    if (topics) queues = topics; /* a place of the table is a topic then */
     if (body_bytes < 1 || body_bytes > 4 << 20) die(1, "body must be 1..4194304 bytes");
-    if ((seconds > 0) == (count > 0)) die(1, "give either seconds or count");
+    if ((seconds > 0) + (count > 0) + once != 1) die(1, "give one of seconds, count and once");
 }
 
 /* ---- clocks and CPU time ---- */
@@ -144,7 +162,7 @@ typedef struct {
 
 typedef struct {
     uint32_t opaque; /* of the request in flight here; 0 = none */
-    int connection, queue;
+    int connection, queue, ended;
     int64_t sent_ns, offset; /* offset: the next to pull */
 } Slot;
 
@@ -159,14 +177,19 @@ static Connection peers[CONNECTIONS_MAX];
 static Slot slots[SLOTS_MAX];
 static Queue table[QUEUES_MAX];
 static uint32_t generation;
-static int next_queue, pulling, epoll_fd;
+static int next_queue, pulling, epoll_fd, over, free_slots[SLOTS_MAX], free_count;
+static int64_t due_ns; /* when the next send begins, with `rate` */
+static volatile sig_atomic_t told_to_open, told_to_end;
 static long made, answered, in_flight, window_messages, window_bytes, codes[CODES], other_codes;
 static long unknown, duplicates, below, broken, rewinds;
 
 /* ---- requests ---- */
-static char *frame; /* length, header length, header, body: only the digits below change */
-static size_t frame_bytes;
-static char *at_opaque, *at_queue, *at_key, *at_born;
+typedef struct { /* length, header length, header, body: only the digits at these places change */
+    char *frame, *at_opaque, *at_place, *at_key, *at_born;
+    size_t bytes;
+} Template;
+
+static Template templates[DIGITS_MAX + 1]; /* by the number of digits of the queue's id; one alone for topics */
 
 /* Opaques lie in 2^30 .. 2^31-1 and so always have ten digits: 18 bits of generation, 12 of slot. */
 static uint32_t take_opaque(int slot) {
@@ -190,25 +213,38 @@ static uint32_t get32(const char *at) {
 
 static uint64_t get64(const char *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
 
-static void make_send_template(void) {
-    char header[2048];
+static void make_send_template(int n_digits) {
+    Template *t = &templates[n_digits];
+    char header[2048], place[DIGITS_MAX + 1], fixed_queue[2] = {(char)('0' + queue_id), 0};
+    memset(place, 'Q', n_digits);
+    place[n_digits] = 0;
     int n = snprintf(header, sizeof header,
-        "{\"code\":310,\"extFields\":{\"a\":\"load\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"Q\",\"f\":\"0\","
+        "{\"code\":310,\"extFields\":{\"a\":\"load\",\"b\":\"%s%s\",\"c\":\"TBW102\",\"d\":\"8\",\"e\":\"%s\",\"f\":\"0\","
         "\"g\":\"BBBBBBBBBBBBB\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%08X%04XKKKKKKKKKKKKKKKKKKKK\\u0002WAIT\\u0001true"
-        "\\u0002TAGS\\u0001TagA\",\"j\":\"0\",\"k\":\"false\",\"m\":\"false\",\"n\":\"load\"},\"flag\":0,"
+        "\\u0002TAGS\\u0001TagA\",\"j\":\"0\",\"k\":\"false\",\"m\":\"false\",\"n\":\"%s\"},\"flag\":0,"
         "\"language\":\"JAVA\",\"opaque\":OOOOOOOOOO,\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        topic, 0x7F000001, getpid() & 0xFFFF);
+        topic, topics ? place : "", topics ? fixed_queue : place, 0x7F000001, getpid() & 0xFFFF, broker);
     if (n >= (int)sizeof header) die(1, "topic too long");
-    frame_bytes = 8 + n + body_bytes;
-    frame = malloc(frame_bytes);
+    t->bytes = 8 + n + body_bytes;
+    char *frame = t->frame = malloc(t->bytes);
+    if (!frame) die(3, "out of memory");
     put32(frame, (uint32_t)(4 + n + body_bytes));
     put32(frame + 4, (uint32_t)n);
     memcpy(frame + 8, header, n);
     for (int i = 0; i < body_bytes; i++) frame[8 + n + i] = (char)('a' + i % 26);
-    at_queue = memmem(frame, frame_bytes, "\"e\":\"Q\"", 7) + 5;
-    at_born = memmem(frame, frame_bytes, "BBBBBBBBBBBBB", 13);
-    at_key = memmem(frame, frame_bytes, "KKKKKKKKKKKKKKKKKKKK", 20);
-    at_opaque = memmem(frame, frame_bytes, "OOOOOOOOOO", 10);
+    char *field = memmem(frame, t->bytes, topics ? "\"b\":\"" : "\"e\":\"", 5);
+    t->at_place = field + 5 + (topics ? strlen(topic) : 0);
+    t->at_born = memmem(frame, t->bytes, "BBBBBBBBBBBBB", 13);
+    t->at_key = memmem(frame, t->bytes, "KKKKKKKKKKKKKKKKKKKK", 20);
+    t->at_opaque = memmem(frame, t->bytes, "OOOOOOOOOO", 10);
+}
+
+static Template *template_of(int place) {
+    int n = topics ? DIGITS_MAX : 1;
+    for (int rest = place; !topics && rest >= 10; rest /= 10) n++;
+    if (!templates[n].frame) make_send_template(n);
+    digits(templates[n].at_place, (uint64_t)place, n);
+    return &templates[n];
 }
 
 static char *reserve(Connection *peer, size_t bytes) {
@@ -239,21 +275,21 @@ static void flush(Connection *peer) {
 
 static void make_send(int slot, int64_t now) {
     static int64_t born_ms, born_at;
+    slots[slot].queue = next_queue;
+    next_queue = (next_queue + 1) % queues;
+    Template *t = template_of(slots[slot].queue);
     if (now - born_at > 1000000 || !born_ms) {
         struct timespec wall;
         clock_gettime(CLOCK_REALTIME, &wall);
         born_ms = (int64_t)wall.tv_sec * 1000 + wall.tv_nsec / 1000000;
         born_at = now;
-        digits(at_born, (uint64_t)born_ms, 13);
     }
-    slots[slot].queue = next_queue;
-    next_queue = (next_queue + 1) % queues;
-    *at_queue = (char)('0' + slots[slot].queue);
-    digits(at_opaque, take_opaque(slot), 10);
-    digits(at_key, (uint64_t)made, 20);
+    digits(t->at_born, (uint64_t)born_ms, 13);
+    digits(t->at_opaque, take_opaque(slot), 10);
+    digits(t->at_key, (uint64_t)made, 20);
     Connection *peer = &peers[slots[slot].connection];
-    memcpy(reserve(peer, frame_bytes), frame, frame_bytes);
-    peer->out_len += frame_bytes;
+    memcpy(reserve(peer, t->bytes), t->frame, t->bytes);
+    peer->out_len += t->bytes;
 }
 
 static void make_pull(int slot) {
@@ -342,6 +378,8 @@ static void note_pull(Slot *slot, const char *header, size_t header_len, int cod
         long records = note_records(slot, body, body_len);
         if (!records || number_after(header, header_len, "\"nextBeginOffset\":\"", -1) != slot->offset) broken++;
         if (in_window) window_messages += records;
+    } else if (code == 19 && once) {
+        slot->ended = 1;
     } else if (code == 19 && slot->offset > 0) { /* the queue's end: once more from its start */
         slot->offset = number_after(header, header_len, "\"minOffset\":\"", 0);
         rewinds++;
@@ -361,7 +399,8 @@ static void note_answer(Connection *peer, const char *data, size_t n, int64_t no
     if (pulling)
         note_pull(&slots[slot], header, header_len, (int)code, body, n - 4 - header_len, in_window);
     else if (code == 0) {
-        if (number_after(header, header_len, "\"queueId\":\"", -1) != slots[slot].queue) broken++;
+        int queue = topics ? queue_id : slots[slot].queue;
+        if (number_after(header, header_len, "\"queueId\":\"", -1) != queue) broken++;
         note_offset(slots[slot].queue, number_after(header, header_len, "\"queueOffset\":\"", -1));
         if (in_window) window_messages++;
     }
@@ -375,7 +414,25 @@ static void note_answer(Connection *peer, const char *data, size_t n, int64_t no
     slots[slot].opaque = 0;
     answered++;
     in_flight--;
-    if (going_on && (!count || made < count)) make(slot, now);
+    if (rate > 0) free_slots[free_count++] = slot;
+    else if (going_on && !slots[slot].ended && (!count || made < count)) make(slot, now);
+}
+
+/* Begins what is due. A send that is due while no place is free keeps its moment, and its latency counts from it. */
+static void make_due(int64_t now) {
+    while (free_count > 0 && due_ns <= now && (!count || made < count)) {
+        int slot = free_slots[--free_count];
+        make(slot, due_ns);
+        flush(&peers[slots[slot].connection]);
+        due_ns += (int64_t)(1e9 / rate);
+    }
+}
+
+/* How long the loop may wait for answers: until the next send is due, when one can begin. */
+static int timeout_ms(void) {
+    if (rate <= 0 || !free_count || over) return stall_ms;
+    int64_t left_ns = due_ns - now_ns();
+    return left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1;
 }
 
 static void receive(Connection *peer, int in_window, int going_on) {
@@ -430,14 +487,20 @@ static int64_t ask_offset(int code, int queue) {
     return number_after(buffer, have, "\"offset\":\"", 0);
 }
 
+static void note_signal(int number) {
+    if (number == SIGUSR1) told_to_open = 1;
+    else told_to_end = 1;
+}
+
 static void prepare(void) {
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}; /* epoll_wait returns all the same */
+    if (sigaction(SIGTERM, &action, NULL) || sigaction(SIGUSR1, &action, NULL)) die(3, "sigaction: %s", strerror(errno));
     for (int i = 0; i < queues; i++) {
-        table[i].first = ask_offset(pulling ? 31 : 30, i);
+        table[i].first = fresh ? 0 : ask_offset(pulling ? 31 : 30, i);
         table[i].last = table[i].first - 1;
     }
     for (int i = 0; i < connections; i++)
         if (fcntl(peers[i].fd, F_SETFL, O_NONBLOCK)) die(3, "fcntl: %s", strerror(errno));
-    if (!pulling) make_send_template();
     for (int slot = 0; slot < connections * depth; slot++) {
         slots[slot].connection = slot % connections;
         slots[slot].queue = slot % queues;
@@ -450,15 +513,20 @@ static double window_s, load_cpu_s, broker_cpu_s;
 
 static void run(void) {
     int64_t start = now_ns(), opens = start + (int64_t)(warmup * 1e9);
-    int64_t closes = count ? INT64_MAX : opens + (int64_t)(seconds * 1e9), opened = 0, closed = 0;
+    int64_t closes = count || once ? INT64_MAX : opens + (int64_t)(seconds * 1e9), opened = 0, closed = 0;
     struct epoll_event events[CONNECTIONS_MAX];
-    for (int slot = 0; slot < connections * depth && (!count || made < count); slot++) make(slot, now_ns());
+    int places = connections * depth;
+    due_ns = start;
+    for (int slot = places; rate > 0 && slot-- > 0;) free_slots[free_count++] = slot;
+    for (int slot = 0; rate <= 0 && slot < places && (!count || made < count); slot++) make(slot, now_ns());
     for (int i = 0; i < connections; i++) flush(&peers[i]);
-    while (in_flight > 0) {
-        int n = epoll_wait(epoll_fd, events, CONNECTIONS_MAX, STALL_MS);
-        if (n == 0) die(4, "stalled: %ld of %ld requests answered", answered, made);
+    while (in_flight > 0 || (rate > 0 && !over && (!count || made < count))) {
+        int n = epoll_wait(epoll_fd, events, CONNECTIONS_MAX, timeout_ms());
+        if (n == 0 && (rate <= 0 || !free_count || over)) die(4, "stalled: %ld of %ld requests answered", answered, made);
         if (n < 0 && errno != EINTR) die(3, "epoll_wait: %s", strerror(errno));
         int64_t now = now_ns();
+        if (told_to_open && now < opens) opens = now;
+        if (told_to_end && now < closes) closes = now;
         if (!opened && now >= opens) {
             opened = now;
             load_cpu_s = own_cpu_s();
@@ -468,19 +536,21 @@ static void run(void) {
             closed = now;
             load_cpu_s = own_cpu_s() - load_cpu_s;
             broker_cpu_s = peer_cpu_s() - broker_cpu_s;
+            over = 1;
         }
         for (int i = 0; i < n; i++) {
             Connection *peer = &peers[events[i].data.u32];
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(peer, opened && !closed, !closed);
             if (peer->dirty || events[i].events & EPOLLOUT) flush(peer);
         }
+        if (rate > 0 && !over) make_due(now);
     }
     if (!closed) {
         closed = now_ns();
         load_cpu_s = own_cpu_s() - load_cpu_s;
         broker_cpu_s = peer_cpu_s() - broker_cpu_s;
     }
-    window_s = (closed - opened) * 1e-9;
+    window_s = opened && closed > opened ? (closed - opened) * 1e-9 : 1e-9; /* told to end before the window opened */
 }
 
 static int report(void) {

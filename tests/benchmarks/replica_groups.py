@@ -26,7 +26,7 @@ from tests.benchmarks.machine import OccupiedMemory, facts, settle
 from tests.benchmarks.peers import QUEUES
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 from tests.support.process import wait_until
-from tests.support.replica_group import Member
+from tests.support.replica_group import Member, ReplicaGroup
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PARTS = ("throughput", "catch_up", "kill", "stop", "switch")
@@ -104,6 +104,7 @@ def _load(program: Path, group: MeasuredGroup, connections: int, depth: int) -> 
         f"host={host}",
         f"port={port}",
         "topic=bench-send",
+        f"broker={ReplicaGroup.NAME}",
         f"queues={QUEUES}",
         f"connections={connections}",
         f"depth={depth}",

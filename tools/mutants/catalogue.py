@@ -222,7 +222,7 @@ def _changed_lines(before: str, after: str) -> tuple[str, str]:
         if tag != "equal":
             gone += [line.strip() for line in old[a:b]]
             come += [line.strip() for line in new[c:d]]
-    return " ".join(gone), " ".join(come)
+    return " ".join(filter(None, gone)), " ".join(filter(None, come))
 
 
 def operators() -> dict[str, Any]:

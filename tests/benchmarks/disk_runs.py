@@ -1,0 +1,104 @@
+"""What the benchmarks that fill the disk have in common: command line, room on the disk, report."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import results
+from tests.benchmarks.build import CACHE, ROOT, CompilerMissingError, load_program
+from tests.benchmarks.machine import facts
+from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
+
+RESULTS = ROOT / "docs" / "results"
+RECORD_BYTES = 1230
+"""Of a message of the load in the log."""
+STORED_BYTES = 1300
+"""The same with its queue and index entries."""
+SPARE_BYTES = 6 << 30
+
+Plan = dict[str, Any]
+Measure = Callable[[Path, list[str], Path, Plan], dict[str, Any]]
+"""(load program, peers, folder, plan) -> what was measured."""
+
+
+def parser(module: str, about: str | None) -> argparse.ArgumentParser:
+    """The options all of them have."""
+    made = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{module}", description=about)
+    made.add_argument("--quick", action="store_true", help="a small form, for a first look")
+    made.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
+    made.add_argument("--data", type=Path, help="where the stores go (default: .cache/bench); deleted again")
+    made.add_argument(
+        "--out",
+        type=Path,
+        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+    )
+    return made
+
+
+def main(
+    module: str,
+    options: argparse.Namespace,
+    plan: Plan,
+    *,
+    needed_bytes: float,
+    whole: bool,
+    measure: Measure,
+    summarise: Callable[[dict[str, Any]], dict[str, Any]],
+    describe: Callable[[dict[str, Any], Plan], tuple[str, str]],
+) -> int:
+    """Measures, prints and writes. `describe` gives the introduction and the tables of a summary; a `whole`
+    run of both peers goes to docs/results."""
+    names = options.peers.split(",")
+    try:
+        program = load_program()
+    except CompilerMissingError as error:
+        print(f"{error}: no load")
+        return 2
+    try:
+        java_library()
+    except JavaMissingError as error:
+        print(f"{error}: no RocketMQ to compare with", flush=True)
+        names = [name for name in names if name != "java"]
+    parent = options.data or CACHE
+    parent.mkdir(parents=True, exist_ok=True)
+    needed = needed_bytes + SPARE_BYTES
+    if shutil.disk_usage(parent).free < needed:
+        print(f"{parent}: less than {needed / 1e9:.0f} GB free, which this run may take; see --help")
+        return 2
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{module}-"))
+    try:
+        measured = measure(program, names, folder, plan)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    data: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "rocketmq": rocketmq_version(),
+        "machine": facts(),
+        "command": f"python -m tests.benchmarks.{module} {shlex.join(sys.argv[1:])}".strip(),
+        "plan": plan,
+        "summary": summarise(measured),
+        "measurements": measured,
+    }
+    about, tables = describe(data["summary"], plan)
+    intro = [
+        f"# {about.partition(chr(10))[0]}, {data['date']}",
+        f"`{data['command']}`, RocketMQ {data['rocketmq']}. {about.partition(chr(10))[2]}",
+    ]
+    partial = options.quick or not whole or names != ["ours", "java"]
+    directory = options.out or (CACHE / "results" if partial else RESULTS)
+    written = results.write(directory, module.replace("_", "-"), data, intro, tables)
+    print(f"\n{tables}\n\nwritten: {', '.join(map(str, written))}")
+    return 0
+
+
+def fresh_folder(folder: Path) -> Path:
+    """A folder of its own for one cluster."""
+    return Path(tempfile.mkdtemp(dir=folder))

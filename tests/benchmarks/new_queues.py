@@ -1,0 +1,225 @@
+"""First sends to queues that have no file yet: how many a second, and what other producers notice.
+
+In each round, for each broker: one connection with 64 sends in flight sends one message to each of 5,000 and
+of 20,000 new queues of a topic, then the first and the second message (to another queue) of 1,000 topics that
+are created by their first message. Other producers send to an old topic at a fixed rate before and meanwhile.
+Each broker is the master of a group of its own under a controller, so that ours needs its write lease.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import disk_runs, results
+from tests.benchmarks.disk_runs import Plan, fresh_folder
+from tests.benchmarks.lone_broker import LoneBroker, Running, max_offset
+from tests.benchmarks.machine import settle
+from tests.support.process import wait_until
+
+OLD, OLD_QUEUES = "bench-send", 8
+OTHERS = 4
+IN_FLIGHT = 64
+LEAD_S = 2.0
+"""How long the other producers send before they are measured."""
+FOREVER_S = 100_000.0
+VISIBLE_TIMEOUT_S = 120
+QUEUE_BYTES = 64 << 10
+"""At most on disk for each new queue."""
+FULL: Plan = {
+    "rounds": 3,
+    "queues": [5_000, 20_000],
+    "topics": 1_000,
+    "others_per_s": 1_000,
+    "before_s": 10.0,
+    "java_warmup_s": 20.0,
+}
+QUICK: Plan = {**FULL, "rounds": 1, "queues": [1_000], "topics": 200, "before_s": 4.0, "java_warmup_s": 8.0}
+
+
+def _others(lone: LoneBroker, program: Path, plan: Plan, warmup_s: float, seconds: float) -> Running:
+    lone.wait_visible(OLD, OLD_QUEUES)
+    return lone.send(
+        program,
+        OLD,
+        queues=OLD_QUEUES,
+        connections=OTHERS,
+        depth=16,
+        rate=plan["others_per_s"],
+        warmup=warmup_s,
+        seconds=seconds,
+    )
+
+
+def _cells(plan: Plan) -> Iterator[tuple[str, str, dict[str, int], int]]:
+    """(name, topic, options of the load, queues of a topic to create) of each measurement."""
+    for number in plan["queues"]:
+        yield f"{number:,} new queues", f"bench-{number}", {"queues": number, "count": number}, number
+    count = plan["topics"]
+    for which, queue in (("first", 0), ("second", 1)):
+        options = {"topics": count, "count": count, "queue": queue}
+        yield f"{count:,} new topics, {which} message of each", "bench-auto-", options, 0
+
+
+def _measured(
+    lone: LoneBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
+) -> dict[str, Any]:
+    settle()
+    epoch = lone.group.epoch()
+    others = _others(lone, program, plan, FOREVER_S, FOREVER_S)
+    try:
+        time.sleep(LEAD_S)
+        others.open_window()
+        started = time.monotonic()
+        load = lone.send(program, topic, connections=1, depth=IN_FLIGHT, fresh=1, **options)
+        found = load.result(end=False)
+        if not found["refused"]:  # else the last message may be one of those that are not there
+            _wait_visible(lone, topic, options)
+        visible_s = time.monotonic() - started
+        beside = others.result()
+    finally:
+        if others.alive():
+            others.kill()
+    return {
+        "new": found,
+        "others": beside,
+        "visible_s": round(visible_s, 3),
+        "elections": lone.group.epoch() - epoch,
+    }
+
+
+def _wait_visible(lone: LoneBroker, topic: str, options: dict[str, int]) -> None:
+    if "queues" in options:
+        last, queue = topic, options["queues"] - 1
+    else:
+        last, queue = f"{topic}{options['topics'] - 1:05d}", options["queue"]
+    wait_until(
+        lambda: max_offset(lone.broker.address, last, queue) > 0,
+        timeout_s=VISIBLE_TIMEOUT_S,
+        what=f"{lone.kind} shows the last message",
+    )
+
+
+def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[str, Any]:
+    """Cell -> kind -> one result a round, each round with a broker of its own."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for number in range(plan["rounds"]):
+        for name in names if number % 2 == 0 else names[::-1]:
+            with LoneBroker(name, fresh_folder(folder)) as lone:
+                lone.create_topic(OLD, OLD_QUEUES)
+                warmup_s = plan["java_warmup_s"] if name == "java" else plan["java_warmup_s"] / 10
+                warm = lone.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
+                warm.result(end=False)
+                settle()
+                before = _others(lone, program, plan, LEAD_S, plan["before_s"]).result(end=False)
+                for cell, topic, options, queues in _cells(plan):
+                    if queues:
+                        lone.create_topic(topic, queues)
+                    result = {"before": before, **_measured(lone, program, plan, topic, options)}
+                    found.setdefault(cell, {}).setdefault(name, []).append(result)
+                    print(
+                        f"round {number + 1}/{plan['rounds']}  {cell:40} {name:5}"
+                        f" {result['new']['per_second']:>9,.0f}/s  p50 {result['new']['p50_ms']:.1f} ms;"
+                        f" others' p99 {before['p99_ms']:.2f} -> {result['others']['p99_ms']:.2f} ms;"
+                        f" refused {result['new']['refused']} + {result['others']['refused']}",
+                        flush=True,
+                    )
+    return found
+
+
+def summarise(measured: dict[str, Any]) -> dict[str, Any]:
+    """Medians by cell and kind."""
+    found: dict[str, Any] = {}
+    for cell, kinds in measured.items():
+        for kind, rounds in kinds.items():
+            found.setdefault(cell, {})[kind] = {
+                "per_second": statistics.median(r["new"]["per_second"] for r in rounds),
+                "p50_ms": statistics.median(r["new"]["p50_ms"] for r in rounds),
+                "p99_ms": statistics.median(r["new"]["p99_ms"] for r in rounds),
+                "visible_s": statistics.median(r["visible_s"] for r in rounds),
+                "others_p99_before_ms": statistics.median(r["before"]["p99_ms"] for r in rounds),
+                "others_p99_ms": statistics.median(r["others"]["p99_ms"] for r in rounds),
+                "others_max_ms": max(r["others"]["max_ms"] for r in rounds),
+                "refused": sum(r["new"]["refused"] + r["others"]["refused"] for r in rounds),
+                "elections": sum(r["elections"] for r in rounds),
+            }
+    return found
+
+
+def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
+    """Introduction and tables."""
+    about = (
+        "First sends to new queues and new topics\n"
+        f"{IN_FLIGHT} sends in flight on one connection, bodies of 1 KB, asynchronous flush;"
+        f" meanwhile {plan['others_per_s']:,} sends a second on {OTHERS} connections to a topic that has its"
+        " files; their latencies count from the moment at which they were due. The master is the only broker"
+        " of its group, under one controller. `Visible` is when the last message can be read: RocketMQ"
+        " acknowledges it before it makes the queue's file, ours after. Medians of"
+        f" {plan['rounds']} round{'s' if plan['rounds'] > 1 else ''}, each with new brokers."
+    )
+    head = ["first sends", "ours/s", "RocketMQ/s", "ratio", "ours visible in, s", "RocketMQ", "ours p99, ms"]
+    head += ["RocketMQ", "others' p99: ours, ms", "RocketMQ", "refused by ours", "elections"]
+    lines, verdicts = [], []
+    for cell, kinds in summary.items():
+        ours, java = kinds.get("ours"), kinds.get("java")
+
+        def both(
+            field: str,
+            form: str,
+            ours: dict[str, Any] | None = ours,
+            java: dict[str, Any] | None = java,
+        ) -> list[str]:
+            return [format(one[field], form) if one else "–" for one in (ours, java)]
+
+        ratio = ours["per_second"] / java["per_second"] if ours and java else None
+        lines.append(
+            [
+                cell,
+                *both("per_second", ",.0f"),
+                "–" if ratio is None else f"{ratio:.2f}",
+                *both("visible_s", ".2f"),
+                *both("p99_ms", ".1f"),
+                *both("others_p99_ms", ".2f"),
+                str(ours["refused"]) if ours else "–",
+                str(ours["elections"]) if ours else "–",
+            ]
+        )
+        if ratio is not None and ours is not None:
+            reached = ratio >= 1 and not ours["refused"] and not ours["elections"]
+            verdicts.append(
+                f"- {cell}: never slower than RocketMQ, and no lease lost (a send refused, an election):"
+                f" {'reached' if reached else 'missed'}"
+                f" ({ratio:.2f}; {ours['refused']} refused, {ours['elections']} elections)"
+            )
+    return about, "\n\n".join([results.table(head, lines), "\n".join(verdicts)])
+
+
+def main() -> int:
+    parser = disk_runs.parser("new_queues", __doc__)
+    parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
+    parser.add_argument("--queues", type=int, action="append", help="new queues (repeatable)")
+    parser.add_argument("--topics", type=int, help=f"default {FULL['topics']}")
+    options = parser.parse_args()
+    plan = {**(QUICK if options.quick else FULL)}
+    plan["rounds"] = options.rounds or plan["rounds"]
+    plan["queues"] = options.queues or plan["queues"]
+    plan["topics"] = options.topics or plan["topics"]
+    queues = sum(plan["queues"]) + 2 * plan["topics"]
+    return disk_runs.main(
+        "new_queues",
+        options,
+        plan,
+        needed_bytes=queues * QUEUE_BYTES + 10e9,
+        whole=set(FULL["queues"]) <= set(plan["queues"]) and plan["topics"] >= FULL["topics"],
+        measure=measure,
+        summarise=summarise,
+        describe=describe,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
