@@ -1,8 +1,11 @@
 """Pulls that found nothing and wait for a message (RocketMQ's PullRequestHoldService).
 
 A held pull is run again, once, when a message it may match arrives on its queue, when its time is up, or when
-a look every five seconds finds its queue further on than the pull was (an arrival it filtered out, a
-replica's log). What "run again" means is the puller's business: it answers with whatever there is now.
+a look every five seconds at the queues with arrivals finds the queue further on than the pull was (an arrival
+it filtered out). What "run again" means is the puller's business: it answers with whatever there is now.
+
+The clock costs what is due, not what is held: pulls lie in buckets by the tick that ends their time. Besides,
+each tick looks at a few queues in turn, for arrivals that nobody reported.
 
 An arrival only notes the queue; the pulls waiting there run after the current round of the event loop, so
 that the messages of one read are delivered together and the sender's answer is not delayed by its consumers.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,6 +28,7 @@ HELD_MAX = 100_000
 """RocketMQ's pullThreadPoolQueueCapacity."""
 TICK_S = 0.2
 CHECK_S = 5.0
+LOOKS_AT_ONCE = 64  # queues that a tick looks at in turn
 CODES_MAX = 64
 """Distinct tags codes noted for one queue between two rounds; beyond, every pull of the queue is run."""
 
@@ -50,7 +55,7 @@ class HeldPull:
     """A pull that waits at `offset`. `tags` None: any message will do. `deadline` is on the loop's clock, in
     seconds. `request` is the puller's own and only handed back."""
 
-    __slots__ = ("connection", "deadline", "offset", "queue", "request", "tags")
+    __slots__ = ("bucket", "connection", "deadline", "offset", "queue", "request", "tags")
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class HeldPull:
         self.deadline = deadline
         self.connection = connection
         self.request = request
+        self.bucket = 0  # where `PullHold` keeps it
 
 
 class PullHold:
@@ -86,8 +92,13 @@ class PullHold:
         self._tick_s = tick_s
         self._check_ticks = max(1, round(check_s / tick_s))
         self._ticks = 0
-        self._earliest = math.inf  # no held pull is due before
-        self._waiting: dict[Queue, list[HeldPull]] = {}
+        self._waiting: dict[Queue, dict[HeldPull, None]] = {}
+        self._buckets: dict[
+            int, dict[HeldPull, None]
+        ] = {}  # by the tick, counted on the clock, that is the last
+        self._bucket = 0  # all before have been dealt with
+        self._passed: dict[Queue, None] = {}  # queues with arrivals that some pull was not run for
+        self._turn: deque[Queue] = deque()  # queues still to be looked at in this turn
         self._arrivals: dict[Queue, set[int] | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -96,6 +107,7 @@ class PullHold:
     def start(self) -> None:
         """Begins to hold, and to look at the clock; needs a running loop."""
         self._loop = asyncio.get_running_loop()
+        self._bucket = int(self._loop.time() // self._tick_s)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def stop(self) -> None:
@@ -119,11 +131,16 @@ class PullHold:
         assert not self.is_full
         pulls = self._waiting.get(pull.queue)
         if pulls is None:
-            self._waiting[pull.queue] = [pull]
+            self._waiting[pull.queue] = {pull: None}
         else:
-            pulls.append(pull)
+            pulls[pull] = None
+        bucket = pull.bucket = max(math.ceil(pull.deadline / self._tick_s), self._bucket)
+        due = self._buckets.get(bucket)
+        if due is None:
+            self._buckets[bucket] = {pull: None}
+        else:
+            due[pull] = None
         self.held += 1
-        self._earliest = min(self._earliest, pull.deadline)
 
     def arrived(self, queue: Queue, offset: int, tags_code: int) -> None:
         """A message was stored (MessageStore.on_append). Costs one look-up when nobody waits there."""
@@ -145,7 +162,7 @@ class PullHold:
         """Runs all held pulls, or those that match: their topic, their group or the broker's role has
         changed."""
         for queue, pulls in list(self._waiting.items()):
-            self._run(queue, pulls if matches is None else [pull for pull in pulls if matches(pull)])
+            self._run(queue, [pull for pull in pulls if matches is None or matches(pull)])
 
     def _deliver(self) -> None:
         self._wake = None
@@ -161,6 +178,8 @@ class PullHold:
                 if newest > pull.offset
                 and (codes is None or pull.tags is None or not codes.isdisjoint(pull.tags))
             ]
+            if len(due) < len(pulls):
+                self._passed[queue] = None
             self._run(queue, due)
 
     def _tick(self) -> None:
@@ -169,30 +188,51 @@ class PullHold:
             return
         self._timer = loop.call_later(self._tick_s, self._tick)
         self._ticks += 1
-        look = self._ticks % self._check_ticks == 0
-        now = loop.time()
-        if not look and now < self._earliest:
-            return
-        for queue, pulls in list(self._waiting.items()):
-            newest = queue.max_offset if look else -1
-            due = [
-                pull
-                for pull in pulls
-                if now >= pull.deadline or newest > pull.offset or pull.connection.closed
-            ]
-            self._run(queue, due)
-        self._earliest = min(
-            (pull.deadline for pulls in self._waiting.values() for pull in pulls), default=math.inf
-        )
+        self._end(int(loop.time() // self._tick_s))
+        if self._ticks % self._check_ticks == 0:
+            passed, self._passed = self._passed, {}
+            for queue in passed:
+                self._look(queue)
+        if not self._turn:
+            self._turn.extend(self._waiting)
+        for _ in range(min(len(self._turn), LOOKS_AT_ONCE)):
+            self._look(self._turn.popleft())
+
+    def _end(self, now: int) -> None:
+        """Runs the pulls whose time is up."""
+        if now - self._bucket > len(self._buckets):
+            over = sorted(bucket for bucket in self._buckets if bucket <= now)
+        else:
+            over = [bucket for bucket in range(self._bucket, now + 1) if bucket in self._buckets]
+        self._bucket = now + 1
+        for bucket in over:
+            by_queue: dict[Queue, list[HeldPull]] = {}
+            for pull in self._buckets.get(bucket, ()):
+                by_queue.setdefault(pull.queue, []).append(pull)
+            for queue, due in by_queue.items():
+                self._run(queue, due)
+
+    def _look(self, queue: Queue) -> None:
+        """Runs the pulls that lie behind the end of their queue, or of which nobody hears."""
+        pulls = self._waiting.get(queue)
+        if pulls is not None:
+            newest = queue.max_offset
+            self._run(queue, [pull for pull in pulls if newest > pull.offset or pull.connection.closed])
 
     def _run(self, queue: Queue, due: list[HeldPull]) -> None:
         """Takes the due pulls of a queue off its list, then runs them: running one may hold another."""
-        if not due:
+        pulls = self._waiting.get(queue)
+        if not due or pulls is None:
             return
-        pulls = self._waiting.pop(queue)
-        if len(due) < len(pulls):
-            taken = {id(pull) for pull in due}
-            self._waiting[queue] = [pull for pull in pulls if id(pull) not in taken]
+        for pull in due:
+            del pulls[pull]
+            bucket = self._buckets[pull.bucket]
+            del bucket[pull]
+            if not bucket:
+                del self._buckets[pull.bucket]
+        if not pulls:
+            del self._waiting[queue]
+            self._passed.pop(queue, None)
         self.held -= len(due)
         for pull in due:
             if pull.connection.closed:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from epochmq_broker.long_polling import HeldPull, PullHold
+from epochmq_broker.long_polling import LOOKS_AT_ONCE, HeldPull, PullHold
 
 FAR = 1e9
 
@@ -163,3 +163,64 @@ async def test_release_runs_the_matching_pulls_only(bench: Bench) -> None:
     bench.hold.release(lambda pull: pull.request == "b")
     assert bench.ran == ["b"]
     assert bench.hold.held == 1
+
+
+async def test_the_clock_costs_what_is_due_not_what_is_held() -> None:
+    bench = Bench(held_max=100_000, tick_s=0.01, check_s=FAR)
+    looked: list[Queue] = []
+
+    class Watched(Queue):
+        @property
+        def max_offset(self) -> int:
+            looked.append(self)
+            return 0
+
+        @max_offset.setter
+        def max_offset(self, value: int) -> None:
+            pass
+
+    for number in range(20_000):
+        bench.hold.hold(HeldPull(Watched(), 0, None, FAR, bench.peer, f"far {number}"))
+    bench.add("due", deadline=asyncio.get_running_loop().time() + 0.1)
+    ticks = 0
+    tick = bench.hold._tick
+
+    def counted() -> None:
+        nonlocal ticks
+        ticks += 1
+        tick()
+
+    bench.hold._tick = counted  # type: ignore[method-assign]
+    looked.clear()
+    await asyncio.wait_for(bench.woken.wait(), 60)
+    assert bench.ran == ["due"]
+    assert len(looked) <= (ticks + 1) * LOOKS_AT_ONCE
+    assert bench.hold.held == 20_000
+    bench.hold.stop()
+    assert (bench.hold.held, bench.hold._buckets) == (0, {})
+
+
+async def test_pulls_end_in_the_order_of_their_time_and_not_before() -> None:
+    bench = Bench(held_max=1000, tick_s=0.01)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    ended: dict[str, float] = {}
+    bench.hold._rerun = lambda pull: ended.setdefault(pull.request, loop.time())  # type: ignore[assignment]
+    deadlines = {f"{number}": begun + 0.005 * (number * 37 % 40) for number in range(40)}
+    for name, deadline in deadlines.items():
+        bench.add(name, deadline=deadline)
+    async with asyncio.timeout(60):
+        while len(ended) < 40:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.001)
+    assert all(ended[name] >= deadline for name, deadline in deadlines.items())
+    assert bench.hold._buckets == {}
+
+
+async def test_arrivals_of_other_tags_bring_a_pull_back_at_the_next_look() -> None:
+    bench = Bench(tick_s=0.001, check_s=0.005)
+    bench.add("other", tags=frozenset([7]))
+    bench.hold._turn.extend([Queue()] * 100_000)  # its turn does not come
+    bench.arrive(8)
+    await asyncio.wait_for(bench.woken.wait(), 60)
+    assert bench.ran == ["other"]
+    bench.hold.stop()
