@@ -93,9 +93,7 @@ class PullHold:
         self._check_ticks = max(1, round(check_s / tick_s))
         self._ticks = 0
         self._waiting: dict[Queue, dict[HeldPull, None]] = {}
-        self._buckets: dict[
-            int, dict[HeldPull, None]
-        ] = {}  # by the tick, counted on the clock, that is the last
+        self._buckets: dict[int, dict[HeldPull, None]] = {}  # by the tick that ends their time
         self._bucket = 0  # all before have been dealt with
         self._passed: dict[Queue, None] = {}  # queues with arrivals that some pull was not run for
         self._turn: deque[Queue] = deque()  # queues still to be looked at in this turn

@@ -17,7 +17,7 @@ from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
 from epochmq_broker.store.index import BUILD_AT, WAITING_MAX, Index
-from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
+from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
 from epochmq_broker.store.settings import (
     CONSUME_QUEUE_UNIT_BYTES,
     END_OF_FILE_BYTES,
@@ -279,6 +279,8 @@ class Appender:
     def _failed(self, error: OSError | DiskFullError) -> PutStatus:
         """A put that found no space: the message is not stored, and the store says so until there is space
         again."""
+        if isinstance(error, SpaceNotReadyError):
+            return PutStatus.OS_PAGE_CACHE_BUSY
         if self.on_failure is not None:
             self.on_failure(error)
         if isinstance(error, DiskFullError):

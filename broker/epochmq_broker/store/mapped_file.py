@@ -43,6 +43,11 @@ class QueuesBehindError(DiskFullError):
     """Consume queues hold as much in memory as they may, because the disk is too slow to take it."""
 
 
+class SpaceNotReadyError(OSError):
+    """The disk is so slow that space which was asked for long ago is still not there; nothing has been
+    changed."""
+
+
 class StoreDamagedError(EpochMQError):
     """Files that cannot be a store, or not one with these settings; a person has to look."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import commit_log, mapped_file
-from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
-from tests.unit.store.support import LOG_FILE, Message, opened, put_all, read_log
-from tests.unit.store.test_flush import running, until
+from epochmq_broker.store import PutStatus, allocator, commit_log, mapped_file
+from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, MappedFileQueue
+from tests.unit.store.support import LOG_FILE, Message, opened, put, put_all, read_log
+from tests.unit.store.test_flush import DEADLINE_S, running, until
 
 
 async def test_the_next_file_is_made_before_it_is_needed(tmp_path: Path) -> None:
@@ -62,6 +63,43 @@ async def test_space_is_reserved_ahead_in_stretches(tmp_path: Path, monkeypatch:
                 put_all(store, [Message(body=bytes(200))])
         log_file = [end for end in at_once if end > 4096 * 4]
         assert not log_file, "no put had to reserve for itself"
+
+
+async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "WAIT_S", 0.01)
+    gate = threading.Event()
+    entered = threading.Event()
+    real = MappedFileQueue.make_now
+
+    def hanging(files: MappedFileQueue, path: Path, start: int, size: int) -> MappedFile:
+        if start:
+            entered.set()
+            assert gate.wait(DEADLINE_S)
+        return real(files, path, start, size)
+
+    monkeypatch.setattr(MappedFileQueue, "make_now", hanging)
+    async with running(tmp_path) as store:
+        put_all(store, [Message()])
+        await until(entered.is_set)
+        stored = 1
+        while (status := put(store, Message(body=bytes(1000)))[0]) is PutStatus.PUT_OK:
+            stored += 1
+        assert status is PutStatus.OS_PAGE_CACHE_BUSY
+        queue = store.queue("orders", 0)
+        for _ in range(20):
+            assert put(store, Message(body=bytes(1000)))[0] is PutStatus.OS_PAGE_CACHE_BUSY
+        ahead = store.log.ahead
+        assert isinstance(ahead, allocator.Allocator)
+        assert ahead.late == 1, "only the first put has waited"
+        assert queue.max_offset == stored
+        assert not store.flags
+        gate.set()
+        await until(lambda: put(store, Message())[0] is PutStatus.PUT_OK)
+        stored = queue.max_offset
+        put_all(store, [Message()] * 5)
+        assert len(list(read_log(tmp_path))) == stored + 5
 
 
 async def test_a_full_disk_is_found_by_the_put_not_by_the_worker(
