@@ -9,8 +9,11 @@ volume was restored, may lack more (`store.tail_state`). The rules:
   from before the loss: the broker gives it up, and leads under a newer epoch only.
 - **In doubt** is a log that may lack *acknowledged* bytes. Its broker says so with every heartbeat, and is
   not elected while a member of the SyncStateSet lives that lacks nothing.
-- **Everything is verified** when flushed bytes may be missing or wrong: then nothing of the log is known to
-  be the master's until its content has been compared.
+- **What may be wrong is verified**: after a loss of power what may not have been flushed (a record whose page
+  was lost may look whole), all of the log when flushed bytes may be missing or wrong. It is known to be the
+  master's when its content has been compared.
+- **What was not flushed may be cut**, also where it was confirmed: the broker knows that it may have lost it.
+  Any other difference below the confirmed offset is for a person to see.
 - All of it holds over restarts, and ends when this broker has caught up with a living master, or has become
   one under a new epoch: then its log is the group's.
 """
@@ -36,26 +39,39 @@ class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):
     """No mastership is taken under this epoch or an older one."""
     verify_all: bool = False
     """What was confirmed once is compared with the master's log all the same."""
+    unflushed_from: int | None = None
+    """From here on bytes may not have been flushed when power was lost."""
 
     @property
     def is_open(self) -> bool:
         """Whether anything is left to be settled with the group."""
-        return self.in_doubt or self.gives_up or self.verify_all
+        return self.in_doubt or self.gives_up or self.verify_all or self.unflushed_from is not None
 
 
 def after_start(
-    kept: LogDoubt, tail: TailState, *, may_lack_acknowledged: bool, confirmed: int, end: int
+    kept: LogDoubt,
+    tail: TailState,
+    *,
+    may_lack_acknowledged: bool,
+    confirmed: int,
+    end: int,
+    recovered_from: int = 0,
 ) -> LogDoubt:
     """What holds after a start. `kept` is from the life before; `confirmed` is up to where the log was known
-    to be confirmed, `end` where recovery found it to end: with less than what was confirmed it has rotted, or
-    was exchanged, whatever the store says."""
-    if confirmed > end:
+    to be confirmed, `end` where recovery found it to end, `recovered_from` where it began to read. A log that
+    lost no power and is shorter than what was confirmed has rotted, or was exchanged, whatever the store
+    says."""
+    unflushed = kept.unflushed_from
+    if tail is TailState.UNFLUSHED_LOST:
+        unflushed = recovered_from if unflushed is None else min(unflushed, recovered_from)
+    elif confirmed > end:
         tail, may_lack_acknowledged = TailState.UNKNOWN, True
     return msgspec.structs.replace(
         kept,
         in_doubt=kept.in_doubt or may_lack_acknowledged,
         gives_up=kept.gives_up or tail is not TailState.INTACT,
         verify_all=kept.verify_all or tail is TailState.UNKNOWN,
+        unflushed_from=unflushed,
     )
 
 
@@ -85,7 +101,13 @@ def has_caught_up(*, reported: int, master_end: int, confirmed: int) -> bool:
 def verified_until(kept: LogDoubt, confirmed: int, end: int) -> int:
     """Up to where the log is known to be the group's after a start: what was confirmed, unless that may have
     been lost."""
-    return 0 if kept.verify_all else min(confirmed, end)
+    return 0 if kept.verify_all else kept_until(kept, min(confirmed, end))
+
+
+def kept_until(kept: LogDoubt, confirmed: int) -> int:
+    """Below which offset no difference from a master's log is explained by what this broker knows to have
+    lost."""
+    return confirmed if kept.unflushed_from is None else min(confirmed, kept.unflushed_from)
 
 
 def reported_end(*, sync_flush: bool, flushed: int, end: int) -> int:

@@ -93,6 +93,8 @@ class Replica:
         """Up to where the log is known to be the master's."""
         self.checksums = LogChecksums(store.log)
         self.master_log: Callable[[], MasterLog | None] = lambda: None
+        self.kept_until: Callable[[int], int] = lambda confirmed: confirmed
+        """Of what was confirmed, what this broker does not know to have lost."""
         self._master_end = 0
         self._store = store
         self._epochs = epochs
@@ -307,7 +309,7 @@ class Replica:
         difference = await self._difference(point, header.epoch, must_know=not known)
         if difference is not None:
             point = await self._part(difference)
-        elif not known and point < self.confirm_offset:
+        elif not known and point < self.kept_until(self.confirm_offset):
             raise HADivergedError(
                 f"the log has no epochs and ends at {end}, the master's at {header.max_offset}, below what "
                 f"was confirmed ({self.confirm_offset}): compare the two, and clear the store that is wrong"
@@ -345,7 +347,7 @@ class Replica:
         when that is below what was confirmed: then both logs stay as they are."""
         store = self._store
         start = await record_around(store, difference)
-        if may_truncate(difference, self.confirm_offset):
+        if may_truncate(difference, self.kept_until(self.confirm_offset)):
             log.error("the log differs from the master's at %d, in the record at %d", difference, start)
             return start
         self.on_diverged()

@@ -138,6 +138,7 @@ class HAService:
             may_lack_acknowledged=store.may_lack_acknowledged,
             confirmed=store.confirm_offset_at_load,
             end=store.max_phy_offset,
+            recovered_from=store.recovered_from,
         )
         if self.doubt.is_open:
             log.warning("the log ends at %d, what it may lack: %s", store.max_phy_offset, self.doubt)
@@ -437,6 +438,7 @@ class HAService:
         replica.verified = self._verified
         replica.checksums = self.checksums
         replica.master_log = lambda: self.master_log
+        replica.kept_until = lambda confirmed: log_doubt.kept_until(self.doubt, confirmed)
         if epochs is not None:
             replica.on_confirm = self._confirmed_by_master
             replica.on_diverged = self._diverged

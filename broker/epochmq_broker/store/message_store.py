@@ -93,6 +93,7 @@ class MessageStore:
         self.sync_failure = SyncFailure(self.abort.flush_failed)
         self._lock: LockFile | None = None
         self._upkeep: Upkeep | None = None
+        self.recovered_from = 0  # where recovery began to read: what is before was flushed
         self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
         self._behind = False  # the log ends with a part of a record, received from another replica
         self._confirmed: int | None = None  # what readers may see for replication's sake, None for all
@@ -134,6 +135,7 @@ class MessageStore:
         self.index.build()
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
+        self.recovered_from = found.start
         self.confirm_offset_at_load = self.checkpoint.confirm_phy_offset
         # As Java leaves it: the start of the last message, read by nobody outside controller and
         # duplication mode.

@@ -15,9 +15,11 @@ from epochmq_broker.ha import comparison
 from epochmq_broker.ha.comparison import Comparison, LogRange, may_truncate
 from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_broker.ha.replica import Step
+from epochmq_broker.store.record import Dispatch
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.ha.kit import LOG_FILE, DirectLog, Node, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
+from tests.unit.store.support import crash, own_abort_file
 
 
 def sums(data: bytes, wanted: LogRange) -> bytes:
@@ -181,6 +183,34 @@ async def test_what_differs_below_the_confirmed_offset_is_left_alone_and_said(
         await master.close()
 
 
+async def test_a_record_that_power_loss_spoiled_is_cut_and_copied_anew_though_it_was_confirmed(
+    tmp_path: Path,
+) -> None:
+    """Its page was never flushed: it may look whole, for its checksum is of the body only."""
+    settings = ALL_ACK | {"flushIntervalCommitLog": "100000"}
+    async with nodes(tmp_path, 2, settings) as (a, b):
+        address = await a.lead(1)
+        await b.follow(address, 1)
+        end = a.put(60)
+        await until(lambda: b.ha.confirm_offset == end)
+        await same(a, b)
+        b.store.checkpoint.confirm_phy_offset = end
+        b.store.checkpoint.store()
+        crash(b.store, tmp_path / "back")
+        own_abort_file(tmp_path / "back", boot_id="another boot")
+        spoil(b, tmp_path / "back", 20)
+        back = await Node(tmp_path / "back", 2, settings).open()
+        try:
+            assert back.end == end, "recovery takes it for whole"
+            assert back.ha.confirm_offset == end
+            assert back.log_bytes() != a.log_bytes()
+            await back.follow(address, 1, a)
+            await until(lambda: not back.ha.may_lack_acknowledged)
+            await same(a, back)
+        finally:
+            await back.close()
+
+
 async def test_a_replica_that_comes_back_compares_little(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2, ALL_ACK) as (a, b):
         address = await a.lead(1)
@@ -254,6 +284,18 @@ async def test_checksums_go_over_the_ends_of_files(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no byte"):
             await a.ha.checksums.of(LogRange(0, a.end + 1, 1000))
         assert descriptors() == before
+
+
+def spoil(node: Node, directory: Path, number: int) -> None:
+    """Takes the time of birth from a record in a copy of a store."""
+    position = 0
+    for _ in range(number):
+        found = node.store.log.parse(position, (), check_crc=True)
+        assert isinstance(found, Dispatch)
+        position += found.size
+    with (directory / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.seek(position + 40)
+        log.write(bytes(8))
 
 
 def descriptors() -> int:

@@ -15,6 +15,7 @@ from epochmq_broker.ha.log_doubt import (
     given_up,
     has_caught_up,
     keeps_quiet,
+    kept_until,
     may_lead,
     settled,
     verified_until,
@@ -35,13 +36,16 @@ ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
     ("tail", "lacks", "found"),
     [
         (TailState.INTACT, False, SOUND),
-        (TailState.UNFLUSHED_LOST, False, LogDoubt(gives_up=True)),
-        (TailState.UNFLUSHED_LOST, True, LogDoubt(gives_up=True, in_doubt=True)),
+        (TailState.UNFLUSHED_LOST, False, LogDoubt(gives_up=True, unflushed_from=70)),
+        (TailState.UNFLUSHED_LOST, True, LogDoubt(gives_up=True, in_doubt=True, unflushed_from=70)),
         (TailState.UNKNOWN, True, LogDoubt(gives_up=True, in_doubt=True, verify_all=True)),
     ],
 )
 def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -> None:
-    assert after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100) == found
+    assert (
+        after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovered_from=70)
+        == found
+    )
     # What the lives before left goes on, after an orderly stop, too.
     assert after_start(found, TailState.INTACT, may_lack_acknowledged=False, confirmed=90, end=100) == found
 
@@ -71,6 +75,24 @@ def test_what_is_known_to_be_the_group_s() -> None:
     assert verified_until(SOUND, 90, 100) == 90
     assert verified_until(SOUND, 110, 100) == 100
     assert verified_until(LogDoubt(verify_all=True), 90, 100) == 0
+    assert verified_until(LogDoubt(unflushed_from=70), 90, 100) == 70
+    assert verified_until(LogDoubt(unflushed_from=95), 90, 100) == 90
+
+
+def test_a_broker_may_cut_what_it_knows_to_have_lost_and_nothing_else_that_was_confirmed() -> None:
+    assert kept_until(SOUND, 90) == 90
+    assert kept_until(LogDoubt(verify_all=True), 90) == 90
+    assert kept_until(LogDoubt(unflushed_from=70), 90) == 70
+    # The first loss of power counts until the log was compared.
+    again = after_start(
+        LogDoubt(unflushed_from=70),
+        TailState.UNFLUSHED_LOST,
+        may_lack_acknowledged=False,
+        confirmed=90,
+        end=100,
+        recovered_from=80,
+    )
+    assert again.unflushed_from == 70
 
 
 def test_an_epoch_without_a_byte_makes_no_log_newer() -> None:
@@ -170,9 +192,9 @@ async def test_doubt_survives_an_orderly_stop_and_a_second_crash(tmp_path: Path)
     await back.close()
     again = await Node(tmp_path / "back", 1, ASYNC).open()
     assert again.store.tail_state is TailState.INTACT
-    assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5)
+    assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5, unflushed_from=0)
     killed = await after_power_loss(again, tmp_path / "killed", boot_id="a third boot")
-    assert killed.ha.doubt == LogDoubt(in_doubt=True, gives_up=True, given_up_epoch=5)
+    assert killed.ha.doubt == LogDoubt(in_doubt=True, gives_up=True, given_up_epoch=5, unflushed_from=0)
     for node in (again, killed):
         await node.close()
 
