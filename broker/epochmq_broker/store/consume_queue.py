@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from epochmq_broker.store import record
 from epochmq_broker.store.key_hash import KeyHasher
@@ -38,6 +38,17 @@ _POSITION_AND_SIZE = struct.Struct(">qi")
 def _places(count: int) -> struct.Struct:
     """Physical offset and size of so many units, without their tag codes."""
     return struct.Struct(">" + "qi8x" * count)
+
+
+class ExpiredUnits(NamedTuple):
+    """What `ConsumeQueue.find_expired` has found in some files: those whose messages are all gone, the first
+    offset with a message that is left, or the end of what is written, and where that message lies in the log;
+    -1 when the files have none."""
+
+    of: QueueFiles
+    files: list[QueueFile]
+    min_offset: int
+    first_physical: int
 
 
 class ConsumeQueue:
@@ -408,18 +419,58 @@ class ConsumeQueue:
         self.max_offset = end // UNIT_BYTES
         self.min_offset = min(self.min_offset, self.max_offset)
 
-    def expire(self, min_physical: int) -> list[QueueFile]:
-        """Takes out files whose messages are all in front of the log's first byte, never the last one, and
-        raises `min_offset`. The caller deletes the files."""
-        expired = []
-        files = self.files.files
-        while len(files) > 1:
-            last, _ = _POSITION_AND_SIZE.unpack_from(files[0].map, files[0].size - UNIT_BYTES)
-            if last >= min_physical:
+    def find_expired(self, min_physical: int) -> ExpiredUnits:
+        """Looks in the files for units of messages that the log has lost. On any thread; changes nothing.
+        Raises OSError."""
+        own = self.files
+        files = list(own.files)
+        expired = 0
+        while expired < len(files) - 1:
+            if _place_in(files[expired], files[expired].size - UNIT_BYTES)[0] >= min_physical:
                 break
-            expired.append(files.pop(0))
-        self.correct_min_offset(min_physical)
-        return expired
+            expired += 1
+        low = high = self.min_offset
+        first = -1
+        if files:
+            low = max(low, files[expired].start // UNIT_BYTES)
+            high = max(files[-1].end // UNIT_BYTES, low)
+            end = high
+            while low < high:
+                middle = (low + high) // 2
+                start, size = _place_at(own, middle)
+                if start < min_physical or size == PRE_BLANK_SIZE:
+                    low = middle + 1
+                else:
+                    high = middle
+                    first = start
+            if low == end:
+                first = -1
+        return ExpiredUnits(own, files[:expired], low, first)
+
+    def expire(self, found: ExpiredUnits, min_physical: int) -> list[QueueFile]:
+        """Raises `min_offset`, and takes out the files whose messages are all gone; the caller deletes
+        them."""
+        if found.of is not self.files:
+            return []
+        files = self.files.files
+        taken = []
+        for file in found.files:
+            if len(files) > 1 and files[0] is file:
+                taken.append(files.pop(0))
+        low = max(self.min_offset, min(found.min_offset, self.max_offset))
+        if low * UNIT_BYTES >= self.written_end:
+            low = self.first_behind(min_physical, low, self.max_offset)  # in memory
+        self.min_offset = low
+        return taken
+
+    def first_physical_in_memory(self, without: int) -> int:
+        """Where the first message lies in the log; `without` when there is none, -1 when the files would have
+        to be read."""
+        if self.min_offset >= self.max_offset:
+            return without
+        if self.map is not None and self.min_offset * UNIT_BYTES >= self.base:
+            return self._place(self.min_offset)[0]
+        return -1
 
     def correct_min_offset(self, min_physical: int) -> None:
         """Raises `min_offset` to the first unit whose record still exists (correctMinOffset)."""
@@ -446,3 +497,17 @@ class ConsumeQueue:
         if old.files or self.pending.is_written_elsewhere:
             self.files = QueueFiles(old.directory, old.file_size, old.mappings)
             self.pending.remove(old)
+
+
+def _place_at(files: QueueFiles, offset: int) -> tuple[int, int]:
+    """Physical offset and size of a unit, not through a mapping. Raises OSError."""
+    at = offset * UNIT_BYTES
+    file = files.find(at)
+    if file is None:
+        raise OSError(f"{files.directory} has lost its unit {offset}")
+    return _place_in(file, at - file.start)
+
+
+def _place_in(file: QueueFile, at: int) -> tuple[int, int]:
+    found: tuple[int, int] = _POSITION_AND_SIZE.unpack(file.peek(at, _POSITION_AND_SIZE.size))
+    return found

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.pending_units import PendingUnits
-from epochmq_broker.store.queue_files import Mappings, QueueFile
+from epochmq_broker.store.queue_files import Mappings
 
 
 def is_queue_name(topic: str) -> bool:
@@ -30,6 +29,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         self.file_size = file_size
         self.pending = PendingUnits()
         self.mappings = Mappings()
+        self.unordered: list[ConsumeQueue] = []  # made since expiry has looked for the last time
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
 
     def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
@@ -37,6 +37,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         if not is_queue_name(topic) or queue_id < 0:
             raise ValueError(f"{topic!r}-{queue_id}: no name of a queue")
         queue = self[key] = self._made(topic, queue_id, load=False)
+        self.unordered.append(queue)
         return queue
 
     def _made(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
@@ -85,11 +86,6 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         """Raises every queue's first offset to what the log still has."""
         for queue in self.values():
             queue.correct_min_offset(min_physical)
-
-    def expire(self, min_physical: int) -> Iterator[QueueFile]:
-        """Takes out files of messages the log has lost; the caller deletes them."""
-        for queue in list(self.values()):
-            yield from queue.expire(min_physical)
 
     def drop_expired(self, min_physical: int) -> int:
         """Empties queues none of whose messages is left in the log; how many (cleanExpiredConsumerQueue).

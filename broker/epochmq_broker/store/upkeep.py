@@ -12,6 +12,7 @@ from epochmq_broker.store.allocator import Allocator
 from epochmq_broker.store.index import WAITING_MAX
 from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
+from epochmq_broker.store.queue_expiry import QueueExpiry
 from epochmq_broker.store.queue_files import QueueFile
 from epochmq_broker.store.residency import Residency
 from epochmq_broker.store.statuses import RunningFlags
@@ -38,6 +39,13 @@ class Upkeep:
         self._queue_worker = Worker("store-flush-queues")
         self._ahead_worker = Worker("store-ahead")
         self._residency = Residency()
+        self._queue_expiry = QueueExpiry(
+            store.queues,
+            self._queue_worker,
+            loop,
+            lambda file: self._delete(self._queue_worker, file),
+            lambda: store.log.max_offset,
+        )
         self._allocator = Allocator(store.log, self._ahead_worker, loop)
 
     def start(self) -> None:
@@ -69,6 +77,7 @@ class Upkeep:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._queue_expiry.stop()
         self._allocator.stop()
         for worker in (self._ahead_worker, self._log_worker, self._queue_worker):
             worker.stop()
@@ -118,8 +127,7 @@ class Upkeep:
     def _follow(self, min_offset: int) -> None:
         """Queues and index forget what the log has lost."""
         store = self._store
-        for file in store.queues.expire(min_offset):
-            self._delete(self._queue_worker, file)
+        self._queue_expiry.follow(min_offset)
         for index_file in store.index.expire(min_offset):
             self._delete(self._queue_worker, index_file)
         for expired in store.on_expire:

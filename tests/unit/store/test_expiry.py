@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from epochmq_broker.store import (
     StoreConfig,
     mapped_file,
 )
+from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
 from epochmq_broker.store.expiry import MANUAL_ROUNDS, Expiry, disk_used
 from tests.unit.store.support import (
     HOST,
@@ -140,7 +143,8 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
         for (_, place, offset, _), m in zip(done, messages, strict=True)
         if m.queue_id == 0 and place >= 3 * LOG_FILE
     )
-    assert (queue.min_offset, queue.max_offset) == (first, 20)
+    await until(lambda: queue.min_offset == first)
+    assert queue.max_offset == 20
     assert store.get(queue, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get(queue, first, 1).count == 1
     assert store.query("orders", "0", 10, 0, 1 << 60).count == 0
@@ -153,6 +157,62 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert (again.queue("orders", 0).min_offset, again.queue("orders", 0).max_offset) == (first, 20)
     again.stop()
+
+
+async def test_expiry_looks_at_queues_that_lose_messages_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does so on a worker thread."""
+    looked: list[int] = []
+    threads: set[int] = set()
+    real = ConsumeQueue.find_expired
+
+    def noted(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits:
+        looked.append(queue.queue_id)
+        threads.add(threading.get_ident())
+        return real(queue, min_physical)
+
+    monkeypatch.setattr(ConsumeQueue, "find_expired", noted)
+    store = opened(tmp_path, clean_resource_interval=5, delete_file_batch_max=1)
+    # Queue 0 begins in the first file of the log, the others in the last ones.
+    put_all(store, [Message(body=bytes(1000))] * 30)
+    put_all(store, [Message(queue_id=number) for number in range(1, 40)])
+    store.queues.pending.write_all()
+    store.start()
+    aged(store, [100] * 2)
+    store.delete_expired_files()
+    await until(lambda: store.min_phy_offset == LOG_FILE and store.queue("orders", 0).min_offset > 0)
+    assert sorted(looked) == list(range(40)), "each is looked at once"
+    looked.clear()
+    await until(lambda: store.min_phy_offset == 2 * LOG_FILE)
+    expected = 2 * (LOG_FILE // 1100)
+    await until(lambda: store.queue("orders", 0).min_offset >= expected)
+    assert looked == [0]
+    assert [store.queue("orders", number).min_offset for number in range(1, 40)] == [0] * 39
+    assert threading.get_ident() not in threads
+    store.stop()
+
+
+async def test_a_queue_that_cannot_be_searched_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.EIO, "Input/output error")]
+    real = ConsumeQueue.find_expired
+
+    def failing(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits:
+        if queue.queue_id == 0 and failures:
+            raise failures.pop()
+        return real(queue, min_physical)
+
+    monkeypatch.setattr(ConsumeQueue, "find_expired", failing)
+    store = opened(tmp_path, clean_resource_interval=5, delete_file_batch_max=1)
+    put_all(store, [Message(body=bytes(1000), queue_id=number % 2) for number in range(30)])
+    store.start()
+    aged(store, [100] * 2)
+    store.delete_expired_files()
+    await until(lambda: all(store.queue("orders", number).min_offset >= 7 for number in range(2)))
+    assert store.min_phy_offset == 2 * LOG_FILE
+    store.stop()
 
 
 def test_queues_none_of_whose_messages_is_left_are_emptied_on_request(tmp_path: Path) -> None:

@@ -214,12 +214,12 @@ def test_units_of_lost_messages_expire_but_offsets_go_on(tmp_path: Path) -> None
     queue = queue_of(tmp_path)
     fill(queue, 25)
     queue.pending.write_all()
-    assert [file.start for file in queue.expire(50)] == []
+    assert [file.start for file in queue.expire(queue.find_expired(50), 50)] == []
     assert queue.min_offset == 5
-    for file in queue.expire(150):
+    for file in queue.expire(queue.find_expired(150), 150):
         file.delete()
     assert (queue.min_offset, queue.files.min_offset) == (15, QUEUE_FILE)
-    for file in queue.expire(10_000):
+    for file in queue.expire(queue.find_expired(10_000), 10_000):
         file.delete()
     assert (queue.min_offset, queue.max_offset) == (25, 25)
     assert len(list((tmp_path / "t" / "0").iterdir())) == 1

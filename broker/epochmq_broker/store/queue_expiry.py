@@ -1,0 +1,114 @@
+"""Has consume queues forget messages that the log has lost (CleanConsumeQueueService).
+
+Each queue's first message lies somewhere in the log; a heap tells which queues lose messages when the log's
+first offset moves. Only these are searched, on a worker thread, some at a time. Queues that are new since the
+last time are looked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
+from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.queue_files import QueueFile
+from epochmq_broker.store.worker import Worker, WorkerBusyError
+
+log = logging.getLogger(__name__)
+
+QUEUES_AT_ONCE: Final = 256
+PAUSE_S: Final = 0.02
+
+_Found = list[tuple[ConsumeQueue, ExpiredUnits | None]]
+
+
+class QueueExpiry:
+    """Follows the log's first offset, for the queues of one store."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        worker: Worker,
+        loop: asyncio.AbstractEventLoop,
+        delete: Callable[[QueueFile], None],
+        log_end: Callable[[], int],
+    ) -> None:
+        """`delete` removes a file, off the loop; `log_end` says where the log ends."""
+        self._log_end = log_end
+        self._queues = queues
+        self._worker = worker
+        self._loop = loop
+        self._delete = delete
+        self._heap: list[tuple[int, int, ConsumeQueue]] = []  # (where the first message lies, number, queue)
+        self._number = 0
+        self._due: deque[ConsumeQueue] = deque()
+        self._min_physical = 0
+        self._running = False
+        self._timer: asyncio.TimerHandle | None = None
+        queues.unordered = list(queues.values())
+
+    def follow(self, min_physical: int) -> None:
+        """The log begins here now."""
+        self._min_physical = max(self._min_physical, min_physical)
+        self._due.extend(self._queues.unordered)
+        self._queues.unordered = []
+        while self._heap and self._heap[0][0] < min_physical:
+            self._due.append(heapq.heappop(self._heap)[2])
+        self._go_on()
+
+    def stop(self) -> None:
+        """Searches no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due.clear()
+
+    def _go_on(self) -> None:
+        self._timer = None
+        if self._running or not self._due:
+            return
+        some = [self._due.popleft() for _ in range(min(len(self._due), QUEUES_AT_ONCE))]
+        min_physical = self._min_physical
+
+        def search() -> None:
+            found = [(queue, _search(queue, min_physical)) for queue in some]
+            self._loop.call_soon_threadsafe(self._found, found, min_physical)
+
+        try:
+            self._worker.submit(search)
+        except WorkerBusyError:
+            self._due.extend(some)
+            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+            return
+        self._running = True
+
+    def _found(self, found: _Found, min_physical: int) -> None:
+        self._running = False
+        for queue, expired in found:
+            if self._queues.get((queue.topic, queue.queue_id)) is not queue:
+                continue
+            first = -1  # it could not be read, and is looked at again
+            if expired is not None:
+                for file in queue.expire(expired, min_physical):
+                    self._delete(file)
+                first = expired.first_physical
+                if first < 0:
+                    # A queue without messages will get the next one behind the log's end.
+                    first = queue.first_physical_in_memory(self._log_end())
+            self._number += 1
+            heapq.heappush(self._heap, (first, self._number, queue))
+        if self._due and self._timer is None:
+            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+
+
+def _search(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits | None:
+    try:
+        return queue.find_expired(min_physical)
+    except OSError as error:
+        log.error("%s cannot be searched for messages that have expired: %s", queue, error)
+        return None
