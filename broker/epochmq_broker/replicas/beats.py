@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.ha.log_doubt import keeps_quiet
+from epochmq_broker.ha.log_doubt import QUIET_MS, keeps_quiet
 from epochmq_broker.replicas.controllers import FENCED_EPOCH
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -29,6 +29,7 @@ ASKS_PER_LEASE: Final = 5
 ASK_MIN_MS: Final = 40
 """The least time between two requests for a lease, and what is used before a lease's length is known."""
 LEASE_TIMEOUT_MS: Final = 600
+BRIEF_MS: Final = 1
 GIVE_UP_PAUSE_MS: Final = 10_000
 """How long a master whose disk has failed waits before it gives up its epoch once more."""
 QUIET_WHY: Final = (
@@ -93,6 +94,7 @@ class Beats:
         self._gave_up: tuple[int, float] | None = None
         """The epoch given up last for a failed disk, and when."""
         self._since_ms = clock_ms()
+        self._brief_ms: dict[str, float] = {}
 
     def start(self, broker_id: int, addresses: Sequence[str]) -> None:
         """Begins, or goes on, to send to these controllers and no others."""
@@ -131,7 +133,11 @@ class Beats:
             began = clock_ms()
             quiet = self._keeps_quiet()
             try:
-                heard = not quiet and await self._beat(address, timeout_ms)
+                heard = (
+                    await self._brief_beat(address, timeout_ms)
+                    if quiet
+                    else await self._beat(address, timeout_ms)
+                )
             except Exception:
                 log.exception("the heartbeat to controller %s failed", address)
                 heard = False
@@ -179,10 +185,19 @@ class Beats:
         interval_ms = min(interval_ms, config.broker_heartbeat_interval)
         return interval_ms, lease.duration_ms or LEASE_TIMEOUT_MS
 
-    async def _beat(self, address: str, timeout_ms: float) -> bool:
-        """One heartbeat; whether it was answered."""
+    async def _brief_beat(self, address: str, timeout_ms: float) -> bool:
+        """While no heartbeats are sent: a controller of RocketMQ's that was restarted looks for dead masters
+        only among brokers that it has heard of. Now and then it hears of this one, for a millisecond."""
+        now_ms, last_ms = clock_ms(), self._brief_ms.get(address, self._since_ms)
+        if self._state.gives_up_epoch() is None or now_ms - last_ms < QUIET_MS:
+            return False
+        self._brief_ms[address] = now_ms
+        return await self._beat(address, timeout_ms, alive_ms=BRIEF_MS)
+
+    async def _beat(self, address: str, timeout_ms: float, *, alive_ms: int | None = None) -> bool:
+        """One heartbeat; whether it was answered. `alive_ms`: how long it keeps this broker alive."""
         lease, epoch = self.lease, self.lease.epoch
-        command = self._command()
+        command = self._command(alive_ms)
         sent_ms = clock_ms()
         try:
             answer = await self._client.call(address, command, timeout_ms)
@@ -209,7 +224,7 @@ class Beats:
         self._gave_up = epoch, now_ms
         lease.fence()
 
-    def _command(self) -> Command:
+    def _command(self, alive_ms: int | None) -> Command:
         self._give_up()
         config, lease, state = self._live.current, self.lease, self._state
         ext: dict[str, str] = {}
@@ -235,7 +250,7 @@ class Beats:
             epoch=state.last_epoch(),
             max_offset=state.max_offset(),
             confirm_offset=state.confirm_offset(),
-            heartbeat_timeout_mills=timeout_ms,
+            heartbeat_timeout_mills=timeout_ms if alive_ms is None else alive_ms,
             election_priority=config.broker_election_priority,
         )
         return request(RequestCode.BROKER_HEARTBEAT, header, ext=ext)

@@ -11,6 +11,7 @@ import pytest
 from epochmq_broker.ha.doubt_file import FILE
 from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_broker.ha.service import Role
+from epochmq_broker.replicas import beats
 from epochmq_broker.replicas.identity import Identity
 from epochmq_broker.replicas.types import Ask, Become, CaughtUp, GiveUp, Look, Told
 from epochmq_protocol.codes import RequestCode as Code
@@ -113,7 +114,7 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
 
 @pytest.mark.parametrize("left", [LogDoubt(gives_up=True), LogDoubt(in_doubt=True, gives_up=True)])
 async def test_rocketmq_s_controllers_do_not_hear_a_master_that_gave_up(
-    tmp_path: Path, left: LogDoubt
+    tmp_path: Path, left: LogDoubt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They know no epoch that is given up, and replace a master only when it is silent."""
     async with stand_in(grants=False) as controller:
@@ -130,6 +131,11 @@ async def test_rocketmq_s_controllers_do_not_hear_a_master_that_gave_up(
             await until(lambda: len(controller.questions(Code.CONTROLLER_GET_REPLICA_INFO)) > looks + 2)
             assert controller.beats == []
             assert one.ha.role is Role.IDLE
+            # One that was restarted must hear of the master to look whether it lives: for a millisecond.
+            monkeypatch.setattr(beats, "QUIET_MS", 1)
+            await until(lambda: bool(controller.beats))
+            assert {beat["heartbeatTimeoutMills"] for beat in controller.beats} == {"1"}
+            monkeypatch.undo()
             controller.make_master(1, one.live.current.broker_addr, epoch + 1)
             await until(lambda: one.ha.role is Role.MASTER)
             await until(lambda: bool(controller.beats))
