@@ -48,6 +48,7 @@ from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
 from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.ticks import Ticks
@@ -97,12 +98,14 @@ class Broker:
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
         self.locks = RebalanceLocks()
         self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
-        self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets)
+        self.config_writer = ConfigWriter()
+        self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.config_writer)
         self.store = MessageStore(StoreConfig.of(config), self.store_host)
         self.put = MessagePut(self.live, self.store)
         self.ha = HAService(self.live, self.store, self.put, controlled=config.enable_controller_mode)
         self.delays = DelayService(self.live, self.store, self.put, self.stats)
         self.client = RemotingClient()
+        self.delays.write = self.config_writer.write
         self.registration = Registration(self.live, self.topics, self.client)
         self.registration.on_answer.append(self._registered)
         self.ticks = Ticks()
@@ -122,7 +125,7 @@ class Broker:
             self.stats,
             self.cold_reads,
         )
-        self.modes = MessageModes(config.config_dir, self.topics, self.groups)
+        self.modes = MessageModes(config.config_dir, self.topics, self.groups, self.config_writer.write)
         self.slave_sync = SlaveSync(
             self.client, self.store, self.topics, self.groups, self.offsets, self.delays, self.modes
         )
@@ -167,7 +170,7 @@ class Broker:
         self.files.load()
         self.delays.load()
         self.modes.load()
-        self.files.persist()
+        self._write_tables()
         self.store.on_append.append(self.pull.hold.arrived)
         self.store.start()
         self.live.on_change.append(self._reconfigured)
@@ -196,10 +199,18 @@ class Broker:
         if self._phase is Phase.RUNNING:
             self._phase = Phase.STOPPED
             self.delays.stop()
-            self.files.persist()
+            self._write_tables()
         self.store.stop()
         await self.client.close()
         log.info("broker %s has stopped", self.live.current.broker_name)
+
+    def _write_tables(self) -> None:
+        """Before the broker serves, and when it serves no more. A full disk keeps it from neither: expiry may
+        free space, and what could not be written is due."""
+        try:
+            self.files.persist()
+        except OSError as error:
+            log.error("the tables could not be written: %s", error)
 
     # parts
 

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochmq_broker.config import LiveConfig
@@ -65,6 +65,8 @@ class DelayService:
         self._put = put
         self._stats = stats
         self._path: Path = live.current.config_dir / FILE_NAME
+        self.write: Callable[[Path, bytes], None] = write_config
+        """How the file is written; where an event loop runs, on another thread."""
         self._paused_until: dict[int, float] = {}
         self._next: dict[int, int] = {}
         """Level → the next message to deliver, while that is ahead of `offsets`."""
@@ -136,7 +138,7 @@ class DelayService:
         self._settle()
         data = self.encode(pretty=True)
         if data != self._written:
-            write_config(self._path, data)
+            self.write(self._path, data)
             self._written = data
 
     def encode(self, *, pretty: bool = False) -> bytes:

@@ -2,8 +2,9 @@
 the shape of RocketMQ's ConfigManagers, so that a Java broker opens what this one left and the other way
 round.
 
-Topics and groups are written at the end of the round of the event loop that changed them, offsets when their
-interval has come and anything has changed.
+Topics and groups are given to the writer in the round of the event loop that changed them, offsets when their
+interval has come and anything has changed. The writer makes them durable on its own thread; a kill loses no
+topic or group that was there before it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import msgspec
 
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.config_files import read_config
+from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
@@ -54,7 +56,9 @@ class StateFiles:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
+        writer: ConfigWriter,
     ) -> None:
+        self._writer = writer
         self._directory = directory
         self._topics = topics
         self._groups = groups
@@ -81,22 +85,29 @@ class StateFiles:
         self._groups.on_change.append(lambda _names: self._write_soon(GROUPS, self.groups_json))
 
     def persist_offsets(self) -> None:
-        """Writes consumerOffset.json when an offset has changed since the last time. Raises OSError."""
+        """Has consumerOffset.json written when an offset has changed since the last time."""
         changes = self._offsets.changes
         if changes != self._written_changes:
-            write_config(self._directory / OFFSETS, self.offsets_json())
+            self._writer.write(self._directory / OFFSETS, self.offsets_json())
             self._written_changes = changes
+        else:
+            self._writer.retry()
 
     def persist(self) -> None:
-        """Writes everything. Raises OSError."""
+        """Writes everything, durably, on the calling thread; for start-up and shut-down. Raises OSError; what
+        was not written is due."""
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
         self._due.clear()
-        write_config(self._directory / TOPICS, self.topics_json())
-        write_config(self._directory / GROUPS, self.groups_json())
-        write_config(self._directory / OFFSETS, self.offsets_json())
+        for name, encode in (
+            (TOPICS, self.topics_json),
+            (GROUPS, self.groups_json),
+            (OFFSETS, self.offsets_json),
+        ):
+            self._writer.add(self._directory / name, encode())
         self._written_changes = self._offsets.changes
+        self._writer.flush()
 
     def topics_json(self) -> bytes:
         """topics.json."""
@@ -141,11 +152,7 @@ class StateFiles:
         self._scheduled = None
         due, self._due = self._due, {}
         for name, encode in due.items():
-            try:
-                write_config(self._directory / name, encode())
-            except OSError:
-                log.exception("%s could not be written; the next change tries again", name)
-                self._due[name] = encode
+            self._writer.write(self._directory / name, encode(), survives_kill=True)
 
 
 class _Entries:

@@ -206,7 +206,7 @@ def test_a_disk_filled_by_somebody_else_damages_nothing(cluster: Cluster, disk: 
     assert_readable(cluster, acked)
 
 
-def test_a_broker_killed_on_a_full_disk_comes_back_with_everything_once_there_is_room(
+def test_a_broker_killed_on_a_full_disk_serves_what_it_has_and_writes_once_there_is_room(
     cluster: Cluster, disk: Path
 ) -> None:
     acked: dict[int, int] = {}
@@ -215,17 +215,46 @@ def test_a_broker_killed_on_a_full_disk_comes_back_with_everything_once_there_is
     with filled(disk):
         send_until_refused(cluster, acked, 100)
         cluster.kill_broker()
-        cluster.broker_process.start()
-        # On the full disk it either serves what it has or says why it cannot start; it damages nothing.
-        wait_until(
-            lambda: not cluster.broker_process.alive or cluster.broker_answers(),
-            what="the broker serves or has given up",
-        )
-        if cluster.broker_process.alive:
-            assert_readable(cluster, acked)
-            cluster.kill_broker()
-        else:
-            assert (cluster.broker_process.status or 0) > 0, f"a signal ended it\n{cluster.logs()}"
+        cluster.start_broker()
+        assert_readable(cluster, acked)
+        assert_refused_for_space(send(cluster, 8000))
+    wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
+    assert_readable(cluster, acked)
+
+
+def test_a_broker_stops_on_a_full_disk_and_keeps_what_it_acknowledged(cluster: Cluster, disk: Path) -> None:
+    """The tables cannot be written then; the store is closed all the same."""
+    acked: dict[int, int] = {}
+    for number in range(20):
+        assert writable_again(cluster, acked, number)
+    with filled(disk):
+        send_until_refused(cluster, acked, 100)
+        assert_readable(cluster, acked)  # which makes the group
+        offset = {"consumerGroup": "full-group", "topic": TOPIC, "queueId": "0", "commitOffset": "3"}
+        assert call(cluster.broker_address, 15, offset).code == SUCCESS
+        assert cluster.stop_broker() == 0
+        assert "has stopped" in cluster.broker_process.output()
+        assert "is closed" in cluster.broker_process.output(), "the store"
     cluster.start_broker()
     wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
     assert_readable(cluster, acked)
+
+
+def test_a_start_on_a_full_disk_frees_space_as_a_running_broker_does(cluster: Cluster, disk: Path) -> None:
+    """After a clean stop the start needs space; old messages go, as `cleanFileForciblyEnable` says."""
+    acked: dict[int, int] = {}
+    for number in range(150):  # two whole log files and a part of the third
+        assert writable_again(cluster, acked, number)
+    assert cluster.stop_broker() == 0
+    log_files = sorted((disk / "store" / "commitlog").iterdir())
+    with filled(disk):
+        # Without permission to remove anything, the start fails, says why, and leaves everything.
+        cluster.broker_process.start()
+        wait_until(lambda: not cluster.broker_process.alive, what="the broker has given up")
+        assert (cluster.broker_process.status or 0) > 0
+        assert "No space left" in cluster.broker_process.output()
+        assert sorted((disk / "store" / "commitlog").iterdir()) == log_files
+        cluster.broker_settings["cleanFileForciblyEnable"] = True
+        cluster.start_broker()
+        wait_until(lambda: send(cluster, 9000).code == SUCCESS, what="the broker takes messages")
+    assert log_files[0] not in (disk / "store" / "commitlog").iterdir()

@@ -4,6 +4,7 @@ RocketMQ's AdminBrokerProcessor and Configuration do it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Mapping
@@ -70,6 +71,7 @@ class AdminBroker:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._config_version = DataVersion(timestamp=now_ms())
+        self._config_lock = asyncio.Lock()  # one change of the file after the other
 
     def handlers(self) -> Mapping[int, Handler]:
         """Request code → handler."""
@@ -114,7 +116,8 @@ class AdminBroker:
             if taken:
                 self._config_version = self._config_version.next(now_ms())
                 log.info("configuration changed by %s: %s", connection.remote, taken)
-                self._write_config(taken)
+                async with self._config_lock:
+                    await asyncio.to_thread(self._write_config, taken)
         if "brokerPermission" in changes:
             await self._parts.registered()
         return response(command, ResponseCode.SUCCESS)

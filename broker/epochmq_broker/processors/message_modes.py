@@ -5,7 +5,7 @@ as by RocketMQ's QueryAssignmentProcessor and MessageRequestModeManager, kept in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochmq_broker.groups import SubscriptionGroupTable
@@ -32,7 +32,15 @@ FILE = "messageRequestMode.json"
 class MessageModes:
     """(topic, group) -> mode, and the requests about it."""
 
-    def __init__(self, directory: Path, topics: TopicTable, groups: SubscriptionGroupTable) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        write: Callable[[Path, bytes], None] = write_config,
+    ) -> None:
+        """`write` writes the file; where an event loop runs, on another thread."""
+        self._write_file = write
         self._path = directory / FILE
         self._topics = topics
         self._groups = groups
@@ -80,4 +88,4 @@ class MessageModes:
 
     def _write(self) -> None:
         self.changes += 1
-        write_config(self._path, fastjson.dumps(self._modes, pretty=True))
+        self._write_file(self._path, fastjson.dumps(self._modes, pretty=True))

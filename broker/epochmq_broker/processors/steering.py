@@ -70,7 +70,7 @@ class SteeringProcessor:
         )
         return response(command, ResponseCode.SUCCESS, header=answer)
 
-    def steer(self, connection: Connection, command: Command) -> Command:
+    async def steer(self, connection: Connection, command: Command) -> Command:
         """Fences or drains, or only says how it is."""
         header = SteerHeader.decode(command.ext)
         if header.drained and self._replicas is None:
@@ -80,7 +80,7 @@ class SteeringProcessor:
         if header.drained and self._ha.role is Role.MASTER:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "it is the master: promote another replica first")
         try:
-            self._steering.steer(fenced=header.fenced, drained=header.drained)
+            await self._steering.steer(fenced=header.fenced, drained=header.drained)
         except OSError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"it cannot be kept on disk: {error}") from None
         now = self._steering.now

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ class Steering:
         self.now = Steered()
         self._live = live
         self._store = store
+        self._lock = asyncio.Lock()
         self._path: Path = live.current.config_dir / FILE
 
     def load(self) -> None:
@@ -37,15 +39,16 @@ class Steering:
         if found is not None:
             self._apply(found)
 
-    def steer(self, *, fenced: bool | None, drained: bool | None) -> None:
-        """None leaves as it is. Holds before it is answered. Raises OSError, and then nothing has changed."""
-        now = self.now
-        wanted = Steered(
-            now.fenced if fenced is None else fenced, now.drained if drained is None else drained
-        )
-        if wanted != now:
-            write_config(self._path, msgspec.json.encode(wanted))
-            self._apply(wanted)
+    async def steer(self, *, fenced: bool | None, drained: bool | None) -> None:
+        """None leaves as it is. Durable when it returns. Raises OSError, and then nothing has changed."""
+        async with self._lock:
+            now = self.now
+            wanted = Steered(
+                now.fenced if fenced is None else fenced, now.drained if drained is None else drained
+            )
+            if wanted != now:
+                await asyncio.to_thread(write_config, self._path, msgspec.json.encode(wanted))
+                self._apply(wanted)
 
     def _apply(self, wanted: Steered) -> None:
         before, self.now = self.now, wanted

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from epochmq_broker.store.mapped_file import as_disk_full
 from epochmq_broker.store.tail_state import (
     CLEAN,
     AbortRecord,
@@ -72,9 +73,12 @@ class AbortFile:
         return judge(left, boot_id(), present)
 
     def begin(self, tail: Tail, *, acknowledges_unflushed: bool) -> None:
-        """Records a new life, durably. What it inherits goes on until `clear_inherited`. Raises OSError."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._fd = fd
+        """Records a new life, durably. What it inherits goes on until `clear_inherited`. Raises DiskFullError
+        or OSError."""
+        try:
+            self._fd = fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise as_disk_full(error) from error
         self._clean_before = tail is CLEAN
         identity = identity_of(fd)
         inherited_unflushed = tail.acknowledged_unflushed and tail.state is not TailState.INTACT
@@ -85,12 +89,16 @@ class AbortFile:
             inherited=tail.state,
             # Until the suspect bytes are on disk (`flushes_again`) this life has the failure of the last.
             flush_failed=tail.cache_suspect,
+            recovering=tail is not CLEAN and not tail.only_killed,
         )
         self._mark = mark_of(identity)
-        with self._lock:
-            self._write()
-            os.fdatasync(fd)
-        sync_directory(self._path.parent)
+        try:
+            with self._lock:
+                self._write()
+                os.fdatasync(fd)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise as_disk_full(error) from error
 
     def flush_failed(self) -> None:
         """Records that an fsync failed. Raises nothing."""
@@ -114,6 +122,13 @@ class AbortFile:
             os.fdatasync(self._fd)
         if self._mark is not None:
             self._mark.unlink(missing_ok=True)
+
+    def recovered(self) -> None:
+        """The files are repaired: a kill from now on leaves nothing else to repair. Raises OSError."""
+        with self._lock:
+            if self._record.recovering:
+                self._record = msgspec.structs.replace(self._record, recovering=False)
+                self._write()
 
     def acknowledges_unflushed(self) -> bool:
         """Records that messages are acknowledged before they are flushed from now on; False when that is

@@ -15,34 +15,56 @@ from typing import TypeVar
 import structlog
 
 from epochmq_protocol.durable_files import backup_of, replace_file
+from epochmq_protocol.errors import EpochMQError
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 
+PENDING_SUFFIX = ".pending"
+
+
+class ConfigDamagedError(EpochMQError):
+    """A state file and its backup are damaged; a person has to restore or remove them."""
+
+
 def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
     """What the file holds, or its `.bak` when the file is missing, empty or broken. None when neither exists.
 
     `decode` turns the bytes into the caller's value; anything it raises makes the file count as broken.
-    Raises what the backup's decoding raised when both are: a broker must not start as if it were new.
+    Raises ConfigDamagedError when a file is there and none can be read: a broker must not start as if it were
+    new.
     """
-    backup = backup_of(path)
+    damage: list[str] = []
+    for candidate in (*_pending(path), path, backup_of(path)):
+        try:
+            data = candidate.read_bytes()
+            if data.strip():
+                return decode(data)
+            raise ValueError("it is empty")
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            damage.append(f"{candidate.name}: {error}")
+            log.warning("config file is damaged", path=str(candidate), error=str(error))
+    if damage and (path.exists() or backup_of(path).exists()):
+        raise ConfigDamagedError(
+            f"{path} and its backup cannot be read ({'; '.join(damage)}). Restore one of them, or "
+            "remove both to start with an empty table"
+        )
+    return None
+
+
+def _pending(path: Path) -> list[Path]:
+    """The pending file (see `config_writer`) when it is newer than the file itself: another broker may have
+    had the directory since."""
+    pending = path.with_name(path.name + PENDING_SUFFIX)
     try:
-        data = path.read_bytes()
-        if data:
-            return decode(data)
-    except FileNotFoundError:
-        pass
-    except Exception as error:
-        log.warning("config file is broken, taking its backup", path=str(path), error=str(error))
-        if not backup.exists():
-            raise
-    try:
-        data = backup.read_bytes()
-    except FileNotFoundError:
-        return None
-    return decode(data) if data else None
+        newer = not path.exists() or pending.stat().st_mtime_ns >= path.stat().st_mtime_ns
+    except OSError:
+        return []
+    return [pending] if newer else []
 
 
 def write_config(path: Path, data: bytes) -> None:

@@ -86,8 +86,8 @@ class Index:
         return hasher
 
     def dispatch(self, message: Dispatch) -> None:
-        """Takes a message parsed from the log; one the files have already is skipped. Raises DiskFullError
-        or OSError."""
+        """Takes a message parsed from the log; one the files have already is skipped. When the index
+        cannot be written, messages wait. Raises DiskFullError or OSError when WAITING_MAX do."""
         if message.physical_offset < self.end_physical:
             return
         if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -103,8 +103,14 @@ class Index:
                 message.store_timestamp,
             )
         )
-        if len(self.waiting) >= (WAITING_MAX if self.failing else BUILD_AT):
+        waiting = len(self.waiting)
+        if waiting < (WAITING_MAX if self.failing else BUILD_AT):
+            return
+        try:
             self.build()
+        except (DiskFullError, OSError):
+            if waiting >= WAITING_MAX:
+                raise
 
     def build(self, most: int | None = None) -> None:
         """Puts what waits into the files, at most so many messages (in steps of BUILD_MAX). Raises

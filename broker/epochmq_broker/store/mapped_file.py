@@ -52,6 +52,11 @@ class StoreDamagedError(EpochMQError):
     """Files that cannot be a store, or not one with these settings; a person has to look."""
 
 
+def as_disk_full(error: OSError) -> OSError | DiskFullError:
+    """The error as it is to be raised: a lack of space or quota as DiskFullError."""
+    return DiskFullError(str(error)) if error.errno in _FULL else error
+
+
 def file_name(start: int) -> str:
     """A file is named by its start offset in 20 decimal digits (UtilAll.offset2FileName)."""
     return f"{start:0{NAME_DIGITS}d}"

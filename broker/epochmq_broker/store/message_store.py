@@ -27,7 +27,7 @@ from epochmq_broker.store.flush import LogFlusher, sync_all
 from epochmq_broker.store.index import Index
 from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.lock_file import LockFile
-from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.mapped_file import DiskFullError, as_disk_full
 from epochmq_broker.store.queue_flush import QueueFlusher
 from epochmq_broker.store.reader import Reader
 from epochmq_broker.store.recovery import Recovered, Recovery
@@ -109,18 +109,38 @@ class MessageStore:
             directory.mkdir(parents=True, exist_ok=True)
         self._lock = LockFile(root / "lock")
         try:
-            return self._load()
+            while True:
+                try:
+                    return self._load()
+                except (DiskFullError, OSError) as error:
+                    if isinstance(error, OSError) and not isinstance(as_disk_full(error), DiskFullError):
+                        raise
+                    # As at run time: what has expired, or must go on a full disk, makes room.
+                    if not self._free_space():
+                        raise
+                    log.warning("the disk is full, expired files were removed to open the store: %s", error)
+                    self._close_parts()
+                    self.abort.abandon()
         except BaseException:
             self._close_files()
             self.abort.abandon()
             raise
 
+    def _free_space(self) -> bool:
+        """Removes the log files that go now; False when there is none. There are fewer each time."""
+        self.expiry.measure()
+        expired = self.expiry.expired()
+        for file in expired:
+            log.info("%s has expired", file.path)
+            file.delete()
+        return bool(expired)
+
     def _load(self) -> Recovered:
         root = self.config.root
         self.tail = self.abort.look()
         clean, killed = self.tail is CLEAN, self.tail.only_killed
-        self.checkpoint = Checkpoint(root / "checkpoint")
         self.log.load()
+        self.checkpoint = Checkpoint(root / "checkpoint")
         # From here on files are changed, and a start that ends half way is not a clean stop.
         self.abort.begin(self.tail, acknowledges_unflushed=not self.config.sync_flush)
         if self.tail.cache_suspect:
@@ -132,7 +152,7 @@ class MessageStore:
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
         found = recovery.run(clean=clean, check_crc=self.tail.cache_suspect)
-        self.index.build()
+        self.appender.build_index(again=True)
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
         self.recovered_from = found.start
@@ -159,6 +179,7 @@ class MessageStore:
         self.log_flusher.flushed = self.log.max_offset
         self._show()
         self._apply_flags()
+        self.abort.recovered()
         log.info(
             "the store in %s is open after a %s (end of the log: %s): %d records read, the log ends at %d",
             root,
@@ -217,6 +238,12 @@ class MessageStore:
         return True
 
     def _close_files(self) -> None:
+        self._close_parts()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _close_parts(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
             self.checkpoint.close()
         with contextlib.suppress(AttributeError, OSError):
@@ -227,9 +254,7 @@ class MessageStore:
         for file in self.index.files:
             file.close()
         self.index.files = []
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self.index.waiting.clear()
 
     def configure(self, config: StoreConfig) -> None:
         """Takes over settings that may change while running; sizes and paths stay as they were."""

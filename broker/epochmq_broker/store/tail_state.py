@@ -46,6 +46,7 @@ class AbortRecord(Struct, frozen=True):
     acknowledged_unflushed: bool  # some messages were acknowledged before they were flushed (ASYNC_FLUSH)
     flush_failed: bool = False
     inherited: TailState = TailState.INTACT  # the state this life began with
+    recovering: bool = False  # what a crash of the machine left is not repaired yet
 
 
 class Tail(Struct, frozen=True):
@@ -79,7 +80,7 @@ def judge(left: AbortRecord | None, boot_id: str, present: FileIdentity | None) 
     return Tail(
         state=max(own, left.inherited),
         acknowledged_unflushed=left.acknowledged_unflushed,
-        only_killed=own is TailState.INTACT,
+        only_killed=own is TailState.INTACT and not left.recovering,
         cache_suspect=left.flush_failed and same_boot,
     )
 
@@ -107,6 +108,7 @@ def encode(pid: int, record: AbortRecord) -> bytes:
     lines.append(f"acknowledged={'before-flush' if record.acknowledged_unflushed else 'after-flush'}")
     lines.append(f"flush={'failed' if record.flush_failed else 'ok'}")
     lines.append(f"tail={record.inherited.name}")
+    lines.append(f"recovery={'unfinished' if record.recovering else 'finished'}")
     return "\n".join([*lines, ""]).encode()
 
 
@@ -122,6 +124,7 @@ def decode(data: bytes) -> AbortRecord:
         acknowledged_unflushed=fields.get("acknowledged") != "after-flush",
         flush_failed=fields.get("flush", "ok") != "ok",
         inherited=_inherited(fields.get("tail")),
+        recovering=fields.get("recovery", "finished") != "finished",
     )
 
 

@@ -343,6 +343,7 @@ async def test_a_promoted_slave_goes_on_delivering_where_the_master_was(tmp_path
         sync.follow(MASTER)
         await sync.refresh()
         await sync.stop()
+        slave.broker.config_writer.flush()
         on_disk = fastjson.loads((tmp_path / "slave" / "config" / "delayOffset.json").read_bytes())
         assert on_disk["offsetTable"] == {"3": 5, "4": 1}
         # The log that was copied ends before what was delivered of level 3.

@@ -9,6 +9,7 @@ import pytest
 from epochmq_broker.groups import SubscriptionGroupTable
 from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.state_files import GROUPS, OFFSETS, TOPICS, StateFiles
+from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
 from tests.unit.broker.kit import until
@@ -38,7 +39,8 @@ class Tables:
         self.topics = TopicTable(Settings(), lambda: 1000)
         self.groups = SubscriptionGroupTable(Settings(), lambda: 1000)
         self.offsets = ConsumerOffsetTable(lambda: 1000)
-        self.files = StateFiles(directory, self.topics, self.groups, self.offsets)
+        self.writer = ConfigWriter()
+        self.files = StateFiles(directory, self.topics, self.groups, self.offsets, self.writer)
         self.files.load()
 
 
@@ -73,8 +75,10 @@ async def test_offsets_are_written_when_they_have_changed(tmp_path: Path) -> Non
     assert not (tmp_path / OFFSETS).exists()
     tables.offsets.commit("g", "T", 0, 1)
     tables.files.persist_offsets()
+    tables.writer.flush()
     first = (tmp_path / OFFSETS).stat().st_mtime_ns
     tables.files.persist_offsets()
+    tables.writer.flush()
     assert (tmp_path / OFFSETS).stat().st_mtime_ns == first
     assert b'"T@g":{0:1' in (tmp_path / OFFSETS).read_bytes()
 
@@ -83,8 +87,10 @@ async def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path) -> Non
     tables = Tables(tmp_path)
     tables.offsets.commit("g", "T", 0, 1)
     tables.files.persist_offsets()
+    tables.writer.flush()
     tables.offsets.commit("g", "T", 0, 2)
     tables.files.persist_offsets()
+    tables.writer.flush()
     (tmp_path / OFFSETS).write_bytes(b'{"offsetTable":{"T@g"')
     assert Tables(tmp_path).offsets.query("g", "T", 0) == 1
 

@@ -80,7 +80,16 @@ def test_the_state_of_the_tail_follows_from_the_abort_file(
 
 @pytest.mark.parametrize(
     "left",
-    [LEFT, replaced(LEFT, acknowledged_unflushed=False, flush_failed=True, inherited=TailState.UNKNOWN)],
+    [
+        LEFT,
+        replaced(
+            LEFT,
+            acknowledged_unflushed=False,
+            flush_failed=True,
+            inherited=TailState.UNKNOWN,
+            recovering=True,
+        ),
+    ],
 )
 def test_an_abort_file_reads_back_as_it_was_written(left: AbortRecord) -> None:
     data = encode(4711, left)
@@ -128,6 +137,23 @@ def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
     store = opened(restored)
     assert store.tail_state is TailState.INTACT
     store.stop()
+
+
+def test_a_kill_while_a_power_loss_is_repaired_does_not_make_it_a_mere_kill(tmp_path: Path) -> None:
+    """The index that the power loss left is not trusted until it has been repaired."""
+    store = opened(tmp_path / "a")
+    put_all(store, some_messages(8, 30))
+    left = crash(store, tmp_path / "b")
+    store.stop()
+    own_abort_file(left, boot_id="another boot")
+    abort = abort_file.AbortFile(left / "abort")
+    abort.begin(abort.look(), acknowledges_unflushed=True)
+    abort.close()
+    assert not abort.look().only_killed
+    store = opened(left)
+    again = crash(store, tmp_path / "c")
+    store.stop()
+    assert abort_file.AbortFile(again / "abort").look().only_killed
 
 
 def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Writes the state files of a broker off its event loop.
+
+One thread makes the newest content of each file durable, one file after the other in the order in which they
+were given; content that was overtaken meanwhile is not written. So there are never more waiting than files.
+
+Content that must outlive a kill from this moment on is also put into `NAME.pending`, unsynced, on the
+caller's thread: that takes no longer than a copy into the page cache. The pending file goes when its content,
+or newer content, is durable in NAME. `read_config` takes it when it is the newer one and whole; a power loss
+may leave it empty or torn, and then NAME is what counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+from epochmq_broker.store.config_files import PENDING_SUFFIX, write_config
+from epochmq_broker.store.worker import Worker, WorkerBusyError
+
+log = logging.getLogger(__name__)
+
+FILES_MAX: Final = 64  # a broker has fewer than ten
+
+
+class ConfigWriter:
+    """The writer of one broker. `write` and `flush` are called on one thread, that of the event loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[Path, tuple[int, bytes]] = {}  # (generation, content)
+        self._pending: dict[Path, int] = {}  # generation of the content in the pending file
+        self._generation = 0
+        self._lock = threading.Lock()  # held for memory and renames, never during a sync
+        self._worker: Worker | None = None
+
+    def write(self, path: Path, data: bytes, *, survives_kill: bool = False) -> None:
+        """Makes `data` the durable content of the file, soon. `survives_kill`: a process killed after the
+        return has the content at its next start. Raises nothing: a write that fails is logged, and tried
+        again at the next `retry`."""
+        self.add(path, data)
+        if survives_kill:
+            with self._lock:
+                try:
+                    _write_pending(path, data)
+                    self._pending[path] = self._generation
+                except OSError as error:
+                    log.error("%s cannot be written ahead of its sync: %s", path, error)
+        self.retry()
+
+    def add(self, path: Path, data: bytes) -> None:
+        """Makes the content due, for the next `retry` or `flush`."""
+        assert path in self._due or len(self._due) < FILES_MAX
+        with self._lock:
+            self._generation += 1
+            self._due[path] = (self._generation, data)
+
+    def retry(self) -> None:
+        """Writes what is due and could not be written."""
+        if not self._due:
+            return
+        if self._worker is None:
+            self._worker = Worker("config-files", capacity=2)
+        with contextlib.suppress(WorkerBusyError):  # the job that waits takes this along
+            self._worker.submit(self._run)
+
+    def flush(self) -> None:
+        """Writes all that is due on the calling thread, for the start and the stop. Raises OSError; the rest
+        is written all the same."""
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+        error = self._write_due()
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        self._write_due()  # what fails stays due
+
+    def _write_due(self) -> OSError | None:
+        """Writes each file that is due once; the first failure."""
+        failure: OSError | None = None
+        for path in list(self._due):
+            with self._lock:
+                generation, data = self._due.pop(path)
+            try:
+                write_config(path, data)
+            except OSError as error:
+                log.error("%s could not be written; it is tried again: %s", path, error)
+                failure = failure or error
+                with self._lock:
+                    self._due.setdefault(path, (generation, data))
+                continue
+            with self._lock:
+                self._settle(path, generation)
+        return failure
+
+    def _settle(self, path: Path, durable: int) -> None:
+        """The pending file goes, or stays the newer one of the two."""
+        pending = self._pending.get(path)
+        if pending is None:
+            return
+        name = path.with_name(path.name + PENDING_SUFFIX)
+        with contextlib.suppress(OSError):
+            if pending <= durable:
+                del self._pending[path]
+                name.unlink(missing_ok=True)
+            else:
+                os.utime(name)
+
+
+def _write_pending(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = path.with_name(path.name + PENDING_SUFFIX)
+    temporary = name.with_name(name.name + ".tmp")
+    temporary.write_bytes(data)
+    temporary.replace(name)

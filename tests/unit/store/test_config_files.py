@@ -1,0 +1,203 @@
+"""State files: whole after a kill or a power loss at any moment, written off the event loop, never taken for
+absent when they are damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.store import config_files, config_writer
+from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
+from epochmq_broker.store.config_writer import ConfigWriter
+
+DEADLINE_S = 60
+
+
+def content(number: int) -> bytes:
+    return b"{%d}" % number + b" " * 3000
+
+
+def number_in(data: bytes) -> int:
+    text = data.decode().rstrip(" ")
+    if not (text.startswith("{") and text.endswith("}") and len(data) >= 3000):
+        raise ValueError("torn")
+    return int(text[1:-1])
+
+
+class Disk:
+    """Watches fsync. Synced content and synced names survive a power loss; of what came later each file may
+    be empty, torn or whole, and each name may lead to what it led to at any moment since."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.root = root
+        self.synced: dict[int, bytes] = {}  # inode -> content
+        self.contents: dict[int, bytes] = {}  # every inode seen, as it was last
+        self.names: dict[str, list[int | None]] = {}  # since the directory's last sync
+        monkeypatch.setattr(os, "fsync", self.sync)
+        for name in ("rename", "replace", "link", "unlink"):
+            monkeypatch.setattr(os, name, self.watched(getattr(os, name)))
+
+    def watched(self, real):  # type: ignore[no-untyped-def]
+        def call(*args, **options):  # type: ignore[no-untyped-def]
+            self.look()
+            real(*args, **options)
+            self.look()
+
+        return call
+
+    def look(self) -> None:
+        now = {path.name: path for path in self.root.iterdir()}
+        for name in {*self.names, *now}:
+            path = now.get(name)
+            inode = path.stat().st_ino if path is not None else None
+            if path is not None and inode is not None:
+                self.contents[inode] = path.read_bytes()
+            seen = self.names.setdefault(name, [None])
+            if seen[-1] != inode:
+                seen.append(inode)
+
+    def sync(self, fd: int) -> None:
+        self.look()
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if path == self.root:
+            self.names = {name: seen[-1:] for name, seen in self.names.items()}
+        else:
+            self.synced[os.fstat(fd).st_ino] = path.read_bytes()
+
+    def lose_power(self, to: Path, rng: random.Random) -> Path:
+        self.look()
+        to.mkdir()
+        for name, seen in self.names.items():
+            inode = rng.choice(seen)
+            if inode is None:
+                continue
+            data = self.contents[inode]
+            if self.synced.get(inode) != data:
+                data = rng.choice([b"", data[: rng.randrange(len(data) + 1)], bytes(len(data)), data])
+            (to / name).write_bytes(data)
+        return to
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_power_loss_at_any_moment_leaves_a_table_no_older_than_what_was_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    root = tmp_path / "config"
+    root.mkdir()
+    disk = Disk(monkeypatch, root)
+    writer = ConfigWriter()
+    path = root / "topics.json"
+    durable = 0
+    for number in range(1, rng.randint(2, 12)):
+        writer.add(path, content(number))
+        if rng.random() < 0.6:
+            config_writer._write_pending(path, content(number))
+            writer._pending[path] = writer._generation
+        if rng.random() < 0.6:
+            writer.flush()
+            durable = number
+        if rng.random() < 0.3:
+            left = disk.lose_power(tmp_path / f"left{number}", rng)
+            found = read_config(left / "topics.json", number_in)
+            assert (found or 0) >= durable
+            assert found is None or found <= number
+
+
+def test_a_kill_loses_no_content_that_must_survive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk takes its time, the newest content is where the next start finds it, and the caller does
+    not wait."""
+    gate, started = threading.Event(), threading.Event()
+
+    def slow(path: Path, data: bytes) -> None:
+        started.set()
+        assert gate.wait(DEADLINE_S)
+        write_config(path, data)
+
+    monkeypatch.setattr(config_writer, "write_config", slow)
+    writer = ConfigWriter()
+    path = tmp_path / "config" / "topics.json"
+    writer.write(path, content(1), survives_kill=True)
+    assert started.wait(DEADLINE_S)
+    for number in range(2, 50):
+        writer.write(path, content(number), survives_kill=True)
+        assert read_config(path, number_in) == number
+    gate.set()
+    writer.flush()
+    assert number_in(path.read_bytes()) == 49
+    assert sorted(file.name for file in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+def test_content_that_was_overtaken_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    gate, started = threading.Event(), threading.Event()
+
+    def slow(path: Path, data: bytes) -> None:
+        started.set()
+        assert gate.wait(DEADLINE_S)
+        written.append(number_in(data))
+
+    monkeypatch.setattr(config_writer, "write_config", slow)
+    writer = ConfigWriter()
+    writer.write(tmp_path / "a.json", content(0))
+    assert started.wait(DEADLINE_S)
+    for number in range(1, 1000):
+        writer.write(tmp_path / "a.json", content(number))
+    gate.set()
+    writer.flush()
+    assert written == [0, 999]
+
+
+def test_a_write_that_failed_is_tried_again_and_the_others_are_not_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = True
+
+    def failing(path: Path, data: bytes) -> None:
+        if full and path.name == "a.json":
+            raise OSError(errno.ENOSPC, "no space left")
+        write_config(path, data)
+
+    monkeypatch.setattr(config_writer, "write_config", failing)
+    writer = ConfigWriter()
+    writer.add(tmp_path / "a.json", content(1))
+    writer.add(tmp_path / "b.json", content(2))
+    with pytest.raises(OSError, match="no space"):
+        writer.flush()
+    assert read_config(tmp_path / "b.json", number_in) == 2
+    assert read_config(tmp_path / "a.json", number_in) is None
+    full = False
+    writer.retry()
+    writer.flush()
+    assert read_config(tmp_path / "a.json", number_in) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"  \n", b"\0" * 100, b"{1"])
+@pytest.mark.parametrize("backup", [None, b"", b"{1"])
+def test_a_damaged_file_is_never_taken_for_an_absent_one(
+    tmp_path: Path, data: bytes, backup: bytes | None
+) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(data)
+    if backup is not None:
+        config_files.backup_of(path).write_bytes(backup)
+    with pytest.raises(ConfigDamagedError, match=r"Restore one of them"):
+        read_config(path, number_in)
+    config_files.backup_of(path).write_bytes(content(7))
+    assert read_config(path, number_in) == 7
+
+
+def test_an_old_pending_file_does_not_hide_a_newer_table(tmp_path: Path) -> None:
+    """RocketMQ may have had the directory since; it does not know pending files."""
+    path = tmp_path / "topics.json"
+    config_writer._write_pending(path, content(1))
+    os.utime(path.with_name("topics.json.pending"), ns=(1, 1))
+    write_config(path, content(2))
+    assert read_config(path, number_in) == 2
