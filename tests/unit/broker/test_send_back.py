@@ -124,3 +124,14 @@ async def test_a_retry_topic_that_may_not_be_written(bench: Bench) -> None:
     retry = bench.broker.topics.create_in_send_back("%RETRY%g", 1)
     bench.broker.topics.put(msgspec.structs.replace(retry, perm=4))
     assert bench.peer().call(send_back()).code == ResponseCode.NO_PERMISSION
+
+
+async def test_the_retry_topic_is_a_units_own_only_when_the_consumer_says_so(bench: Bench) -> None:
+    assert bench.peer().call(send_back()).code == ResponseCode.SUCCESS
+    assert bench.peer().call(send_back(group="unit", unit_mode=True)).code == ResponseCode.SUCCESS
+    flags = {}
+    for group in ("g", "unit"):
+        retry = bench.broker.topics.get(f"%RETRY%{group}")
+        assert retry is not None
+        flags[group] = retry.topic_sys_flag
+    assert flags == {"g": 0, "unit": 2}
