@@ -12,10 +12,13 @@ from tools.mutants.coverage_map import CoverageMap
 from tools.mutants.rooms import ROOMS
 from tools.mutants.trees import Tree
 
-TIMEOUT_MIN_S: Final = 40.0
-TIMEOUT_FACTOR: Final = 3.0
-"""Times what the chosen tests took while coverage was measured."""
-TIMEOUT_MAX_S: Final = 600.0
+TEST_TIMEOUT_MIN_S: Final = 30.0
+TIMEOUT_MIN_S: Final = 120.0
+TIMEOUT_FACTOR: Final = 8.0
+"""Times what a test, or all that were chosen, took while coverage was measured. Generous, because
+a run that does not end counts as a detection, and a busy machine must not look like one."""
+BUDGET_S: Final = 240.0
+"""A stage runs the quickest of the chosen tests whose times add up to that."""
 PROCESS_TIMEOUT_S: Final = 600.0
 FAILURES: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TESTS_FAILED: Final = 1
@@ -72,16 +75,36 @@ class Trial:
         return Outcome("survived", "", tried)
 
     def _killed_by_known(self, known: CoverageMap, numbers: list[int]) -> str:
-        expected = sum(known.seconds[one] for one in numbers)
-        timeout_s = min(TIMEOUT_MIN_S + TIMEOUT_FACTOR * expected, TIMEOUT_MAX_S)
-        return self._run([known.tests[one] for one in numbers], timeout_s)
+        affordable, expected = [], 0.0
+        for one in numbers:
+            if affordable and expected + known.seconds[one] > BUDGET_S:
+                break
+            affordable.append(one)
+            expected += known.seconds[one]
+        longest = TEST_TIMEOUT_MIN_S + TIMEOUT_FACTOR * known.seconds[affordable[-1]]
+        return self._run(
+            [known.tests[one] for one in affordable],
+            TIMEOUT_MIN_S + TIMEOUT_FACTOR * expected,
+            f"--timeout={longest:.0f}",
+        )
 
-    def _run(self, tests: Sequence[str], timeout_s: float) -> str:
+    def _run(self, tests: Sequence[str], timeout_s: float, *options: str) -> str:
         """What detected the mutant, or an empty string."""
         names = self._tree.folder / ".mutants-tests"
         names.write_text("".join(f"{test}\n" for test in tests))
         output = self._tree.folder / ".mutants-output"
-        command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not soak", f"@{names}"]
+        command = [
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not soak",
+            *options,
+            f"@{names}",
+        ]
         status = self._tree.run(command, timeout_s=timeout_s, output=output)
         if status == 0:
             return ""
