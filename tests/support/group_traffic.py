@@ -62,13 +62,13 @@ def deliver_to(group: ReplicaGroup, body: bytes = b"hello", *, properties: str =
     return by[0]
 
 
-def read_queue(member: Member, queue_id: int = 0) -> list[MessageExt]:
-    """Every message of a queue, as consumers get them."""
+def read_queue(member: Member, queue_id: int = 0, *, start: int = 0) -> list[MessageExt]:
+    """Every message of a queue from this offset on, as consumers get them."""
     found: list[MessageExt] = []
     while True:
         ext = {
             "consumerGroup": "readers", "topic": TOPIC, "queueId": str(queue_id),
-            "queueOffset": str(len(found)), "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0",
+            "queueOffset": str(start + len(found)), "maxMsgNums": "256", "sysFlag": "4", "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
         }  # fmt: skip
         answer = call(member.address, PULL_MESSAGE, ext)

@@ -1,0 +1,42 @@
+"""`epochmq audit` of a group's stores, in one Spark session for all."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def missing() -> str | None:
+    """What this machine lacks for an audit, or None."""
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "numba")):
+        return "what the audit needs (make install-spark)"
+    return None if shutil.which("java") else "`java` 17 or newer"
+
+
+def audit(stores: Sequence[Path], folder: Path) -> list[str]:
+    """Audits the replicas in these directories, into which nobody writes meanwhile; every finding but
+    notes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's own
+        from epochmq_spark import command
+
+        outcome = command.run(command.replicas_of([f"{s.parent.name}={s}" for s in stores]), folder, cores=2)
+    return [
+        f"{row['replica']}: {row['kind']} at {row['start_offset']}: {row['detail']}"
+        for row in outcome.findings
+        if row["severity"] != "note"
+    ]
+
+
+def end_session() -> None:
+    """Ends the Spark session, if there is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()

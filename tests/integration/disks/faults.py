@@ -1,0 +1,256 @@
+"""Disk faults of a group's members under RocketMQ's clients: what the clients observed, and what was lost."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.integration.account import check_seen
+from tests.integration.disks.account import Account, Ledger
+from tests.integration.disks.faulty import Call
+from tests.integration.disks.group import SIZE, FaultyGroup
+from tests.support.cluster import Value
+from tests.support.group_traffic import QUEUES, read_queue, wait_confirmed
+from tests.support.process import wait_until
+from tests.support.remoting import split_address
+from tests.support.replica_group import CONTROLLER_ELECT_MASTER, Member
+
+HEAL_S = 120.0
+FELT_S = 60.0
+SLOW_SYNC_S = 0.5
+ROOM_BYTES = 64 << 10
+CONNECTIONS = 20
+SETTINGS: dict[str, Value] = {
+    "flushDiskType": "SYNC_FLUSH",
+    # A full disk is only felt by a store that makes a new file: files are full after a second or two.
+    "mappedFileSizeCommitLog": 1 << 18,
+    "mappedFileSizeConsumeQueue": 20 * 500,
+}
+MASTER, REPLICA, CONTROLLER = "master", "replica", "leading controller"
+ROLES = (MASTER, REPLICA, CONTROLLER)
+
+
+@contextmanager
+def eio(group: FaultyGroup, member: Member) -> Iterator[None]:
+    """Every write, sync and allocation fails, as on a disk that is gone."""
+    with _volume_fault(group, member, calls=Call.WRITE | Call.SYNC | Call.ALLOCATE, error=errno.EIO):
+        yield
+
+
+@contextmanager
+def enospc(group: FaultyGroup, member: Member) -> Iterator[None]:
+    """Files may grow a little more, then not."""
+    with _volume_fault(group, member, room=ROOM_BYTES if member in group.brokers else 0):
+        yield
+
+
+@contextmanager
+def slow_sync(group: FaultyGroup, member: Member) -> Iterator[None]:
+    """Each sync takes half a second longer."""
+    with _volume_fault(group, member, sync_s=SLOW_SYNC_S):
+        yield
+
+
+@contextmanager
+def _volume_fault(group: FaultyGroup, member: Member, **fault: Any) -> Iterator[None]:
+    volume = group.volumes[member.name]
+    volume.fail(**fault)
+    try:
+        yield
+    finally:
+        volume.heal()
+
+
+@contextmanager
+def emfile(_: FaultyGroup, member: Member) -> Iterator[None]:
+    """The process may open no file more than it has open now, while clients connect to it."""
+    pid = member.process.pid
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), hard))
+    with ExitStack() as connections:
+        for _number in range(CONNECTIONS):
+            connection = connections.enter_context(socket.socket())
+            connection.setblocking(False)
+            with suppress(BlockingIOError):
+                connection.connect(split_address(member.address))
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):  # it has ended
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _has_no_descriptor_left(member: Member) -> bool:
+    """Whether a process has as many descriptors open as it may, or has ended."""
+    try:
+        used = len(list(Path(f"/proc/{member.process.pid}/fd").iterdir()))
+        return used >= resource.prlimit(member.process.pid, resource.RLIMIT_NOFILE)[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A kind of fault. `restarts`: after it the member is restarted, as an operator does who replaced a
+    disk."""
+
+    name: str
+    apply: Callable[[FaultyGroup, Member], Any]
+    restarts: bool = False
+
+
+FAULTS = (
+    Fault("EIO", eio, restarts=True),
+    Fault("ENOSPC", enospc),
+    Fault("slow fsync", slow_sync),
+    Fault("EMFILE", emfile),
+)
+
+
+@dataclass
+class Observed:
+    """What one fault did."""
+
+    fault: str
+    role: str
+    felt: int = 0
+    """Calls of the file system that failed or were delayed."""
+    fault_s: float = 0.0
+    healed_s: float = 0.0
+    """From the end of the fault until all replicas were in sync and acknowledgements went on."""
+    silence_s: float = 0.0
+    """The longest time without an acknowledgement, from the beginning of the fault until all was healed."""
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """How often a send ended so, as RocketMQ's producer reported it after its retries."""
+    ended: int | None = None
+    """The exit status of the process, if it ended."""
+    new_master: bool = False
+    new_leader: bool = False
+    acknowledged: int = 0
+    lost: int = 0
+    divergent: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class FaultRounds:
+    """`FaultRounds(group).run(MASTER, fault, hold_s=2)`: one fault after another in one group."""
+
+    def __init__(self, group: FaultyGroup) -> None:
+        self.group = group
+        self._ledger = Ledger()
+
+    def run(self, role: str, fault: Fault, *, hold_s: float) -> Observed:
+        """Applies the fault until it was felt and for so many seconds more, lets the group heal, and takes
+        the account."""
+        group = self.group
+        found = Observed(fault.name, role)
+        member, master, leader = self._member(role), group.wait_master(), group.wait_leader()
+        group.producing.read()
+        outcomes = Counter(group.producing.outcomes)
+        began = time.monotonic()
+        volume = group.volumes[member.name]
+        felt = volume.felt
+        with fault.apply(group, member):
+            wait_until(
+                lambda: self._felt(role, member, felt),
+                timeout_s=FELT_S,
+                what=f"{member.name} feels {fault.name}",
+            )
+            time.sleep(hold_s)
+            found.felt = volume.felt - felt
+            found.fault_s = time.monotonic() - began
+        ended = time.monotonic()
+        found.ended = member.process.status
+        if fault.restarts or found.ended is not None:
+            member.process.stop()
+            member.start()
+        group.wait_in_sync(SIZE, timeout_s=HEAL_S)
+        group.producing.read()
+        group.wait_acknowledged(len(group.producing.acks), timeout_s=HEAL_S)
+        healed = time.monotonic()
+        found.healed_s = healed - ended
+        found.new_master = group.wait_master() is not master
+        found.new_leader = group.wait_leader() is not leader
+        account = self._account()
+        found.acknowledged, found.lost = account.acknowledged, len(account.lost)
+        found.divergent = account.divergent
+        found.silence_s = self._silence(began, healed)
+        found.outcomes = dict(group.producing.outcomes - outcomes)
+        return found
+
+    def _felt(self, role: str, member: Member, before: int) -> bool:
+        """Whether the fault was felt: a call failed, or all descriptors are taken. A controller writes only
+        when something changes: it is asked to change the master."""
+        if self.group.volumes[member.name].felt > before or _has_no_descriptor_left(member):
+            return True
+        if role == CONTROLLER:
+            self._ask_for_another_master()
+        return False
+
+    def _ask_for_another_master(self) -> None:
+        """Asks once; that nobody answers is no failure."""
+        group = self.group
+        found = group.replicas()
+        others = (
+            []
+            if found is None
+            else [one for one in found["inSyncReplicas"] if one["brokerId"] != found["masterBrokerId"]]
+        )
+        if others:
+            ext = {
+                "clusterName": group.CLUSTER,
+                "brokerName": group.NAME,
+                "brokerId": str(others[0]["brokerId"]),
+                "designateElect": "true",
+                "invokeTime": "0",
+            }
+            group.ask(CONTROLLER_ELECT_MASTER, ext)
+
+    def _member(self, role: str) -> Member:
+        if role == CONTROLLER:
+            return self.group.wait_leader()
+        master = self.group.wait_master()
+        return master if role == MASTER else next(one for one in self.group.brokers if one is not master)
+
+    def _account(self) -> Account:
+        group = self.group
+        group.pause()
+        try:
+            return self._ledger.account(wait_confirmed(group), group.brokers, group.producing.acks)
+        finally:
+            group.resume()
+
+    def _silence(self, began: float, healed: float) -> float:
+        moments = sorted(ack.acked_s for ack in self.group.producing.acks)
+        within = [began, *(at for at in moments if began <= at <= healed), healed]
+        return max(b - a for a, b in itertools.pairwise(within))
+
+    def finish(self) -> None:
+        """Sends no more, and waits until both consumers have seen all that was acknowledged, and nothing
+        else."""
+        group = self.group
+        group.producer.stop()
+        group.producing.read()
+        wanted = {(ack.queue_id, ack.queue_offset) for ack in group.producing.acks}
+
+        def all_seen() -> bool:
+            group.consuming.read()
+            return all(wanted <= seen.keys() for seen in group.consuming.seen.values())
+
+        wait_until(all_seen, timeout_s=HEAL_S, what="the consumers saw what was acknowledged")
+        master = wait_confirmed(group)
+        queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
+        for who, seen in group.consuming.seen.items():
+            check_seen(queues, seen, who)

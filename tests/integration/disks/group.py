@@ -1,0 +1,274 @@
+"""Three controllers and three brokers, each with a file system of its own, a nameserver, and RocketMQ's
+producer and consumers."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.integration.chaos.group import FIRST
+from tests.integration.chaos.journals import Consuming, Producing
+from tests.integration.disks.faulty import FaultyVolume, compile_program
+from tests.integration.disks.freeze import freeze
+from tests.integration.disks.images import Pool, Volume, restart_all
+from tests.integration.disks.run_directory import RunDirectory, command
+from tests.integration.replica_rounds import SAFE
+from tests.interop.java_env import compile_java, java_command
+from tests.support.cluster import Settings, Value
+from tests.support.group_traffic import QUEUES, TOPIC, acknowledged
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.remoting import split_address
+from tests.support.replica_group import Factory, Member, ReplicaGroup
+
+SIZE = 3
+SENDERS = 16
+FIRST_STARTS = 0.5
+WAITS = 0.3
+"""How often a member starts alone rather than together with the next one."""
+KINDS = ("ext4", "xfs")
+SETTINGS: dict[str, Value] = {
+    **SAFE,
+    # Files of this size are full after some seconds, so that cuts also fall on the making of new ones.
+    "mappedFileSizeCommitLog": 4 << 20,
+    "maxMessageSize": 1 << 16,
+    "mappedFileSizeConsumeQueue": 20 * 2000,
+    "maxHashSlotNum": 5000,
+    "maxIndexNum": 20_000,
+    "defaultTopicQueueNums": QUEUES,
+    "cleanFileForciblyEnable": False,
+}
+
+
+def our_process(role: str) -> Factory:
+    """Makes processes of this role that end with the tests."""
+
+    def make(config: Path) -> ManagedProcess:
+        arguments = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
+        return ManagedProcess(command(arguments), name=config.parent.name, directory=config.parent)
+
+    return make
+
+
+class DiskGroup(ReplicaGroup):
+    """A replica group whose members' stores are mount points, and RocketMQ's producer in front of it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        *,
+        senders: int = SENDERS,
+        consumers: bool = False,
+        octet: int = 61,
+    ) -> None:
+        super().__init__(
+            directory,
+            [our_process("controller")] * SIZE,
+            [our_process("broker")] * SIZE,
+            broker={**SETTINGS, **settings},
+            nameserver=our_process("nameserver"),
+            octet=octet,
+        )
+        self.producing = Producing(directory / "producer" / "journal")
+        self.consuming = Consuming(directory / "consumers" / "journal")
+        self.producer = self._client("producer", "ChaosProducer", str(senders), "0")
+        self.clients = [self._client("consumers", "ChaosConsumers")] if consumers else []
+        self.clients.append(self.producer)
+        self._exits = ExitStack()
+
+    @property
+    def stateful(self) -> list[Member]:
+        """The members that have a disk."""
+        return [*self.controllers, *self.brokers]
+
+    def store(self, member: Member) -> Path:
+        """Where its file system is mounted."""
+        return member.config.parent / "store"
+
+    def _client(self, name: str, main: str, *arguments: str) -> ManagedProcess:
+        home = self.directory / name
+        java = java_command(
+            main,
+            [self.nameserver.address, TOPIC, str(home / "journal"), *arguments],
+            home=home,
+            classes=compile_java("ChaosProducer.java", "ChaosConsumers.java"),
+            heap_mb=128,
+        )
+        return ManagedProcess(command(java), name=name, directory=home, env={"ROCKETMQ_HOME": str(home)})
+
+    # Life ---------------------------------------------------------------------------------------------------
+
+    def _mount(self, exits: ExitStack) -> None:
+        """Gives each member its file system."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exits:
+            self._mount(exits)
+            exits.callback(self._end)
+            self.start()
+            wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic is there")
+            for process in self.clients:
+                process.start()
+            self.wait_acknowledged(0)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(self.logs(6000))
+        self._exits.close()
+
+    def _end(self) -> None:
+        for process in self.clients:
+            process.kill()
+        self.kill()
+
+    # Traffic ------------------------------------------------------------------------------------------------
+
+    def wait_acknowledged(self, count: int, *, timeout_s: float = 180) -> None:
+        """Waits until the producer was acknowledged more than `count` times."""
+
+        def reached() -> bool:
+            assert self.producer.alive, f"the producer ended: {self.producer.output()}"
+            self.producing.read()
+            return len(self.producing.acks) > count
+
+        wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")
+
+    def pause(self) -> None:
+        """The producer's process stands still; what it had sent may still be stored."""
+        freeze([self.producer])
+        self.producing.read()
+
+    def resume(self) -> None:
+        """The producer sends again."""
+        self.producer.signal(signal.SIGCONT)
+
+
+class FaultyGroup(DiskGroup):
+    """A group on file systems that fail on command, under RocketMQ's producer and consumers."""
+
+    def __init__(self, directory: Path, settings: Settings, *, senders: int = SENDERS) -> None:
+        super().__init__(directory, settings, senders=senders, consumers=True)
+        self.volumes: dict[str, FaultyVolume] = {}
+
+    def _mount(self, exits: ExitStack) -> None:
+        run = exits.enter_context(RunDirectory())
+        program = compile_program(run.path)
+        for member in self.stateful:
+            volume = FaultyVolume(program, run.path, run.path / member.name, self.store(member))
+            exits.callback(volume.close)
+            self.volumes[member.name] = volume
+
+
+class ImageGroup(DiskGroup):
+    """A group on images, whose power is cut. `kind` is the file system of all of them, or drawn for each."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        seed: int,
+        *,
+        kind: str | None = None,
+        senders: int = SENDERS,
+    ) -> None:
+        super().__init__(directory, settings, senders=senders)
+        self.random = random.Random(seed)
+        self.kinds = [kind or self.random.choice(KINDS) for _ in self.stateful]
+        self.volumes: dict[str, Volume] = {}
+
+    def _mount(self, exits: ExitStack) -> None:
+        run = exits.enter_context(RunDirectory())
+        pool = Pool(run)
+        for member, kind in zip(self.stateful, self.kinds, strict=True):
+            self.volumes[member.name] = pool.volume(member.name, self.store(member), kind)
+
+    # Power cuts ---------------------------------------------------------------------------------------------
+
+    def cut_all(self) -> float:
+        """The power of all members fails at one moment; how long they stood still for it, in seconds."""
+        members = self.stateful
+        began = time.monotonic()
+        freeze([member.process for member in members])
+        clones = self._clone(members)
+        took = time.monotonic() - began
+        self._restart_disks(members, clones)
+        return took
+
+    def cut_one(self, member: Member) -> float:
+        """The power of this member fails while the others stop in order; how long they stood still for it, in
+        seconds. They are asked to stop before they can notice: no controller elects another master."""
+        others = [other for other in self.stateful if other is not member]
+        began = time.monotonic()
+        freeze([one.process for one in self.stateful])
+        clones = self._clone([member])
+        took = time.monotonic() - began
+        for other in others:
+            other.process.signal(signal.SIGTERM)
+        member.process.signal(signal.SIGKILL)
+        for other in others:
+            other.process.signal(signal.SIGCONT)
+        self._wait_stopped(others)
+        self._restart_disks([member], clones)
+        return took
+
+    def _clone(self, members: Sequence[Member]) -> list[Path]:
+        return [self.volumes[member.name].clone() for member in members]
+
+    def _restart_disks(self, members: Sequence[Member], clones: Sequence[Path]) -> None:
+        """Ends the members, and gives them what had reached their devices."""
+        for member in members:
+            member.process.signal(signal.SIGKILL)
+        for member in members:
+            member.process.kill()
+        restart_all(
+            [(self.volumes[member.name], clone) for member, clone in zip(members, clones, strict=True)]
+        )
+
+    def stop_all(self) -> None:
+        """An orderly stop of all members at once."""
+        for member in self.stateful:
+            member.process.signal(signal.SIGTERM)
+        self._wait_stopped(self.stateful)
+
+    def _wait_stopped(self, members: Sequence[Member]) -> None:
+        for member in members:
+            status = member.process.wait()
+            assert status == 0, f"{member.name} stopped with {status}"
+
+    def start_all(self, *, first: Member | None, timeout_s: float) -> str:
+        """Starts all members, which have ended, in an order that is drawn, and waits until all replicas are
+        in sync. Each starts together with the one before it, or once that one serves; `first` is often the
+        first one, before the others can be elected. Returns the order, as text."""
+        order = list(self.stateful)
+        self.random.shuffle(order)
+        if first is not None and self.random.random() < FIRST_STARTS:
+            order.sort(key=lambda member: member is not first)
+        told = []
+        for member in order:
+            member.start()
+            waits = self.random.random() < WAITS
+            if waits and member in self.brokers:
+                member.process.wait_until(partial(_serves, member), what="serving")
+            told.append(f"{member.name}{' and then' if waits else ''}")
+        self.wait_in_sync(SIZE, timeout_s=timeout_s)
+        return ", ".join(told)
+
+
+def _serves(member: Member) -> bool:
+    """Whether it takes connections."""
+    with socket.create_connection(split_address(member.address), timeout=2):
+        return True

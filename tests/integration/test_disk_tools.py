@@ -1,0 +1,259 @@
+"""What the power cuts and the disk faults rest on: clones that hold what had reached the device, a file
+system that fails as it is told, the removal of what dead runs left, and an account that notices a loss."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_protocol.message import MessageExt
+from tests.integration.account import Ack
+from tests.integration.disks import faulty, images, run_directory
+from tests.integration.disks.account import is_stored
+from tests.integration.disks.faulty import Call, FaultyVolume
+from tests.integration.disks.freeze import freeze
+from tests.integration.disks.run_directory import RunDirectory
+from tests.support.process import ManagedProcess, wait_until
+
+PAGE = 4096
+
+
+# Power cuts -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pool() -> Iterator[images.Pool]:
+    if (lacks := images.missing()) is not None:
+        pytest.skip(f"missing: {lacks}")
+    with RunDirectory() as directory:
+        yield images.Pool(directory)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_cut_keeps_what_was_synced_and_loses_what_was_not(
+    pool: images.Pool, tmp_path: Path, kind: str
+) -> None:
+    volume = pool.volume("one", tmp_path / "disk", kind)
+    path = volume.mount_point / "file"
+    path.write_bytes(bytes(4 * PAGE))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4 * PAGE) as mapped:
+        os.fsync(file.fileno())
+        mapped[:3] = b"old"
+        mapped.flush()
+        mapped[:3] = b"new"
+        mapped[PAGE : PAGE + 3] = b"new"
+        (volume.mount_point / "unsynced name").touch()
+        clone = volume.clone()
+        mapped.flush()
+    volume.restart_from(clone)
+    assert path.read_bytes() == b"old" + bytes(4 * PAGE - 3)
+    assert [entry.name for entry in volume.mount_point.iterdir() if "name" in entry.name] == []
+    volume.close()
+
+
+def test_a_cut_changes_the_boot_in_the_abort_file_and_not_the_file(pool: images.Pool, tmp_path: Path) -> None:
+    volume = pool.volume("one", tmp_path / "disk")
+    abort = volume.mount_point / "abort"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    abort.write_text(f"77\n{boot}\nmore")
+    with abort.open("rb") as file:
+        os.fsync(file.fileno())
+    inode = abort.stat().st_ino
+    volume.restart_from(volume.clone())
+    lines = abort.read_text().splitlines()
+    assert (lines[0], lines[2:], abort.stat().st_ino) == ("77", ["more"], inode)
+    assert lines[1] != boot
+    assert len(lines[1]) == len(boot)
+
+
+_COUNT = "import sys\nwhile True: sys.stdout.write('x'); sys.stdout.flush()"
+
+
+def test_frozen_processes_write_nothing(tmp_path: Path) -> None:
+    process = ManagedProcess([sys.executable, "-c", _COUNT], name="writer", directory=tmp_path)
+    process.start()
+    try:
+        wait_until(lambda: process.output_path.stat().st_size > 100, what="it writes")
+        freeze([process])
+        size = process.output_path.stat().st_size
+        time.sleep(0.1)  # nothing may happen, and there is nothing to wait for
+        assert process.output_path.stat().st_size == size
+        process.signal(signal.SIGCONT)
+        wait_until(lambda: process.output_path.stat().st_size > size, what="it writes again")
+    finally:
+        process.kill()
+
+
+_LEAVE = """
+import os, signal, sys
+from pathlib import Path
+from tests.integration.disks.images import Pool
+from tests.integration.disks.run_directory import RunDirectory, command
+import subprocess
+run = RunDirectory()
+volume = Pool(run).volume("one", Path(sys.argv[1]))
+user = ["sh", "-c", "echo ready; exec sleep 1000"]
+subprocess.Popen(command(user), cwd=volume.mount_point, stdout=subprocess.PIPE).stdout.readline()
+print(run.path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(pool: images.Pool, tmp_path: Path) -> None:
+    mount_point = tmp_path / "left"
+    done = subprocess.run(
+        [sys.executable, "-c", _LEAVE, str(mount_point)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+        check=False,
+    )
+    assert done.returncode == -9
+    left = Path(done.stdout.strip())
+    run_directory.remove_dead_runs()
+    assert not left.exists()
+    assert not mount_point.is_mount()
+    assert str(left) not in Path("/proc/self/mountinfo").read_text()
+    assert pool.path.is_mount(), "a run that lives keeps what it has"
+
+
+# A file system that fails -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[FaultyVolume]:
+    if (lacks := faulty.missing()) is not None:
+        pytest.skip(f"missing: {lacks}")
+    with RunDirectory() as directory:
+        program = faulty.compile_program(directory.path)
+        made = FaultyVolume(program, directory.path, directory.path / "real", tmp_path / "disk")
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def fails(number: int) -> pytest.RaisesExc[OSError]:
+    """The error that a call is expected to raise."""
+    return pytest.raises(OSError, check=lambda error: error.errno == number)
+
+
+def test_what_is_written_through_it_is_in_the_directory_behind_it(volume: FaultyVolume) -> None:
+    path = volume.mount_point / "folder" / "file"
+    path.parent.mkdir()
+    with path.open("w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 3 * PAGE)
+        file.write(b"written")
+        file.flush()
+        with mmap.mmap(file.fileno(), 3 * PAGE) as mapped:
+            mapped[PAGE : PAGE + 6] = b"mapped"
+            os.fsync(file.fileno())
+    path.rename(path.with_name("renamed"))
+    found = (volume.directory / "folder" / "renamed").read_bytes()
+    assert (len(found), found[:7], found[PAGE : PAGE + 6]) == (3 * PAGE, b"written", b"mapped")
+    assert volume.felt == 0
+
+
+def test_calls_fail_as_told_and_only_where_told(volume: FaultyVolume) -> None:
+    with (volume.mount_point / "some").open("w+b", buffering=0) as some, (
+        volume.mount_point / "other"
+    ).open("w+b", buffering=0) as other:  # fmt: skip
+        volume.fail(Call.WRITE | Call.SYNC | Call.ALLOCATE, match="some")
+        for call in (
+            lambda: some.write(b"x"),
+            lambda: os.fsync(some.fileno()),
+            lambda: os.posix_fallocate(some.fileno(), 0, PAGE),
+            lambda: some.truncate(PAGE),
+        ):
+            with fails(errno.EIO):
+                call()
+        assert volume.felt == 4
+        other.write(b"x")
+        os.fsync(other.fileno())
+        volume.fail(Call.OPEN | Call.NAMES, error=errno.EROFS)
+        with fails(errno.EROFS):
+            (volume.mount_point / "new").open("wb")
+        with fails(errno.EROFS):
+            (volume.mount_point / "some").rename(volume.mount_point / "else")
+        volume.heal()
+        some.write(b"x")
+        os.fsync(some.fileno())
+
+
+def test_a_mapped_page_that_cannot_be_written_back_fails_the_sync(volume: FaultyVolume) -> None:
+    with (volume.mount_point / "file").open("w+b", buffering=0) as file:
+        file.truncate(PAGE)
+        with mmap.mmap(file.fileno(), PAGE) as mapped:
+            volume.fail(Call.WRITE)
+            mapped[0] = 1
+            with fails(errno.EIO):
+                os.fsync(file.fileno())
+            volume.heal()
+
+
+def test_files_take_so_much_room_and_no_more_until_some_is_deleted(volume: FaultyVolume) -> None:
+    volume.fail(room=16 * PAGE)
+    with (volume.mount_point / "first").open("w+b", buffering=0) as first:
+        os.posix_fallocate(first.fileno(), 0, 12 * PAGE)
+        first.write(bytes(12 * PAGE))
+    with (volume.mount_point / "second").open("w+b", buffering=0) as second:
+        with fails(errno.ENOSPC):
+            os.posix_fallocate(second.fileno(), 0, 8 * PAGE)
+        with fails(errno.ENOSPC):
+            second.write(bytes(8 * PAGE))
+        second.write(bytes(PAGE))
+        (volume.mount_point / "first").unlink()
+        os.posix_fallocate(second.fileno(), 0, 8 * PAGE)
+
+
+def test_writes_are_cut_short_and_syncs_take_longer(volume: FaultyVolume) -> None:
+    with (volume.mount_point / "file").open("w+b", buffering=0) as file:
+        volume.fail(write_max=1000)
+        assert file.write(bytes(PAGE)) == 1000
+        volume.fail(sync_s=0.2)
+        began = time.monotonic()
+        os.fsync(file.fileno())
+        assert time.monotonic() - began >= 0.2
+
+
+_TOUCH = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)[int(sys.argv[2])]
+"""
+
+
+def test_a_read_fails_where_told_also_through_a_mapping(volume: FaultyVolume) -> None:
+    path = volume.mount_point / "file"
+    path.write_bytes(bytes(64 * PAGE))
+    volume.fail(Call.READ, read=(40 * PAGE, 41 * PAGE))
+    volume.forget(Path("file"))
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+        assert os.pread(file.fileno(), PAGE, 0) == bytes(PAGE)
+        with fails(errno.EIO):
+            os.pread(file.fileno(), PAGE, 40 * PAGE)
+    touched = subprocess.run([sys.executable, "-c", _TOUCH, str(path), str(40 * PAGE)], check=False)
+    assert touched.returncode == -signal.SIGBUS
+    volume.heal()
+    assert path.read_bytes() == bytes(64 * PAGE)
+
+
+# The account ------------------------------------------------------------------------------------------------
+
+
+def test_a_message_counts_as_stored_only_where_and_as_it_was_acknowledged() -> None:
+    queue = [MessageExt(topic="orders", body=b"one", queue_offset=0, physical_offset=100)]
+    good = Ack(b"one", 0, 0, 100, 1.0, 2.0, "a")
+    assert is_stored([queue], good)
+    for body, offset, position in ((b"two", 0, 100), (b"one", 1, 100), (b"one", 0, 101)):
+        assert not is_stored([queue], Ack(body, 0, offset, position, 1.0, 2.0, "a"))
