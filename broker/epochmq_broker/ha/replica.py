@@ -96,6 +96,8 @@ class Replica:
         self.kept_until: Callable[[int], int] = lambda confirmed: confirmed
         """Of what was confirmed, what this broker does not know to have lost."""
         self._master_end = 0
+        self._has_failed = bool(store.flags & RunningFlags.FLUSH_FAILED)
+        """Whether the disk has failed: what is received may not be there after a restart."""
         self._store = store
         self._epochs = epochs
         self._settings = settings
@@ -242,15 +244,10 @@ class Replica:
 
     # What is on disk
 
-    @property
-    def _has_failed(self) -> bool:
-        """Whether the disk has failed: what is received may not be there after a restart."""
-        return bool(self._store.flags & RunningFlags.FLUSH_FAILED)
-
     def _reported_end(self) -> int:
-        store = self._store
-        if store.flags & RunningFlags.FLUSH_FAILED:
+        if self._has_failed:
             return -1
+        store = self._store
         return reported_end(
             sync_flush=store.config.sync_flush, flushed=store.flushed_where, end=store.log.max_offset
         )
@@ -260,6 +257,7 @@ class Replica:
             self._stream.flushed()
 
     def _disk_failed(self) -> None:
+        self._has_failed = True
         log.critical("the disk has failed: nothing is acknowledged to the master any more")
         if self._stream is not None:
             self._stream.close("our disk has failed")
