@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ from epochmq_broker.store.worker import Worker, WorkerBusyError
 
 log = logging.getLogger(__name__)
 
+REST_S: Final = 0.5
+"""Seconds between two rounds of writes; content that was given meanwhile goes with the next one."""
 FILES_MAX: Final = 64  # a broker has fewer than ten
 
 
@@ -35,6 +38,8 @@ class ConfigWriter:
         self._generation = 0
         self._lock = threading.Lock()  # held for memory and renames, never during a sync
         self._worker: Worker | None = None
+        self._ending = threading.Event()
+        self._rest_until = 0.0
 
     def write(self, path: Path, data: bytes, *, survives_kill: bool = False) -> None:
         """Makes `data` the durable content of the file, soon. `survives_kill`: a process killed after the
@@ -70,14 +75,22 @@ class ConfigWriter:
         """Writes all that is due on the calling thread, for the start and the stop. Raises OSError; the rest
         is written all the same."""
         if self._worker is not None:
+            self._ending.set()
             self._worker.stop()
+            self._ending.clear()
             self._worker = None
         error = self._write_due()
         if error is not None:
             raise error
 
     def _run(self) -> None:
+        # Every sync makes the file system wait for its journal, and with it the renames of pending files: a
+        # broker that gets a thousand topics at once must not sync its table a thousand times.
+        rest_s = self._rest_until - time.monotonic()
+        if rest_s > 0:
+            self._ending.wait(rest_s)
         self._write_due()  # what fails stays due
+        self._rest_until = time.monotonic() + REST_S
 
     def _write_due(self) -> OSError | None:
         """Writes each file that is due once; the first failure."""
@@ -112,8 +125,11 @@ class ConfigWriter:
 
 
 def _write_pending(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(path.name + PENDING_SUFFIX)
     temporary = name.with_name(name.name + ".tmp")
-    temporary.write_bytes(data)
+    try:
+        temporary.write_bytes(data)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
     temporary.replace(name)

@@ -175,13 +175,12 @@ class ConsumeQueue:
         return files[-1].end if files else self.base
 
     def unwritten(self) -> tuple[QueueFiles, int, bytes]:
-        """A copy of the units that are not in the queue's files yet, and where they belong. The next unit
-        reports the queue again."""
+        """A copy of the units that are not in the queue's files yet, and where they belong. `written` must
+        follow."""
         buffer = self.map
         start = self.written_end
         if buffer is None:
             return self.files, start, b""
-        self.room = 0
         return self.files, start, bytes(memoryview(buffer)[start - self.base : self.position])
 
     def written(self) -> None:

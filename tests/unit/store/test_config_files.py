@@ -201,3 +201,22 @@ def test_an_old_pending_file_does_not_hide_a_newer_table(tmp_path: Path) -> None
     os.utime(path.with_name("topics.json.pending"), ns=(1, 1))
     write_config(path, content(2))
     assert read_config(path, number_in) == 2
+
+
+def test_a_burst_of_changes_is_synced_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    first = threading.Event()
+
+    def noted(path: Path, data: bytes) -> None:
+        written.append(data)
+        first.set()
+
+    monkeypatch.setattr(config_writer, "write_config", noted)
+    monkeypatch.setattr(config_writer, "REST_S", 3600.0)
+    writer = ConfigWriter()
+    writer.write(tmp_path / "topics.json", b"0")
+    assert first.wait(60)
+    for number in range(1, 300):
+        writer.write(tmp_path / "topics.json", b"%d" % number)
+    writer.flush()
+    assert written == [b"0", b"299"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import PutStatus, sync_files
+from epochmq_broker.store import PutStatus, queue_flush, sync_files
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.queue_files import Mappings, QueueFile
@@ -163,6 +163,25 @@ async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
         assert synced == [{"0", "1"}]
 
 
+async def test_a_round_of_many_queues_ends_when_the_last_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = FileSystem.sync
+
+    def noted(self: FileSystem, files: Any) -> None:
+        synced.append(len(list(files)))
+        real(self, files)
+
+    monkeypatch.setattr(FileSystem, "sync", noted)
+    monkeypatch.setattr(queue_flush, "QUEUES_AT_ONCE", 2)
+    monkeypatch.setattr(queue_flush, "PAUSE_S", 0.0)
+    async with running(tmp_path, **SOON) as store:
+        put_all(store, [Message(queue_id=number) for number in range(7)])
+        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        assert synced == [7]
+
+
 async def test_a_tick_costs_what_has_changed_not_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +200,24 @@ async def test_a_tick_costs_what_has_changed_not_what_there_is(
         await until(lambda: not store.queues.pending.waiting)
         assert set(looked_at) == {7}
         assert store.queues.pending.held_bytes == 0
+
+
+async def test_a_queue_that_got_units_while_it_was_written_is_due_again_at_two_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, QueueFile, "create")
+    async with running(
+        tmp_path, flush_interval_consume_queue=1, mapped_file_size_consume_queue=20 * 10_000,
+        mapped_file_size_commit_log=1 << 20,
+    ) as store:  # fmt: skip
+        queue = store.queue("orders", 0)
+        put_all(store, [Message()] * 900)
+        await until(lambda: gate.entered == 1)
+        put_all(store, [Message()])
+        gate.free.set()
+        await until(lambda: queue.files.max_offset == 900 * 20)
+        put_all(store, [Message()] * 420)
+        await until(lambda: queue.files.max_offset > 900 * 20)
 
 
 async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
