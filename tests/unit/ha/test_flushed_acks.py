@@ -161,7 +161,7 @@ async def test_what_is_confirmed_is_on_the_master_s_own_disk(tmp_path: Path, dis
 
 
 async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_of_it(
-    tmp_path: Path, disks: Disks
+    tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nodes(tmp_path, 2, SAFE) as (a, b):
         await both(a, b)
@@ -175,6 +175,7 @@ async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_
         disks.release()
         await same(a, b)
         await until(lambda: a.ha.confirm_offset == end)
+        assert "but the log ends at" not in caplog.text, "it is sent what it lacks, and nothing twice"
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

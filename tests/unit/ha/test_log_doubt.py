@@ -53,6 +53,11 @@ def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -
 def test_a_log_shorter_than_what_was_confirmed_is_not_believed_whatever_the_store_says() -> None:
     found = after_start(SOUND, TailState.INTACT, may_lack_acknowledged=False, confirmed=101, end=100)
     assert found == LogDoubt(gives_up=True, in_doubt=True, verify_all=True)
+    # With SYNC_FLUSH what is confirmed is flushed: a loss of power does not explain that it is gone.
+    lost = after_start(SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=False, confirmed=101, end=100)
+    assert lost == LogDoubt(gives_up=True, in_doubt=True, verify_all=True, unflushed_from=0)
+    lost = after_start(SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=True, confirmed=101, end=100)
+    assert lost == LogDoubt(gives_up=True, in_doubt=True, unflushed_from=0)
 
 
 def test_a_mastership_that_was_given_up_is_not_taken_up_again() -> None:
