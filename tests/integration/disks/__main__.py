@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -82,7 +83,7 @@ def main() -> int:
         "command": " ".join(["python -m tests.integration.disks", *sys.argv[1:]]),
         "commit": commit,
         "seed": options.seed,
-        "machine": facts(),
+        "machine": {**facts(), "load_average_at_start": round(os.getloadavg()[0], 1)},
         "faults": measure_faults(options, folder),
         "cuts": measure_cuts(options, folder),
     }
