@@ -6,6 +6,7 @@ import argparse
 import datetime
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def main(
 ) -> int:
     """Measures, prints and writes. `describe` gives the introduction and the tables of a summary; a `whole`
     run of both peers goes to docs/results."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it has started
     names = options.peers.split(",")
     try:
         program = load_program()
