@@ -76,9 +76,11 @@ def stored(number: int, header: dict[str, Any]) -> dict[str, Any]:
     return {"extFields": {"queueId": header["extFields"]["e"], "queueOffset": str(7 + number), "msgId": "0"}}
 
 
-def run(program: Path, reply: Reply) -> tuple[int, dict[str, Any]]:
+def run(
+    program: Path, reply: Reply, options: tuple[str, ...] = ("queues=1", "count=50")
+) -> tuple[int, dict[str, Any]]:
     with broker(reply) as address:
-        command = [str(program), "send", *address.split(), "topic=t", "queues=1", "depth=4", "count=50"]
+        command = [str(program), "send", *address.split(), "topic=t", "depth=4", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     return done.returncode, json.loads(done.stdout)
 
@@ -106,3 +108,41 @@ def test_an_offset_from_before_the_load_is_noticed(program: Path) -> None:
 def test_a_refusal_is_noticed_and_not_counted_as_a_message(program: Path) -> None:
     status, result = run(program, lambda n, h: {"code": 2} if n == 49 else stored(n, h))
     assert (status, result["messages"], result["codes"]) == (WRONG_ANSWERS, 49, {"0": 49, "2": 1})
+
+
+def test_new_topics_get_their_messages_in_turn_in_the_queue_that_was_named(program: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def reply(number: int, header: dict[str, Any]) -> dict[str, Any]:
+        fields = header["extFields"]
+        seen.append((fields["b"], fields["e"]))
+        return {"extFields": {"queueId": fields["e"], "queueOffset": str(number // 3), "msgId": "0"}}
+
+    status, result = run(program, reply, ("topics=3", "queue=1", "fresh=1", "count=6"))
+    assert (status, result["messages"]) == (0, 6)
+    assert seen == [(f"t{number:05d}", "1") for number in (0, 1, 2, 0, 1, 2)]
+
+
+def test_queues_with_ids_of_any_length_get_their_messages(program: Path) -> None:
+    seen: list[str] = []
+
+    def reply(number: int, header: dict[str, Any]) -> dict[str, Any]:
+        seen.append(header["extFields"]["e"])
+        return {"extFields": {"queueId": seen[-1], "queueOffset": "0", "msgId": "0"}}
+
+    status, _ = run(program, reply, ("queues=1200", "fresh=1", "count=1200"))
+    assert status == 0
+    assert seen == [str(number) for number in range(1200)]
+
+
+def test_sends_at_a_fixed_rate_count_from_the_moment_at_which_they_were_due(program: Path) -> None:
+    """With one place in flight and a broker that takes 50 ms, the last of ten sends that are due at once has
+    waited for the nine before it."""
+
+    def slow(number: int, header: dict[str, Any]) -> dict[str, Any]:
+        threading.Event().wait(0.05)
+        return stored(number, header)
+
+    status, result = run(program, slow, ("queues=1", "depth=1", "rate=100000", "count=10"))
+    assert (status, result["messages"]) == (0, 10)
+    assert result["max_ms"] >= 10 * 50
