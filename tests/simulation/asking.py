@@ -11,8 +11,10 @@ from epochmq_protocol.codes import ResponseCode
 from tests.simulation.brokers import CLUSTER
 
 
-def request_for(group: str, address: str, question: asks.Question) -> requests.Request:
-    """What the controller is asked."""
+def request_for(
+    group: str, address: str, question: asks.Question, *, in_doubt: bool = False
+) -> requests.Request:
+    """What the controller is asked. `in_doubt`: what the broker says of its log."""
     match question:
         case asks.NextId():
             return requests.NextId(group)
@@ -21,7 +23,7 @@ def request_for(group: str, address: str, question: asks.Question) -> requests.R
         case asks.Register(broker_id=broker_id):
             return requests.Register(group, CLUSTER, broker_id, address)
         case asks.Elect(broker_id=broker_id):
-            return requests.Elect(group, broker_id)
+            return requests.Elect(group, broker_id, in_doubt=in_doubt)
         case asks.Look():
             return requests.ReplicaInfo(group)
         case asks.Alter():

@@ -118,7 +118,7 @@ class Host:
 class Call:
     """A call to another machine, until its answer comes back or time is up."""
 
-    __slots__ = ("back", "deadline_ms", "done", "life", "source", "target")
+    __slots__ = ("back", "came_ms", "deadline_ms", "done", "life", "source", "target")
 
     def __init__(self, source: Host, target: Host, deadline_ms: float, back: Callable[..., None]) -> None:
         self.source = source
@@ -126,6 +126,8 @@ class Call:
         self.life = source.life
         self.deadline_ms = deadline_ms
         self.back = back
+        self.came_ms = 0.0
+        """When it came to the target, if that noted it."""
         self.done = False
 
 

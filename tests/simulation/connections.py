@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.epochs import learn_epoch
+from epochmq_broker.ha.log_doubt import LogDoubt, has_caught_up
 from epochmq_broker.ha.progress import check_report, start_position
 from epochmq_protocol.epochs import EpochEntry
 from epochmq_protocol.errors import RemoteProtocolError
@@ -81,6 +82,8 @@ class Link:
         # The replica's side.
         self.known: list[EpochEntry] = []
         self.agreed = False
+        self.master_end = 0
+        self.reported = -1
         self.epoch = -1
         self.confirm = -1
         self.read_ms = self.said_ms = replica.clock()
@@ -108,6 +111,8 @@ class Link:
             self.world.note(f"{self.replica.name} -> {self.master.name}: the replica's end closes: {why}")
         if self.replica.following is self:
             self.replica.following = None
+            if self.agreed:
+                self.replica.verified = self.replica.log.end
         self.up.send(self.close_at_master, "the replica has closed it")
 
     def close_at_master(self, why: str) -> None:
@@ -229,7 +234,13 @@ class Link:
             return
         self.read_ms = replica.clock()
         self.known = theirs
-        if not replica.agree(theirs, master_end):
+        self.master_end = master_end
+        try:
+            agreed = replica.agree(theirs, master_end, self.master)
+        except OSError as error:
+            self.close_at_replica(str(error))
+            return
+        if not agreed:
             self.close_at_replica("the logs have nothing in common")
             return
         self.agreed = True
@@ -244,6 +255,11 @@ class Link:
             self.close_at_replica(f"the master sends from {offset}, but the log ends at {end}")
             return
         if epoch != self.epoch:
+            try:
+                replica.disk.check("keep an epoch")
+            except OSError as error:
+                self.close_at_replica(str(error))
+                return
             learn_epoch(replica.epochs, self.known, epoch, start)
             self.epoch = epoch
         self.confirm = confirm
@@ -254,16 +270,48 @@ class Link:
         if replica.following is not self:
             return
         self.read_ms = replica.clock()
-        replica.log.data += data
-        if self.confirm >= 0:
-            replica.confirmed_by_master(min(self.confirm, replica.log.end))
-        if data:
+        try:
+            replica.disk.append(replica.log, data)
+        except OSError as error:
+            self.close_at_replica(str(error))
+            return
+        self._tell_confirm()
+        if data and replica.reported_end() != self.reported:
             self.acknowledge()
+        if data and replica.disk.sync_flush:
+            replica.flush()
 
     def acknowledge(self) -> None:
-        """Tells the master where the log ends."""
-        self.said_ms = self.replica.clock()
-        self.up.send(self._heard, self.replica.log.end)
+        """Tells the master how far the log is safe: flushed with SYNC_FLUSH, received with ASYNC_FLUSH."""
+        replica = self.replica
+        self.said_ms = replica.clock()
+        end = self.reported = replica.reported_end()
+        if end < 0:
+            self.close_at_replica("our disk has failed")
+            return
+        self.up.send(self._heard, end)
+        self._look_whether_caught_up()
+
+    def flushed(self) -> None:
+        """More of the log is on disk."""
+        if self.replica.reported_end() != self.reported:
+            self._tell_confirm()
+            self.acknowledge()
+
+    def _tell_confirm(self) -> None:
+        if self.confirm >= 0:
+            self.replica.confirmed_by_master(min(self.confirm, self.replica.reported_end()))
+            self._look_whether_caught_up()
+
+    def _look_whether_caught_up(self) -> None:
+        replica = self.replica
+        if (replica.doubt == LogDoubt() and not replica.disk.damaged) or self.confirm < 0:
+            return
+        if has_caught_up(reported=self.reported, master_end=self.master_end, confirmed=self.confirm):
+            replica.disk.damaged = False
+            if replica.doubt != LogDoubt():
+                replica.settle_doubt()
+                replica.log_is_ours()
 
     def watch(self) -> None:
         """Reports when there was nothing to report, and ends it when the master is silent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from typing import Any
@@ -20,8 +21,10 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.simulation import troubles
 from tests.simulation.brokers import Broker, Channel, Role
+from tests.simulation.clockwork import Event as PlannedEvent
 from tests.simulation.clockwork import Host
 from tests.simulation.controllers import ControllerHost
+from tests.simulation.liveness import Liveness
 from tests.simulation.raft import RaftWorld, settings_for
 from tests.simulation.troubles import Make, Plan
 
@@ -42,10 +45,16 @@ BROKER_RATES = {
     "leap_while_electing": 4.0,
     "stale_master": 4.0,
     "stuck_change": 2.0,
+    "freeze": 3.0,
+    "leap_twice": 2.0,
 }
+LEASES_TOUCHED = 3
+"""For how many times its length a lease is not trusted after a clock stood still or leapt twice."""
 
 
-def plan(seed: int, salt: str = "controllers", groups: int | None = None) -> Plan:
+def plan(
+    seed: int, salt: str = "controllers", groups: int | None = None, troubled_ms: float = 45_000
+) -> Plan:
     """A seed's world; with so many groups, where that is said."""
     rng = random.Random(f"{salt} {seed}")
     lease_ms = rng.choice((450, 600, 1200))
@@ -60,8 +69,9 @@ def plan(seed: int, salt: str = "controllers", groups: int | None = None) -> Pla
             "beat_ms": lease_ms // 3,
             "beat_timeout_ms": rng.choice((1000, 3000)),
             "beside_java": rng.random() < 0.33,
+            "stored": rng.random() < 0.1,
         },
-        troubled_ms=45_000,
+        troubled_ms=troubled_ms,
         quiet_ms=15_000,
     )
     controllers = [f"n{i}" for i in range(found.peers)]
@@ -108,6 +118,8 @@ def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]
             round(r.uniform(0, 800)),
             round(r.choice((100, 400, 1500)) * (0.5 + r.random())),
         ),
+        "freeze": lambda r: (who(r), round(r.choice((100, 800, 3000)) * (0.5 + r.random()))),
+        "leap_twice": lambda r: (round(r.uniform(20, 400)), round(r.choice((100, 400, 1500)))),
         "stuck_change": lambda r: (round(r.uniform(5500, 9000)), r.choice(brokers), r.choice(groups)),
         "stale_master": lambda r: (r.choice(groups), round(r.uniform(1500, 4000)), round(r.uniform(0, 600))),
     }
@@ -120,7 +132,13 @@ class ControllerWorld(RaftWorld):
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = plan.options
-        super().__init__(plan.seed, plan.network, beside_java=options["beside_java"], verbose=verbose)
+        super().__init__(
+            plan.seed,
+            plan.network,
+            beside_java=options["beside_java"],
+            stored=options.get("stored", False),
+            verbose=verbose,
+        )
         self.wanted = plan
         self.beat_ms: int = options["beat_ms"]
         self.beat_timeout_ms: int = options["beat_timeout_ms"]
@@ -134,6 +152,9 @@ class ControllerWorld(RaftWorld):
         self.acked: dict[str, list[int]] = {}
         self.asked_sets: set[AlterSet] = set()
         self.leapt_at: dict[str, float] = {}
+        self.clocks_trusted_from = 0.0
+        """Until then a lease may outlive its time, because a clock stood still or leapt twice within it: two
+        masters may write at an instant. What either of them has acknowledged must survive all the same."""
         self.tables = ReplicaGroups()
         """What the committed events have made so far."""
         self.digests: list[tuple[object, ...]] = []
@@ -153,6 +174,11 @@ class ControllerWorld(RaftWorld):
         for host in self.hosts.values():
             host.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             host.start()
+        self.liveness = Liveness(self)
+
+    def _happen(self, event: PlannedEvent) -> None:
+        self.liveness.disturbed()
+        super()._happen(event)
 
     def counts(self) -> dict[str, int]:
         acked = sum(map(len, self.acked.values()))
@@ -162,7 +188,15 @@ class ControllerWorld(RaftWorld):
     # A life -------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """Troubles, then quiet: everything works again, a dead master is replaced, all tables are equal."""
+        """Troubles, then quiet. Some worlds run their controllers on the production store."""
+        with self.machine.installed() if self.stored else contextlib.nullcontext():
+            self.live_through()
+
+    def proposing(self, bodies: tuple[bytes, ...]) -> None:
+        """A controller proposes events."""
+
+    def live_through(self) -> None:
+        """Everything works again, a dead master is replaced, all tables are equal."""
         self.plan(self.wanted.events)
         self.run(self.wanted.troubled_ms)
         self.calm()
@@ -302,7 +336,7 @@ class ControllerWorld(RaftWorld):
             self.fail(f"{broker.name} is elected without all that was acknowledged: {self.shown(name)}")
         for other in self.brokers.values():
             if other.group == name and other is not broker and other.writable:
-                self.fail(f"{name}: {broker_id} is elected while {other.name} may write")
+                self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
     def check_only_writer(self, broker: Broker) -> None:
         """At most one master of a group may write at any instant. Right after a lease came is the moment to
@@ -312,9 +346,15 @@ class ControllerWorld(RaftWorld):
             return
         for other in self.brokers.values():
             if other is not broker and other.group == broker.group and other.writable:
-                self.fail(
+                self.fail_if_clocks_are_sound(
                     f"two masters may write: {broker.name} and {other.name}, {self.shown(broker.group)}"
                 )
+
+    def fail_if_clocks_are_sound(self, text: str) -> None:
+        """A lease has outlived its time."""
+        if self.now >= self.clocks_trusted_from:
+            self.fail(text)
+        self.happened("two writers by a clock that stood still or leapt twice")
 
     def acknowledge(self, broker: Broker, end: int) -> None:
         """A master tells clients that its writes up to `end` are safe."""
@@ -363,6 +403,33 @@ class ControllerWorld(RaftWorld):
         before, self.leapt_at[name] = self.leapt_at.get(name, -math.inf), self.now
         if self.now - before > 2 * self.lease_ms:
             super().do_leap(who, by_ms)
+
+    def do_freeze(self, who: str, duration_ms: float) -> None:
+        """A hypervisor stops a machine, and its clock with it: the machine does not notice."""
+        host = self.host(who)
+        if host.up and not host.paused:
+            self.at(duration_ms, self._thaw, host, host.life, duration_ms * host.rate)
+            self.do_pause(host.name, duration_ms)
+            self.distrust_clocks(duration_ms)
+            self.happened("frozen clocks")
+
+    def _thaw(self, host: Host, life: int, lost_ms: float) -> None:
+        if host.life == life:
+            host.leaps_ms -= lost_ms
+
+    def do_leap_twice(self, after_ms: float, by_ms: float) -> None:
+        """The leading controller's clock leaps twice within a lease."""
+        leader = self.host("leader").name
+        for wait_ms in (0.0, after_ms):
+            self.at(wait_ms, super().do_leap, leader, by_ms)
+        self.leapt_at[leader] = self.now + after_ms
+        self.distrust_clocks(after_ms)
+        self.happened("two leaps within a lease")
+
+    def distrust_clocks(self, for_ms: float) -> None:
+        """Leases may be longer than they should be for so long, and for some time after it."""
+        until_ms = self.now + for_ms + LEASES_TOUCHED * self.lease_ms
+        self.clocks_trusted_from = max(self.clocks_trusted_from, until_ms)
 
     def do_leap_while_electing(self, group: str, broker_id: int, after_ms: float, by_ms: float) -> None:
         """A person wants a master, and while the old one's lease is waited out the leader's clock leaps."""

@@ -122,7 +122,8 @@ class ControllerHost(Peer):
         """Hands what is committed to the desk."""
         while self.applied < self.committed:
             self.applied += 1
-            entry = self.log.entries[self.applied]
+            entry = self.log.entry(self.applied)
+            assert entry is not None
             self.tell(Applied(entry.index, entry.term, entry.body))
 
     # The desk -----------------------------------------------------------------------------------------------
@@ -153,6 +154,7 @@ class ControllerHost(Peer):
         world = self.world
         match effect:
             case Propose(token=token, bodies=bodies):
+                world.proposing(bodies)
                 self.submit(raft.Propose(token, bodies))
             case Prove(token=token):
                 self.proving.add(token)
@@ -167,7 +169,10 @@ class ControllerHost(Peer):
             case Reject(token=token):
                 world.answer(self.asks.pop(token)[0], (effect, 0))
             case Leased(token=token, lease_ms=lease_ms):
-                world.answer(self.asks.pop(token)[0], lease_ms)
+                call, _ = self.asks.pop(token)
+                if lease_ms:
+                    world.liveness.answered(self.name, world.now - call.came_ms)
+                world.answer(call, lease_ms)
             case Notify(address=address, view=view):
                 broker = world.broker_at(address)
                 world.send(self, broker, broker.notified, view)
@@ -206,6 +211,7 @@ class ControllerHost(Peer):
         epoch: int,
     ) -> None:
         """A heartbeat that asks for a lease has come."""
+        call.came_ms = self.world.now
         if not channel.closed:
             token = self._token(call, None)
             self.tell(Heard(replica, self._beat(channel, beat), fenced, epoch, token))

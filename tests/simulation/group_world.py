@@ -6,42 +6,40 @@ import random
 
 from epochmq_broker.ha.epochs import Epochs
 from epochmq_controller.replicas.state import Group
-from tests.simulation import controller_world, troubles
-from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, ControllerWorld
+from tests.simulation import controller_world, disk_faults, troubles
+from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS
+from tests.simulation.disk_faults import DiskWorld
 from tests.simulation.records import QUEUES, Record, RecordLog, read_record
 from tests.simulation.replicas import NOT_CAUGHT_UP_MS, GroupBroker, Role, brief
 from tests.simulation.troubles import Plan
 
+TROUBLED_MS = 38_000
 CONSUME_MS = 250
 CONSUMED_AT_ONCE = 20
 
 
 def plan(seed: int) -> Plan:
     """A seed's world: as for controllers, with one group, and brokers that die more often."""
-    found = controller_world.plan(seed, salt="groups", groups=1)
+    found = controller_world.plan(seed, salt="groups", groups=1, troubled_ms=TROUBLED_MS)
     rng = random.Random(f"options of {seed}")
     found.options |= {"min_in_sync": rng.choice((1, 1, 2)), "slow_copies": rng.random() < 0.3}
     wipes = troubles.stream(
         rng, "wipe", rng.choice((0, 0, 6)), found.troubled_ms, lambda r: (f"a{r.randint(1, 3)}",)
     )
-    found.events = troubles.sequence([iter(found.events), wipes])
+    found.events = troubles.sequence([iter(found.events), wipes, *disk_faults.streams(rng, found)])
     return found
 
 
-class GroupWorld(ControllerWorld):
+class GroupWorld(DiskWorld):
     """A plan's world. `sure`: the beginning of the log that was confirmed, or acknowledged; nothing of it may
     ever change or be missing."""
 
     broker_type = GroupBroker
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
-        self.sure: dict[str, bytearray] = {"a": bytearray(), "b": bytearray()}
-        self.acknowledged: dict[str, dict[int, int]] = {"a": {}, "b": {}}
-        """Where each acknowledged message ends."""
         self.sent: dict[int, tuple[str, int, int]] = {}
         self.gone: set[int] = set()
         """Messages that a new master did not have: they must not come back."""
-        self.consumed: dict[tuple[str, int, int], int] = {}
         self.slow_copies: bool = plan.options.get("slow_copies", False)
         self.sending = True
         """Whether clients send."""
@@ -54,7 +52,7 @@ class GroupWorld(ControllerWorld):
 
     # A life -------------------------------------------------------------------------------------------------
 
-    def live(self) -> None:
+    def live_through(self) -> None:
         """Troubles, then quiet: a master writes, all replicas are in sync, a dead master is replaced; at the
         end the logs are equal, and consumers have had every acknowledged message."""
         self.plan(self.wanted.events)
@@ -132,10 +130,12 @@ class GroupWorld(ControllerWorld):
     def _consume_queue(self, broker: GroupBroker, queue: int) -> None:
         at = broker.offset(queue)
         records = broker.log.queues[queue]
+        flushed = broker.disk.flushed if broker.disk.sync_flush else broker.log.end
+        limit = flushed if broker.shown is None else min(flushed, broker.shown)
         if at > len(records):
             self.fail(f"{broker.name}: the consumer of queue {queue} is at {at}, its end is {len(records)}")
         for record in records[at : at + CONSUMED_AT_ONCE]:
-            if broker.shown is not None and record.end > broker.shown:
+            if record.end > limit:
                 break
             self.check_consumed(broker, record)
             at += 1
@@ -167,10 +167,26 @@ class GroupWorld(ControllerWorld):
         """A client is told that its message is safe."""
         self.acknowledged[broker.group][number] = end
         data = broker.log.data[:end]
-        holders = [one.name for one in self.brokers.values() if one.log.data[:end] == data]
+        holders = [one for one in self.brokers.values() if one.log.data[:end] == data]
         if len(holders) < broker.settings.min_in_sync_replicas:
-            self.fail(f"{broker.name} acknowledges {number}, which only {holders} have")
+            self.fail(f"{broker.name} acknowledges {number}, which only {[b.name for b in holders]} have")
+        if broker.disk.sync_flush:
+            self.check_flushed(broker, number, end)
         self.check_confirmed(broker, end)
+
+    def check_flushed(self, broker: GroupBroker, number: int, end: int) -> None:
+        """SYNC_FLUSH: whoever is in the SyncStateSet has the message on its disk."""
+        group = self.tables.get(broker.group)
+        sync = broker.sync_state
+        if group is None or sync is None:
+            return
+        for one in sync.members_or_proposed & group.sync_state_set:
+            member = self.broker_of(broker.group, one)
+            if member is not None and member.disk.flushed < end:
+                self.fail(
+                    f"{broker.name} acknowledges {number}, which ends at {end}, but {member.name}, "
+                    f"a member of the SyncStateSet, has flushed its log only up to {member.disk.flushed}"
+                )
 
     def check_elected(self, group: Group, broker_id: int) -> None:
         """The new master was in sync, has all that was confirmed, and nobody else may write."""
@@ -181,12 +197,13 @@ class GroupWorld(ControllerWorld):
         if broker is None:
             self.fail(f"{name}: {broker_id} is elected, but nobody has this id")
             return
+        self.excuse(broker)
         sure = self.sure[name]
         if broker.log.data[: len(sure)] != sure:
             self.fail(f"{broker.name} is elected without all that was confirmed: {self.shown(name)}")
         for other in self.brokers.values():
             if other.group == name and other is not broker and other.writable:
-                self.fail(f"{name}: {broker_id} is elected while {other.name} may write")
+                self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
     def check_new_master(self, broker: GroupBroker) -> None:
         """It has all that was confirmed; and nothing that a master before it lacked."""
@@ -234,6 +251,7 @@ class GroupWorld(ControllerWorld):
         if broker.up:
             broker.die()
         broker.log, broker.epochs = RecordLog(), Epochs()
+        broker.disk.replaced()
         broker.confirmed_kept, broker.offsets_kept = 0, {}
         broker.identity = broker.application = None
         self.note(f"{broker.name} loses its disk")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from epochmq_broker.ha import epochs, progress, quorum
+from epochmq_broker.ha import epochs, log_doubt, progress, quorum
 from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.replicas.core import Core
 from epochmq_broker.replicas.lease import WriteLease
+from epochmq_broker.store import tail_state
+from epochmq_broker.store.tail_state import Tail
+from epochmq_controller.replicas import policy
 from epochmq_protocol import epochs as protocol_epochs
 from tests.simulation.mutation import Mutation
 
@@ -187,5 +190,85 @@ GROUPS = [
         "_alter_replied",
         "wish.uncertain = True\n            self._lose_leader(why)",
         "wish.refused = True\n            self._lose_leader(why)",
+    ),
+    Mutation(
+        "a replica acknowledges what it has not flushed",
+        "groups",
+        log_doubt,
+        "reported_end",
+        "min(flushed, end) if sync_flush else end",
+        "end",
+    ),
+    Mutation(
+        "what the master has not flushed is confirmed",
+        "groups",
+        SyncState,
+        "own_end",
+        "self.end if self.flushed is None else min(self.end, self.flushed)",
+        "self.end",
+    ),
+    Mutation(
+        "a master that lost its log's end resumes its epoch",
+        "groups",
+        log_doubt,
+        "after_start",
+        "gives_up=kept.gives_up or tail is not TailState.INTACT",
+        "gives_up=kept.gives_up",
+    ),
+    Mutation(
+        "doubt is forgotten at the next start",
+        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        log_doubt,
+        "after_start",
+        "in_doubt=kept.in_doubt or may_lack_acknowledged",
+        "in_doubt=may_lack_acknowledged",
+    ),
+    Mutation(
+        "a power loss with ASYNC_FLUSH raises no doubt",
+        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        Tail,
+        "may_lack_acknowledged",
+        "return self.state is TailState.UNFLUSHED_LOST and self.acknowledged_unflushed",
+        "return False",
+    ),
+    Mutation(
+        "a log that ends before what was confirmed is trusted",
+        "test_scenarios_power.test_a_log_that_ends_before_what_was_confirmed_is_not_elected",
+        log_doubt,
+        "after_start",
+        "if confirmed > end:",
+        "if False:",
+    ),
+    Mutation(
+        "a failed flush is forgotten at the next start",
+        "test_scenarios_power.test_a_broker_whose_flush_failed_is_not_elected",
+        tail_state,
+        "_state",
+        "left.flush_failed or _is_copy",
+        "_is_copy",
+    ),
+    Mutation(
+        "an election passes nobody over for doubt",
+        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        policy,
+        "electable",
+        "if info.is_sound)",
+        "if True)",
+    ),
+    Mutation(
+        "one of the doubtful is elected before all are there",
+        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        policy,
+        "electable",
+        "if sound or not living or not missing:",
+        "if True:",
+    ),
+    Mutation(
+        "the oldest of doubtful logs is elected",
+        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        policy,
+        "_try",
+        "return (-info.epoch, -info.max_offset, priority, one)",
+        "return (info.epoch, info.max_offset, priority, one)",
     ),
 ]

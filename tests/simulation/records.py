@@ -10,6 +10,9 @@ from typing import NamedTuple
 HEADER = struct.Struct(">HBIII")
 """Size of the whole record, queue, offset in the queue, the message's number, checksum of all that."""
 QUEUES = 2
+PADDING_MAX = 64
+PADDING = [bytes([one]) * PADDING_MAX for one in range(1, 256)]
+"""The bodies of messages, by their number."""
 
 
 class Record(NamedTuple):
@@ -25,7 +28,12 @@ def make_record(queue: int, offset: int, number: int, padding: int) -> bytes:
     """The record's bytes."""
     size = HEADER.size + padding
     crc = zlib.crc32(struct.pack(">HBII", size, queue, offset, number))
-    return HEADER.pack(size, queue, offset, number, crc) + bytes([number & 0xFF]) * padding
+    return HEADER.pack(size, queue, offset, number, crc) + body_of(number, padding)
+
+
+def body_of(number: int, padding: int) -> bytes:
+    """A message's body: never zeros, which is what a page holds that was not written."""
+    return PADDING[number % len(PADDING)][:padding]
 
 
 def read_record(data: bytes | bytearray, at: int) -> Record | None:
@@ -35,6 +43,8 @@ def read_record(data: bytes | bytearray, at: int) -> Record | None:
     size, queue, offset, number, crc = HEADER.unpack_from(data, at)
     if len(data) - at < size or crc != zlib.crc32(struct.pack(">HBII", size, queue, offset, number)):
         return None
+    if data[at + HEADER.size : at + size] != body_of(number, size - HEADER.size):
+        return None  # a page of it is missing
     return Record(queue, offset, number, at + size)
 
 
@@ -88,6 +98,13 @@ class RecordLog:
         self.queues = [[] for _ in range(QUEUES)]
         self.truncate(self.sound_end())
         self.dispatch(self.end)
+
+    def start_of_record(self, offset: int) -> int:
+        """Where the record begins that the byte at `offset` belongs to."""
+        at = 0
+        while (record := read_record(self.data, at)) is not None and record.end <= offset:
+            at = record.end
+        return at
 
     def numbers(self) -> set[int]:
         """The messages in it."""

@@ -9,15 +9,15 @@ What is written here anew is what the drivers around them do, in their order of 
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.epochs import (
     Epochs,
-    HADivergedError,
     begin_epoch,
-    common_end,
 )
 from epochmq_broker.ha.quorum import needed, reached
 from epochmq_broker.ha.settings import HASettings
@@ -32,11 +32,11 @@ from epochmq_controller.replicas.rules import MasterView as ControllerView
 from epochmq_controller.replicas.types import Answer, Reject
 from epochmq_protocol.epochs import EpochEntry
 from tests.simulation.asking import reply_to, request_for, said
+from tests.simulation.broker_log import LogHolder
 from tests.simulation.brokers import CLUSTER, Channel
-from tests.simulation.clockwork import Host
 from tests.simulation.connections import Link
 from tests.simulation.controllers import ControllerHost
-from tests.simulation.records import QueueOffsetError, RecordLog, make_record
+from tests.simulation.records import make_record
 
 if TYPE_CHECKING:
     from tests.simulation.group_world import GroupWorld
@@ -49,6 +49,7 @@ TAKE_ROLE_MS = 20
 SILENCE_MS = 1500
 NOT_CAUGHT_UP_MS = 1500
 WAITERS_MAX = 1000
+GIVE_UP_MS = 10_000
 
 
 class Role(Enum):
@@ -60,22 +61,18 @@ class Role(Enum):
     REPLICA = "replica"
 
 
-class GroupBroker(Host):
+class GroupBroker(LogHolder):
     """One broker's machine. kill -9 leaves its log, its epochs, its identity, and older states of what is
     only written now and then."""
 
     world: GroupWorld
 
     def __init__(self, world: GroupWorld, group: str, number: int) -> None:
-        super().__init__(world, f"{group}{number}")
-        self.group = group
+        super().__init__(world, group, number)
         self.address = self.name
         # On disk.
         self.identity: Identity | None = None
         self.application: Application | None = None
-        self.log = RecordLog()
-        self.epochs = Epochs()
-        self.confirmed_kept = 0
         self.offsets_kept: dict[int, int] = {}
         # In memory.
         self.settings = HASettings(
@@ -86,6 +83,7 @@ class GroupBroker(Host):
         self._boot()
 
     def _boot(self) -> None:
+        self.forget()
         self.core: Core | None = None
         self.inbox: deque[asks.Input] = deque()
         self.stepping = False
@@ -93,15 +91,15 @@ class GroupBroker(Host):
         self.lease = WriteLease()
         self.role = Role.IDLE
         self.sync_state: SyncState | None = None
-        self.confirmed = 0
-        self.shown: int | None = 0
-        """Up to where readers see the log; None: all of it."""
         self.links: list[Link] = []
         self.following: Link | None = None
         self.follows: str | None = None
         self.waiters: deque[tuple[int, int, int]] = deque()
         """(how many logs must have it, where it ends, which message)"""
         self.offsets = ConsumerOffsetTable(self.clock)
+        self.gave_up: tuple[int, int] | None = None
+        """The epoch given up last for a failed disk, and when."""
+        self.started_ms = self.clock()
 
     # Life ---------------------------------------------------------------------------------------------------
 
@@ -119,8 +117,7 @@ class GroupBroker(Host):
         super().start()
         world, luck = self.world, self.world.random.random
         self._boot()
-        self.log.recover()
-        self.confirmed = min(self.confirmed_kept, self.log.end)
+        self.open_log()
         self.shown = self.confirmed
         self.take_offsets(self.offsets_kept)
         self.channels = {name: Channel() for name in world.controllers}
@@ -132,6 +129,8 @@ class GroupBroker(Host):
             self.clock(),
             identity=self.identity,
             application=self.application,
+            gives_up=self.doubt.gives_up,
+            given_up_epoch=self.doubt.given_up_epoch,
         )
         self.later(luck() * 50, self.feed, asks.Tick())
         self.later(luck() * 50, self.beat, self.wake)
@@ -147,7 +146,8 @@ class GroupBroker(Host):
         for link in [*self.links, *([self.following] if self.following is not None else [])]:
             link.died(self)
         if self.world.random.random() < 0.5:
-            self.confirmed_kept, self.offsets_kept = self.confirm_offset, self.all_offsets()
+            self.confirmed_kept = min(self.confirm_offset, self.log.dispatched)
+            self.offsets_kept = self.all_offsets()
         self._boot()
 
     def disconnect(self, controller: ControllerHost) -> None:
@@ -212,6 +212,12 @@ class GroupBroker(Host):
                     self.lease.end()
                 took = self.world.random.random() * TAKE_ROLE_MS
                 self.later(took, self._become, view, broker_id)
+            case asks.GiveUp(epoch=epoch):
+                self.world.note(f"{self.name} gives up epoch {epoch}: its log may have lost its end")
+                self.world.happened("epochs given up")
+                with contextlib.suppress(OSError):
+                    self.keep_doubt(log_doubt.given_up(self.doubt, max(epoch, self.epochs.last_epoch)))
+                self._beat_now()
             case asks.Adopt(members=members, set_epoch=set_epoch):
                 self.adopt(members, set_epoch)
             case asks.NotTaken():
@@ -245,7 +251,7 @@ class GroupBroker(Host):
     def _ask(self, effect: asks.Ask) -> None:
         controller = self.world.controllers[effect.address]
         question = effect.question
-        request = request_for(self.group, self.address, question)
+        request = request_for(self.group, self.address, question, in_doubt=self.may_lack_acknowledged)
         if isinstance(request, requests.AlterSet):
             self.world.asked_sets.add(request)
 
@@ -282,10 +288,33 @@ class GroupBroker(Host):
         self.later(pause_ms, self.beat, wake)
         if self.identity is None:
             return
+        if self._is_quiet():
+            return
+        if asking and lease.leader_grants and self.disk.failed and self._may_give_up():
+            self.world.note(f"{self.name} gives its mastership up: its disk has failed")
+            lease.fence()
+            asking = False
         for controller in self.world.controllers.values():
             self._beat_one(controller, asking)
         if lease.lacks(self.clock()):
             self.feed(asks.Starved())
+
+    def _is_quiet(self) -> bool:
+        return log_doubt.keeps_quiet(
+            grants=self.lease.leader_grants,
+            in_doubt=self.may_lack_acknowledged,
+            gives_up_epoch=self.core.gives_up_epoch if self.core is not None else None,
+            since_start_ms=self.clock() - self.started_ms,
+        )
+
+    def _may_give_up(self) -> bool:
+        """Whether a failed disk is a reason to give this epoch up (`Beats._give_up`)."""
+        epoch, now_ms = self.lease.epoch, self.clock()
+        assert epoch is not None
+        if self.gave_up is not None and (epoch == self.gave_up[0] or now_ms - self.gave_up[1] < GIVE_UP_MS):
+            return False
+        self.gave_up = epoch, now_ms
+        return True
 
     def _beat_one(self, controller: ControllerHost, asking: bool) -> None:
         world, lease = self.world, self.lease
@@ -293,15 +322,18 @@ class GroupBroker(Host):
         beat = {
             "timeout_ms": world.beat_timeout_ms,
             "address": self.address,
-            "epoch": self.epochs.last_epoch,
+            "epoch": self.written_epoch,
             "max_offset": self.log.end,
             "election_priority": None,
+            "in_doubt": self.may_lack_acknowledged,
+            "confirmed_by_all": self.confirm_offset,
         }
         replica = (CLUSTER, self.group, self.identity.id)
         channel = self.channels[controller.name]
         epoch, sent_ms = lease.epoch, self.clock()
         if not asking or epoch is None:
-            fenced = epoch if lease.fenced else None
+            given_up = self.core.gives_up_epoch if self.core is not None else None
+            fenced = epoch if lease.fenced else given_up
             world.send(self, controller, controller.heard, channel, replica, beat, fenced)
             return
 
@@ -327,17 +359,24 @@ class GroupBroker(Host):
         if view.epoch < self.epochs.last_epoch:
             error = f"epoch {view.epoch} is over, the log's is {self.epochs.last_epoch}"
             self.lease.end()
-        elif view.master_id == broker_id:
-            self._lead(view, broker_id)
         else:
-            self._follow_role(view)
+            try:
+                if view.master_id == broker_id:
+                    self._lead(view, broker_id)
+                else:
+                    self._follow_role(view)
+            except OSError as failure:
+                error = str(failure)
         self.feed(asks.Taken(view, error))
         self._beat_now()
 
     def _lead(self, view: asks.MasterView, broker_id: int) -> None:
+        if not log_doubt.may_lead(self.doubt, view.epoch):
+            raise OSError(f"the mastership of epoch {view.epoch} is given up")
         members = view.members | {broker_id}
         sync = self.sync_state
         if self.role is Role.MASTER and sync is not None:
+            self.disk.check("keep an epoch")
             if self.epochs.append(EpochEntry(view.epoch, self.log.end)):
                 sync.epoch_start = self.log.end
             sync.adopt(members, view.set_epoch)
@@ -350,6 +389,7 @@ class GroupBroker(Host):
             self._end_whole()
             self.dispatch(self.log.end)
             end = self.log.end
+            self.disk.check("keep an epoch")
             begin_epoch(self.epochs, self.epochs.last_epoch, view.epoch, end)
             last = self.epochs.last
             assert last is not None
@@ -363,20 +403,16 @@ class GroupBroker(Host):
                 not_caught_up_max_ms=NOT_CAUGHT_UP_MS,
                 since_ms=self.clock(),
                 all_ack=True,
+                flushed=self.disk.flushed if self.disk.sync_flush else None,
             )
             self.role = Role.MASTER
+            self.settle_doubt()
+            self.log_is_ours()
             self.sync_state.appended(end)
             self.world.note(f"{self.name} is master of epoch {view.epoch} from {end} on, {sorted(members)}")
             self.world.check_new_master(self)
             self.progress()
         self._promoted()
-
-    def _end_whole(self) -> None:
-        end = self.log.sound_end()
-        if end < self.log.end:
-            self.world.happened("torn records")
-            self.log.truncate(end)
-        self.confirmed = min(self.confirmed, self.log.end)
 
     def _follow_role(self, view: asks.MasterView) -> None:
         if self.role is not Role.REPLICA:
@@ -392,6 +428,7 @@ class GroupBroker(Host):
         sync, self.sync_state = self.sync_state, None
         if sync is not None:
             self.confirmed = sync.confirm_offset
+            self.verified = self.log.end
         self.waiters.clear()
         for link in list(self.links):
             link.close_at_master("we serve no replicas any more")
@@ -439,7 +476,8 @@ class GroupBroker(Host):
         """Periodically: has a member fallen behind? And offsets are written down."""
         self.later(CHECK_MS, self.check)
         self.offsets_kept = self.all_offsets()
-        self.confirmed_kept = self.confirm_offset
+        self.confirmed_kept = min(self.confirm_offset, self.log.dispatched)
+        self.flush()
         self.propose()
         if self.following is not None:
             self.following.copy_tables()
@@ -456,7 +494,7 @@ class GroupBroker(Host):
     def put(self) -> None:
         """Takes a message, if it may."""
         sync, world = self.sync_state, self.world
-        if not self.writable or sync is None:
+        if not self.writable or sync is None or self.disk.failed:
             return
         sync.appended(self.log.end)
         if needed(self.settings, sync, controlled=True) is None:
@@ -465,6 +503,10 @@ class GroupBroker(Host):
         world.writes += 1
         number, queue = world.writes, world.random.randrange(len(self.log.queues))
         offset = len(self.log.queues[queue])
+        try:
+            self.disk.check("store a message")
+        except OSError:
+            return  # refused: the log's files have their size, so that nothing is written in part
         self.log.data += make_record(queue, offset, number, world.random.choice((1, 9, 60)))
         self.dispatch(self.log.end)
         world.sent[number] = (self.group, queue, offset)
@@ -472,13 +514,51 @@ class GroupBroker(Host):
         need = needed(self.settings, sync, controlled=True)
         if need is None:
             need = max(self.settings.min_in_sync_replicas, 2)
-        if self.log.end <= reached(need, sync, self.settings.min_in_sync_replicas):
-            world.acknowledge_message(self, number, self.log.end)
-        elif len(self.waiters) < WAITERS_MAX:
-            self.waiters.append((need, self.log.end, number))
+        self.settle_or_wait(need, self.log.end, number)
         self.progress()
         for link in list(self.links):
             link.pump()
+
+    def settle_or_wait(self, need: int, end: int, number: int) -> None:
+        """A message is acknowledged at once (ASYNC_FLUSH, and no replica is needed), or waits for the flush
+        and for replicas."""
+        sync = self.sync_state
+        assert sync is not None
+        if self.is_flushed(end) and end <= reached(need, sync, self.settings.min_in_sync_replicas):
+            self.world.acknowledge_message(self, number, end)
+        elif len(self.waiters) < WAITERS_MAX:
+            self.waiters.append((need, end, number))
+        if self.disk.sync_flush:
+            self.flush()
+
+    def _flushed(self, end: int, cuts: int) -> None:
+        self.flushing = False
+        if cuts != self.cuts:
+            end = min(
+                end, self.disk.flushed
+            )  # the log was truncated meanwhile: this flush was of other bytes
+        if not self.disk.flush_ended(end):
+            self.world.note(f"a flush of {self.name} fails: it takes no more messages")
+            self.flush_failed()
+            return
+        if not self.disk.sync_flush:
+            return
+        if self.sync_state is not None:
+            self.sync_state.appended(self.log.end)
+            self.sync_state.flushed_to(self.disk.flushed)
+            self.progress()
+        if self.following is not None and self.following.agreed:
+            self.following.flushed()
+        self.flush()
+
+    def flush_failed(self) -> None:
+        """A master says so with its next heartbeat, a replica leaves its master; somebody restarts the broker
+        after a while."""
+        self.waiters.clear()
+        if self.following is not None:
+            self.following.close_at_replica("our disk has failed")
+        self._beat_now()
+        self.world.at(self.world.random.uniform(1000, 6000), self.world.restart, self, self.life)
 
     def settle(self) -> None:
         """Acknowledges what enough replicas have."""
@@ -488,7 +568,7 @@ class GroupBroker(Host):
         left: deque[tuple[int, int, int]] = deque()
         for waiter in self.waiters:
             need, end, number = waiter
-            if end <= reached(need, sync, self.settings.min_in_sync_replicas):
+            if self.is_flushed(end) and end <= reached(need, sync, self.settings.min_in_sync_replicas):
                 self.world.acknowledge_message(self, number, end)
             else:
                 left.append(waiter)
@@ -507,13 +587,6 @@ class GroupBroker(Host):
     def confirm_offset(self) -> int:
         """Up to where the log is confirmed, as far as this broker knows."""
         return self.sync_state.confirm_offset if self.sync_state is not None else self.confirmed
-
-    def dispatch(self, limit: int) -> None:
-        """Records up to here go into their queues."""
-        try:
-            self.log.dispatch(limit)
-        except QueueOffsetError as error:
-            self.world.fail(f"{self.name}: queue offsets are not dense: {error}")
 
     # Replication (`ha.replica`, `ha.stream`) ----------------------------------------------------------------
 
@@ -538,29 +611,24 @@ class GroupBroker(Host):
     def connect(self) -> None:
         """Cuts what is no whole record off the log, and connects."""
         assert self.follows is not None
-        self._end_whole()
+        try:
+            self._end_whole()
+        except OSError:
+            return  # tried again
+        if self.disk.failed:
+            return
+        if self.disk.sync_flush and self.disk.flushed < self.log.end:
+            self.flush()
+            return
         self.epochs.truncate_suffix(self.log.end + 1)
         master = self.world.broker_at(self.follows)
         if master is not self:
             self.following = Link(self.world, master, self)
 
-    def agree(self, theirs: list[EpochEntry], master_end: int) -> bool:
-        """Cuts the log where it stops being the master's; False when that cannot be said."""
-        end = self.log.end
-        try:
-            point = common_end(self.epochs.entries, 0, end, theirs, master_end)
-        except HADivergedError as error:
-            self.world.fail(f"{self.name}: {error}")
-            return False
-        if point < end:
-            self.world.happened("truncations")
-            self.world.note(f"{self.name} cuts its log from {end} to {point}")
-            self.world.check_cut(self, point)
-            self.log.truncate(point)
-            self.confirmed = min(self.confirmed, point)
-            self.shown = self.confirmed
-        self.epochs.truncate_suffix(point)
-        return True
+    def log_is_ours(self) -> None:
+        """The log is the group's (`ReplicasManager._settled`)."""
+        self.feed(asks.CaughtUp())
+        self._beat_now()
 
     def confirmed_by_master(self, offset: int) -> None:
         """What the master says is confirmed, as far as it is here."""

@@ -13,6 +13,7 @@ from epochmq_broker.ha.epochs import HADivergedError, common_end
 from epochmq_protocol.epochs import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.group_world import GroupWorld
+from tests.simulation.records import HEADER, make_record, read_record
 from tests.simulation.replicas import GroupBroker, Role
 from tests.simulation.scenario import during, has_master_but, members, replicas, start, until
 from tests.simulation.scenario import master as master_of
@@ -39,6 +40,12 @@ def master(world: GroupWorld) -> GroupBroker:
     return found
 
 
+def is_led(world: GroupWorld) -> bool:
+    """Whether the group has a master, which may write."""
+    found = world.master_of("a")
+    return found is not None and found.writable
+
+
 def others(world: GroupWorld) -> list[GroupBroker]:
     """The brokers that are not master."""
     return [broker for broker in replicas(world) if isinstance(broker, GroupBroker)]
@@ -53,7 +60,7 @@ def ends_well(world: GroupWorld) -> None:
     """All are in sync, logs are equal, nothing acknowledged is missing, consumers have everything."""
     world.sending = True
     world.calm()
-    until(world, lambda: len(members(world)) == 3 and master(world).writable, SYNCED_MS)
+    until(world, lambda: len(members(world)) == 3 and is_led(world), SYNCED_MS)
     acked = len(world.acknowledged["a"])
     until(world, lambda: len(world.acknowledged["a"]) > acked, 3_000)
     world.sending = False
@@ -323,6 +330,8 @@ def test_the_world_notices() -> None:
     """The checks themselves: a log that differs below what is confirmed is found."""
     world = settled()
     second = others(world)[0]
-    second.log.data[second.log.queues[0][0].end - 1] ^= 1
+    first = read_record(second.log.data, 0)
+    assert first is not None
+    second.log.data[: first.end] = make_record(first.queue, first.offset, 99, first.end - HEADER.size)
     with pytest.raises(ViolationError, match="differs"):
         world.check_confirmed(second, second.confirm_offset)

@@ -1,0 +1,191 @@
+"""A broker's log as the simulated group has it: its bytes, the epochs and the doubt beside them, and the disk
+below. Decisions are production's (`ha.log_doubt`, `store.tail_state`)."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from epochmq_broker.ha import log_doubt
+from epochmq_broker.ha.comparison import Comparison, LogRange, may_truncate
+from epochmq_broker.ha.epochs import Epochs, HADivergedError, common_end
+from epochmq_broker.ha.log_doubt import LogDoubt
+from epochmq_protocol.epochs import EpochEntry
+from tests.simulation.broker_disks import BrokerDisk
+from tests.simulation.clockwork import Host
+from tests.simulation.records import QueueOffsetError, RecordLog
+
+if TYPE_CHECKING:
+    from tests.simulation.group_world import GroupWorld
+
+
+FILE_BYTES = 1024
+"""Recovery reads the log from the beginning of the file in which what was flushed ends."""
+
+
+class LogHolder(Host):
+    """A machine with a commit log."""
+
+    world: GroupWorld
+
+    def __init__(self, world: GroupWorld, group: str, number: int) -> None:
+        super().__init__(world, f"{group}{number}")
+        self.group = group
+        # On disk.
+        self.log = RecordLog()
+        self.disk = BrokerDisk(
+            world,
+            self.name,
+            sync_flush=world.wanted.options.get("sync_flush", False),
+            lies=world.wanted.options.get("liar") == self.name,
+        )
+        self.epochs = Epochs()
+        self.doubt = LogDoubt()
+        self.confirmed_kept = 0
+
+    def forget(self) -> None:
+        """What is in memory only is gone."""
+        self.confirmed = 0
+        self.verified = 0
+        """Up to where the log is known to be the group's."""
+        self.shown: int | None = 0
+        """Up to where readers see the log; None: all of it."""
+        self.flushing = False
+        self.cuts = 0
+        """How often the log was truncated since the start."""
+
+    def open_log(self) -> None:
+        """Recovers the log, and judges what it may lack (`MessageStore.load`, `HAService.load`)."""
+        if self.disk.failed:
+            self.disk.forget_failed_pages(self.log, self.world.random)
+            self.world.shorten(self.group, [self])
+        recovered_from = self.disk.flushed - self.disk.flushed % FILE_BYTES
+        tail = self.disk.open(self.log)
+        self.doubt = log_doubt.after_start(
+            self.doubt,
+            tail.state,
+            may_lack_acknowledged=tail.may_lack_acknowledged,
+            confirmed=self.confirmed_kept,
+            end=self.log.end,
+            recovered_from=recovered_from,
+        )
+        self.epochs.truncate_suffix(self.log.end + 1)
+        self.disk.clear_tail_doubt()  # `doubt` is on disk now
+        self.confirmed = min(self.confirmed_kept, self.log.end)
+        self.verified = log_doubt.verified_until(self.doubt, self.confirmed, self.log.end)
+
+    @property
+    def written_epoch(self) -> int:
+        """The epoch of the log's last byte."""
+        return log_doubt.written_epoch(self.epochs.entries, self.log.end)
+
+    @property
+    def may_lack_acknowledged(self) -> bool:
+        """Whether acknowledged messages may be missing, now or after a restart."""
+        return self.doubt.in_doubt or self.disk.failed
+
+    def lose_power(self, share: float | None = None) -> int:
+        """The machine loses power; returns how many bytes of its log are lost."""
+        return self.disk.lose_power(self.log, self.world.random, share)
+
+    def keep_doubt(self, doubt: LogDoubt) -> None:
+        """On disk. OSError."""
+        if doubt != self.doubt:
+            self.disk.check("keep what is known of the log")
+            self.doubt = doubt
+
+    def settle_doubt(self) -> None:
+        """The log is the group's own. Where that cannot be kept, the next start doubts once more."""
+        if self.doubt == LogDoubt():
+            return
+        with contextlib.suppress(OSError):
+            self.keep_doubt(log_doubt.settled())
+            self.disk.clear_tail_doubt()
+        self.world.happened("doubts settled")
+
+    def _end_whole(self) -> None:
+        end = self.log.sound_end()
+        if end < self.log.end:
+            self.world.happened("torn records")
+            self.disk.truncate(self.log, end)
+        self.confirmed = min(self.confirmed, self.log.end)
+
+    def is_flushed(self, end: int) -> bool:
+        """Whether the flush that a message waits for has ended; with ASYNC_FLUSH it waits for none."""
+        return not self.disk.sync_flush or end <= self.disk.flushed
+
+    def flush(self) -> None:
+        """Begins a flush of what is written now, unless one is under way."""
+        if self.flushing or self.disk.failed or self.disk.flushed >= self.log.end:
+            return
+        self.flushing = True
+        self.later(self.disk.flush_ms(), self._flushed, self.log.end, self.cuts)
+
+    def _flushed(self, end: int, cuts: int) -> None:
+        """A flush has ended."""
+        raise NotImplementedError
+
+    def reported_end(self) -> int:
+        """How far a replica says that its log reaches; -1: its disk has failed."""
+        if self.disk.failed:
+            return -1
+        disk = self.disk
+        return log_doubt.reported_end(sync_flush=disk.sync_flush, flushed=disk.flushed, end=self.log.end)
+
+    def dispatch(self, limit: int) -> None:
+        """Records up to here go into their queues."""
+        try:
+            self.log.dispatch(limit)
+        except QueueOffsetError as error:
+            self.world.fail(f"{self.name}: queue offsets are not dense: {error}")
+
+    def agree(self, theirs: list[EpochEntry], master_end: int, master: LogHolder) -> bool:
+        """Cuts the log where it stops being the master's, by the epochs and by its content; False when that
+        cannot be said. (The two logs are compared at one instant: they only grow meanwhile.)"""
+        end, known = self.log.end, self.epochs.entries
+        try:
+            point = common_end(known, 0, end, theirs, master_end)
+        except HADivergedError as error:
+            self.world.diverged(self, str(error))
+            return False
+        if not known and end > 0:
+            point, self.verified = min(end, master_end), 0
+        difference = first_difference(self.verified, point, self.log.data, master.log.data)
+        if difference is not None:
+            self.world.happened("contents that differ")
+            self.world.note(f"{self.name} differs from {master.name} at {difference}")
+            if not may_truncate(difference, log_doubt.kept_until(self.doubt, self.confirmed)):
+                self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
+                self.world.diverged(self, f"its log differs at {difference}, below {self.confirmed}")
+                return False
+            point = self.log.start_of_record(difference)
+        self.verified = point
+        if point < end:
+            self.world.happened("truncations")
+            self.world.note(f"{self.name} cuts its log from {end} to {point}")
+            self.world.check_cut(self, point)
+            self.disk.truncate(self.log, point)
+            self.cuts += 1
+            self.confirmed = min(self.confirmed, point)
+            self.shown = self.confirmed
+        self.epochs.truncate_suffix(point)
+        return True
+
+
+def first_difference(verified: int, end: int, own: bytearray, theirs: bytearray) -> int | None:
+    """The first byte in front of `end` that two logs do not share (`Replica._difference`)."""
+    comparison = Comparison(0, verified, end)
+    while (wanted := comparison.next()) is not None:
+        comparison.answered(checksums(own, wanted), checksums(theirs, wanted))
+    return comparison.difference
+
+
+def checksums(data: bytearray, wanted: LogRange) -> bytes:
+    """The CRC-32 of each chunk (`ha.checksums`)."""
+    ends = range(wanted.start, wanted.end, wanted.chunk)
+    return b"".join(
+        zlib.crc32(data[at : min(at + wanted.chunk, wanted.end)]).to_bytes(4, "big") for at in ends
+    )

@@ -1,0 +1,232 @@
+"""What befalls the disks of a group's brokers, and what must survive it.
+
+The promise depends on when messages are acknowledged, and on which disks fail:
+
+- SYNC_FLUSH: whatever was acknowledged is on the disk of every member of the SyncStateSet. Any power loss, up
+  to that of the whole site, leaves all of it.
+- ASYNC_FLUSH: what survives on any member of the SyncStateSet survives in the group. A power loss that spares
+  one member loses nothing; one that hits all of them loses what none of them had flushed (or the kernel had
+  written by itself), and nothing else.
+- A disk that lies about flushes, or whose bytes rot, may cost acknowledged messages when its broker becomes
+  master. Then the loss is found and reported by the replicas that have them; none of them truncates its log.
+
+`sure` is the beginning of the log that is promised; a power loss shortens it by exactly what may be lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from epochmq_controller.replicas.events import ElectMaster
+from tests.simulation import troubles
+from tests.simulation.clockwork import Event
+from tests.simulation.controller_world import ControllerWorld, decoded
+from tests.simulation.records import read_record
+from tests.simulation.troubles import Plan
+
+if TYPE_CHECKING:
+    from tests.simulation.replicas import GroupBroker
+
+DISK_RATES = {
+    "power": 5.0,
+    "flush_fails": 2.0,
+    "slow_flush": 3.0,
+    "broken_disk": 2.0,
+    "full_volume": 2.0,
+}
+NAMES = ("a1", "a2", "a3")
+
+
+def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
+    """A seed's events of disks and clocks; it also draws when messages are acknowledged."""
+    until_ms = found.troubled_ms
+    found.options["sync_flush"] = rng.random() < 0.5
+    rates = troubles.mixture(rng, DISK_RATES, 0.4)
+    if rng.random() < 0.08:
+        found.options["liar"] = rng.choice(NAMES)
+    if rng.random() < 0.08:
+        rates["rot"] = 2.0
+
+    def who(r: random.Random) -> str:
+        return "master a" if r.random() < 0.4 else r.choice(NAMES)
+
+    def whose_power(r: random.Random) -> tuple[str, ...]:
+        luck = r.random()
+        if luck < 0.4:
+            return (who(r),)
+        if luck < 0.6:
+            return tuple(r.sample(NAMES, 2))
+        return NAMES if luck < 0.85 else (*NAMES, "controllers")
+
+    makers: dict[str, troubles.Make] = {
+        "power": lambda r: (whose_power(r), round(r.choice((50, 600, 4000)) * (0.5 + r.random()))),
+        "flush_fails": lambda r: (who(r),),
+        "slow_flush": lambda r: (who(r), round(r.uniform(500, 5000))),
+        "broken_disk": lambda r: (who(r), round(r.uniform(100, 3000))),
+        "full_volume": lambda r: (who(r), round(r.uniform(100, 3000))),
+        "rot": lambda r: (who(r), round(r.choice((50, 600)) * (0.5 + r.random()))),
+    }
+    return [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+
+
+class DiskWorld(ControllerWorld):
+    """Disks of brokers in a world of groups."""
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        self.sure: dict[str, bytearray] = {"a": bytearray(), "b": bytearray()}
+        self.acknowledged: dict[str, dict[int, int]] = {"a": {}, "b": {}}
+        """Where each acknowledged message ends."""
+        self.consumed: dict[tuple[str, int, int], int] = {}
+        self.proposed_at: dict[tuple[str, int], float] = {}
+        """When the election of a broker was proposed last, by group and id."""
+        self.lost_power_at: dict[str, float] = {}
+        self.damages = 0
+        """How often a disk has lost what was flushed."""
+        super().__init__(plan, verbose=verbose)
+
+    def proposing(self, bodies: tuple[bytes, ...]) -> None:
+        """Remembers when the election of a broker was proposed: the broker may lose power before the election
+        is committed, and what it loses then nobody could have known."""
+        for event in map(decoded, bodies):
+            if isinstance(event, ElectMaster) and event.new_master_broker_id is not None:
+                self.proposed_at[event.broker_name, event.new_master_broker_id] = self.now
+
+    # The promise --------------------------------------------------------------------------------------------
+
+    def survives(self, broker: GroupBroker) -> int:
+        """How much of what is promised is in a broker's log."""
+        data, sure = broker.log.data, self.sure[broker.group]
+        known = min(len(data), len(sure))
+        if data[:known] == sure[:known]:
+            return known
+        return next(at for at in range(known) if data[at] != sure[at])
+
+    def shorten(self, group: str, hit: list[GroupBroker]) -> None:
+        """Power was lost. With ASYNC_FLUSH what no member has any more is lost, and no longer promised."""
+        known = self.tables.get(group)
+        if known is None or hit[0].disk.sync_flush:
+            return
+        sets = [known.sync_state_set]
+        sets += [
+            one.new_set
+            for one in self.asked_sets
+            if one.name == group and one.set_epoch == known.sync_state_set_epoch and one.new_set
+        ]
+        self.promise_until(group, min(self._best(group, members) for members in sets))
+
+    def _best(self, group: str, members: frozenset[int]) -> int:
+        found = [self.broker_of(group, one) for one in members]
+        known = [self.survives(cast("GroupBroker", one)) for one in found if one is not None]
+        return max(known, default=len(self.sure[group]))
+
+    def promise_until(self, group: str, offset: int) -> None:
+        """What ends behind this byte is not promised any more."""
+        sure = self.sure[group]
+        end = 0
+        while (record := read_record(sure, end)) is not None and record.end <= offset:
+            end = record.end
+        if end == len(sure):
+            return
+        acked = self.acknowledged[group]
+        lost = [number for number, until in acked.items() if until > end]
+        self.note(f"{len(lost)} acknowledged messages of {group} are lost, from {end} on")
+        self.happened("acknowledged messages lost with the site", len(lost))
+        for number in lost:
+            del acked[number]
+        at = end
+        while (record := read_record(sure, at)) is not None:
+            self.consumed.pop((group, record.queue, record.offset), None)
+            at = record.end
+        del sure[end:]
+
+    def excuse(self, broker: GroupBroker) -> None:
+        """A broker is elected that may lack promised bytes: nobody could know it, because its election was
+        under way when it lost power, or its disk has lied or rotted."""
+        proposed_at = self.proposed_at.get((broker.group, broker.broker_id or 0), self.now)
+        lost_since = self.lost_power_at.get(broker.name, -1.0) >= proposed_at
+        if broker.disk.damaged or (lost_since and not broker.disk.sync_flush):
+            self.promise_until(broker.group, self.survives(broker))
+
+    def diverged(self, broker: GroupBroker, text: str) -> None:
+        """A broker reports that its log and its master's have parted where they must not have. Only a disk
+        that lied or rotted may have done that; then somebody compares the two, and clears this one."""
+        if not self.damages:
+            self.fail(f"{broker.name}: {text}")
+        self.happened("divergences reported")
+        self.note(f"{broker.name} reports: {text}")
+        self.at(500, self.do_wipe, broker.name)
+
+    def do_wipe(self, who: str) -> None:
+        """A replica begins anew."""
+        raise NotImplementedError
+
+    # What befalls disks -------------------------------------------------------------------------------------
+
+    def replica_named(self, who: str) -> GroupBroker:
+        """The broker of this name, or a group's master."""
+        return cast("GroupBroker", self.broker(who))
+
+    def restart(self, broker: GroupBroker, life: int) -> None:
+        """Somebody restarts a broker, if it is still the same life."""
+        if broker.up and broker.life == life:
+            broker.die()
+            self.at(100, self._start, broker, broker.life)
+
+    def do_power(self, names: tuple[str, ...], down_ms: float) -> None:
+        """The power fails for these machines at one instant."""
+        if "controllers" in names:
+            self.do_blackout(down_ms)
+        hit = list(dict.fromkeys(self.replica_named(one) for one in names if one != "controllers"))
+        self.happened("power losses of brokers" if len(hit) < len(NAMES) else "power losses of a group")
+        for broker in hit:
+            self.cut_power(broker, down_ms * (0.5 + self.random.random()))
+        for group in {broker.group for broker in hit}:
+            self.shorten(group, [one for one in hit if one.group == group])
+
+    def cut_power(self, broker: GroupBroker, down_ms: float, share: float | None = None) -> None:
+        """One machine's power fails; so much of what was not flushed is kept, by default as it pleases
+        chance."""
+        kept = broker.confirmed_kept, broker.offsets_kept
+        if broker.up:
+            broker.die()
+        if self.random.random() < 0.5:
+            broker.confirmed_kept, broker.offsets_kept = kept
+        self.lost_power_at[broker.name] = self.now
+        lost = broker.lose_power(share)
+        self.damages += broker.disk.damaged
+        self.note(f"{broker.name} loses power, and {lost} bytes of its log, which ends at {broker.log.end}")
+        self.at(down_ms, self._start, broker, broker.life)
+
+    def do_rot(self, who: str, down_ms: float) -> None:
+        """A bit of a broker's log changes while the broker is down."""
+        broker = self.replica_named(who)
+        if broker.up:
+            broker.die()
+            self.at(down_ms, self._start, broker, broker.life)
+        if broker.disk.rot(broker.log, self.random):
+            self.damages += 1
+            self.happened("bits rotted")
+            self.note(f"a bit of the log of {broker.name} has changed")
+
+    def do_flush_fails(self, who: str) -> None:
+        """The next flush of a broker's log fails."""
+        self.replica_named(who).disk.fails_next = True
+
+    def do_slow_flush(self, who: str, duration_ms: float) -> None:
+        """Flushes take long."""
+        self.happened("slow broker disks")
+        self.replica_named(who).disk.slow_until = self.now + duration_ms
+
+    def do_broken_disk(self, who: str, duration_ms: float) -> None:
+        """EIO in every call."""
+        broker = self.replica_named(who)
+        broker.disk.broken_until = self.now + duration_ms
+        self.note(f"the disk of {broker.name} fails every call for {duration_ms:.0f} ms")
+
+    def do_full_volume(self, who: str, duration_ms: float) -> None:
+        """ENOSPC: a part of what is written, and nothing new."""
+        broker = self.replica_named(who)
+        broker.disk.full_until = self.now + duration_ms
+        self.note(f"the disk of {broker.name} is full for {duration_ms:.0f} ms")

@@ -1,0 +1,117 @@
+"""Liveness as checks: what must come about while enough of a world is well.
+
+A machine is well while it runs, no link of it is cut and no disk of it is slow, stuck, full or broken. Then:
+
+- With a majority of the controllers well, and every member of a group's SyncStateSet well, the group has a
+  writing master within `master_within_ms`.
+- While nothing befalls anybody, a leading controller answers a request for a lease within `answer_within_ms`:
+  at most two heartbeat rounds, that which is under way and the next one.
+
+Both are asked of kind networks only: where messages are lost or late by chance, nothing has a bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.clockwork import Host
+    from tests.simulation.controller_world import ControllerWorld
+
+LOOK_MS = 200
+CALM_MS = 2500
+"""For how long nothing may have befallen anybody before answers have a bound: a leader is elected by then,
+and knows what it needs to."""
+
+
+class Liveness:
+    """Looks at a world from time to time."""
+
+    def __init__(self, world: ControllerWorld) -> None:
+        self.world = world
+        self.well_since: dict[str, float] = {}
+        """Since when a group has been well without a writing master."""
+        self.disturbed_ms = 0.0
+        """When something befell anybody last."""
+        self.slowest_ms = 0.0
+        options = world.wanted.options
+        self.master_within_ms = 9_000 + options["beat_timeout_ms"] + 4 * options["lease_ms"]
+        world.at(LOOK_MS, self.look)
+
+    def is_kind(self) -> bool:
+        """Whether the network neither loses messages nor holds them up by chance."""
+        world = self.world
+        return not (world.network.drop or world.network.slow) and (
+            world.quiet or world.swamped_until <= world.now
+        )
+
+    def unwell(self) -> set[str]:
+        """The machines that something is wrong with."""
+        world = self.world
+        now = world.now
+        found = {name for link, until_ms in world.cuts.items() if until_ms > now for name in link}
+        found |= {name for name, host in world.hosts.items() if not host.up or host.paused}
+        if world.quiet:
+            return found
+        for name, peer in world.peers.items():
+            if max(peer.slow_disk_until, peer.stuck_disk_until, peer.log.watcher.full_until) > now:
+                found.add(name)
+        found |= {name for name, broker in world.brokers.items() if self.has_bad_disk(broker)}
+        return found
+
+    def has_bad_disk(self, broker: Host) -> bool:
+        """Whether a broker's disk fails, or is slow."""
+        disk = getattr(broker, "disk", None)
+        return disk is not None and (
+            disk.failed
+            or disk.stuck
+            or max(disk.slow_until, disk.broken_until, disk.full_until) > self.world.now
+        )
+
+    def look(self) -> None:
+        """Every group that could have a writing master has one, or not for long yet."""
+        world = self.world
+        world.at(LOOK_MS, self.look)
+        if not self.is_kind():
+            self.well_since.clear()
+            self.disturbed_ms = world.now
+            return
+        unwell = self.unwell()
+        if unwell:
+            self.disturbed_ms = world.now
+        quorum = sum(name not in unwell for name in world.controllers) > len(world.controllers) // 2
+        for group in world.acked:
+            if not quorum or not self.is_served(group, unwell):
+                self.well_since.pop(group, None)
+            elif world.now - self.well_since.setdefault(group, world.now) > self.master_within_ms:
+                world.fail(
+                    f"no master of {group} writes, though a quorum of controllers and the whole SyncStateSet "
+                    f"have been well for {self.master_within_ms:.0f} ms: {world.shown(group)}"
+                )
+
+    def is_served(self, name: str, unwell: set[str]) -> bool:
+        """Whether a group must have a writing master soon, and has none."""
+        world = self.world
+        group = world.tables.get(name)
+        if group is None or group.master_epoch == 0:
+            return False
+        master = world.master_of(name)
+        if master is not None and master.writable:
+            return False
+        members = [world.broker_of(name, one) for one in group.sync_state_set]
+        return all(one is not None and one.name not in unwell for one in members)
+
+    def disturbed(self) -> None:
+        """Something befalls somebody."""
+        self.disturbed_ms = self.world.now
+
+    def answered(self, name: str, took_ms: float) -> None:
+        """A leading controller has answered a request for a lease."""
+        world = self.world
+        if world.now - took_ms - self.disturbed_ms < CALM_MS:
+            return
+        self.slowest_ms = max(self.slowest_ms, took_ms)
+        within_ms = 4 * (world.network.delay_max_ms + 1) + 5
+        if took_ms > within_ms and not self.unwell() and self.is_kind():
+            world.fail(f"{name} answers a request for a lease after {took_ms:.0f} ms, not {within_ms:.0f} ms")
+        world.happenings["answers within the bound"] += 1

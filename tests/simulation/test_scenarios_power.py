@@ -1,0 +1,234 @@
+"""Power losses as small stories, with SYNC_FLUSH and with ASYNC_FLUSH. Besides what a test asserts, the world
+checks the promises of `group_world` and `disk_faults` all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.group_world import GroupWorld
+from tests.simulation.replicas import GroupBroker
+from tests.simulation.scenario import has_master_but, members, start, until
+from tests.simulation.test_scenarios_groups import (
+    REPLACED_MS,
+    SYNCED_MS,
+    ends_well,
+    master,
+    others,
+    settled,
+)
+
+FLUSH_TYPES = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+NEVER_MS = 60_000
+
+
+def with_unflushed_tail(**options: Any) -> tuple[GroupWorld, GroupBroker, list[GroupBroker], int]:
+    """(world, master, replicas, from where on the master's log is not on its disk). Both replicas have all of
+    the master's log, and have flushed it."""
+    world = settled(min_in_sync=2, **options)
+    first = master(world)
+    second, third = others(world)
+    stop_flushing(world, first)
+    flushed = first.disk.flushed
+    until(world, lambda: first.log.end > flushed + 200, 3_000)
+    world.sending = False
+    until(world, lambda: second.disk.flushed == third.disk.flushed == first.log.end, 2_000)
+    assert first.disk.flushed == flushed
+    return world, first, [second, third], flushed
+
+
+def stop_flushing(world: GroupWorld, broker: GroupBroker) -> None:
+    """No flush of the broker's that begins from now on ends before its next start."""
+    broker.disk.stuck = True
+    world.run(world.now + 100)
+
+
+def site_loses_power(world: GroupWorld, first: GroupBroker, rest: list[GroupBroker]) -> None:
+    """The master keeps what it had flushed, the replicas keep everything. Nobody starts yet."""
+    world.cut_power(first, NEVER_MS, share=0.0)
+    for one in rest:
+        world.cut_power(one, NEVER_MS, share=1.0)
+    world.shorten("a", [first, *rest])
+
+
+@FLUSH_TYPES
+def test_a_master_that_lost_its_unflushed_tail_does_not_resume_its_epoch(sync_flush: bool) -> None:
+    """It comes back first, and writes under its old epoch what its replicas have other bytes for."""
+    world, first, rest, flushed = with_unflushed_tail(sync_flush=sync_flush)
+    epoch = first.epoch
+    site_loses_power(world, first, rest)
+    assert first.log.end < rest[0].log.end
+    start(world, first)
+    world.sending = True
+    world.run(world.now + 300)
+    for one in rest:
+        start(world, one)
+    ends_well(world)
+    assert master(world).epoch > epoch
+    assert flushed < master(world).log.end
+
+
+@FLUSH_TYPES
+def test_what_any_member_has_flushed_survives_the_site(sync_flush: bool) -> None:
+    """The master alone has lost something, and is the first one back."""
+    world, first, rest, _ = with_unflushed_tail(sync_flush=sync_flush)
+    acked = dict(world.acknowledged["a"])
+    site_loses_power(world, first, rest)
+    start(world, first)
+    world.run(world.now + 3_000)
+    for one in rest:
+        start(world, one)
+    ends_well(world)
+    assert acked.items() <= world.acknowledged["a"].items()
+
+
+@FLUSH_TYPES
+def test_a_replica_that_lost_its_tail_is_not_elected_for_having_it(sync_flush: bool) -> None:
+    """A replica loses power alone; then the master dies before the replica has caught up."""
+    world = settled(min_in_sync=2, sync_flush=sync_flush)
+    first, (second, third) = master(world), others(world)
+    stop_flushing(world, second)
+    had = second.disk.flushed
+    until(world, lambda: second.log.end > had + 200, 3_000)
+    world.cut_power(second, NEVER_MS, share=0.0)
+    world.shorten("a", [second])
+    assert second.broker_id in members(world)
+    first.die()
+    start(world, second)
+    until(world, lambda: has_master_but(world, first), REPLACED_MS)
+    assert master(world) is third
+    start(world, first)
+    ends_well(world)
+
+
+def test_an_acknowledgement_under_sync_flush_is_on_every_member_s_disk() -> None:
+    """Replicas acknowledge what they have flushed, not what they have received."""
+    world = settled(min_in_sync=2, sync_flush=True)
+    second = others(world)[0]
+    stop_flushing(world, second)
+    acked = len(world.acknowledged["a"])
+    world.run(world.now + 1_000)
+    assert len(world.acknowledged["a"]) == acked
+    second.die()
+    start(world, second)
+    ends_well(world)
+
+
+@FLUSH_TYPES
+def test_an_epoch_without_a_byte_left_wins_no_election(sync_flush: bool) -> None:
+    """The epoch is on disk before its first byte; the end of the log before it is not. After the power loss
+    the broker's last epoch is newer than that of every byte that it has."""
+    world = settled(min_in_sync=2, sync_flush=sync_flush)
+    first, (second, third) = master(world), others(world)
+    stop_flushing(world, second)
+    had = second.disk.flushed
+    until(world, lambda: second.log.end > had + 200, 3_000)
+    world.sending = False
+    until(world, lambda: first.disk.flushed == third.disk.flushed == second.log.end, 2_000)
+    assert second.broker_id is not None
+    world.do_designate("a", second.broker_id)
+    until(world, lambda: has_master_but(world, first) and master(world) is second, REPLACED_MS)
+    until(world, lambda: second.log.end == second.epochs.entries[-1].start_offset, 1_000)
+    until(world, lambda: sync_flush or len(members(world)) == 3, SYNCED_MS)
+    assert second.disk.flushed == had
+    site_loses_power(world, second, [first, third])
+    assert second.log.end < second.epochs.entries[-1].start_offset
+    for one in (second, first, third):
+        start(world, one)
+    ends_well(world)
+
+
+def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupBroker]:
+    """(master, a replica that is the next in line, the other one). The first replica is stopped while all
+    three have everything on disk, and nobody has noticed."""
+    first = master(world)
+    second, third = sorted(others(world), key=lambda one: one.broker_id or 0)
+    world.sending = False
+    until(world, lambda: all(b.disk.flushed == first.log.end for b in (first, second, third)), 3_000)
+    world.run(world.now + 1_000)
+    assert second.confirmed_kept == first.log.end
+    first.die()
+    second.die()
+    return first, second, third
+
+
+def test_a_log_that_ends_before_what_was_confirmed_is_not_elected() -> None:
+    """A bit rots while a broker is down, and recovery truncates the log there. The machine did not lose
+    power: only the confirmed offset says that something is missing."""
+    world = settled(min_in_sync=2, sync_flush=True)
+    first, second, third = loses_a_replica(world)
+    third.die()
+    second.log.data[second.log.end - 1] ^= 1
+    second.disk.damaged = True
+    start(world, second)
+    assert second.log.end < third.log.end
+    world.run(world.now + 3_000)
+    assert world.master_of("a") is not second
+    start(world, first)
+    start(world, third)
+    ends_well(world)
+
+
+def test_a_broker_whose_flush_failed_is_not_elected() -> None:
+    """The kernel drops the pages of a failed flush; the process is started again in the same boot."""
+    world = settled(min_in_sync=2, sync_flush=False)
+    first, (second, third) = master(world), others(world)
+    stop_flushing(world, second)
+    had = second.disk.flushed
+    until(world, lambda: second.log.end > had + 200, 3_000)
+    world.sending = False
+    second.disk.fail()
+    for one in (first, second, third):
+        one.die()
+    second.disk.forget_failed_pages(second.log, world.random, share=0.0)
+    world.shorten("a", [second])
+    second.confirmed_kept = min(second.confirmed_kept, second.log.end)  # an older checkpoint tells nothing
+    start(world, second)
+    world.run(world.now + 3_000)
+    assert world.master_of("a") is not second
+    start(world, first)
+    start(world, third)
+    ends_well(world)
+
+
+def test_the_doubtful_wait_for_who_is_missing() -> None:
+    """ASYNC_FLUSH, the whole site loses power. The master is back first, with the shortest log, and once more
+    after a kill -9: it waits for the others, and the newest log is elected."""
+    world, first, rest, _ = with_unflushed_tail(sync_flush=False)
+    acked = dict(world.acknowledged["a"])
+    site_loses_power(world, first, rest)
+    start(world, first)
+    world.run(world.now + 3_000)
+    first.die()
+    start(world, first)
+    world.run(world.now + 3_000)
+    assert not first.writable
+    for one in rest:
+        start(world, one)
+    ends_well(world)
+    assert acked.items() <= world.acknowledged["a"].items()
+
+
+def test_doubt_lasts_until_everything_is_there() -> None:
+    """A replica that lost its log's end follows, but has not caught up when the others are gone."""
+    world = settled(min_in_sync=2, sync_flush=False, slow_copies=True)
+    first, (second, third) = master(world), others(world)
+    stop_flushing(world, second)
+    had = second.disk.flushed
+    until(world, lambda: second.log.end > had + 400, 5_000)
+    world.sending = False
+    until(world, lambda: second.confirmed == third.log.end == first.log.end, 3_000)
+    world.cut_power(second, NEVER_MS, share=0.0)
+    world.shorten("a", [second])
+    assert second.broker_id in members(world)
+    start(world, second)
+    until(world, lambda: second.following is not None and second.following.confirm >= 0, 3_000)
+    assert second.log.end < first.log.end
+    first.die()
+    third.die()
+    world.run(world.now + 6_000)
+    assert not second.writable
+    start(world, first)
+    start(world, third)
+    ends_well(world)
