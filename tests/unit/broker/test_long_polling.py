@@ -167,20 +167,21 @@ async def test_release_runs_the_matching_pulls_only(bench: Bench) -> None:
 
 async def test_the_clock_costs_what_is_due_not_what_is_held() -> None:
     bench = Bench(held_max=100_000, tick_s=0.01, check_s=FAR)
-    looked: list[Queue] = []
+    looked: list[Peer] = []
 
-    class Watched(Queue):
+    class Watched(Peer):
         @property
-        def max_offset(self) -> int:
+        def closed(self) -> bool:
             looked.append(self)
-            return 0
+            return False
 
-        @max_offset.setter
-        def max_offset(self, value: int) -> None:
+        @closed.setter
+        def closed(self, value: bool) -> None:
             pass
 
+    peer = Watched()
     for number in range(20_000):
-        bench.hold.hold(HeldPull(Watched(), 0, None, FAR, bench.peer, f"far {number}"))
+        bench.hold.hold(HeldPull(Queue(), 0, None, FAR, peer, f"far {number}"))
     bench.add("due", deadline=asyncio.get_running_loop().time() + 0.1)
     ticks = 0
     tick = bench.hold._tick

@@ -287,6 +287,25 @@ async def test_a_full_disk_keeps_units_in_memory_until_there_is_space(
     _same_as_the_log(tmp_path, QUEUE_FILE)
 
 
+def test_writing_goes_on_where_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    put_all(store, [Message()] * 25)
+    real, failures = QueueFile.append, [DiskFullError("no space left on device")]
+
+    def failing(file: QueueFile, data: memoryview) -> None:
+        if file.start and failures:
+            raise failures.pop()
+        real(file, data)
+
+    monkeypatch.setattr(QueueFile, "append", failing)
+    with pytest.raises(DiskFullError):
+        store.queues.pending.write_all()
+    assert store.queue("orders", 0).files.max_offset == QUEUE_FILE
+    put_all(store, [Message()] * 3)
+    store.stop()
+    _same_as_the_log(tmp_path, QUEUE_FILE)
+
+
 async def test_when_no_descriptor_is_left_queues_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
