@@ -325,7 +325,9 @@ class Replica:
         comparison = Comparison(max(store.min_phy_offset, 0), self.verified, end)
         master = self.master_log()
         while (wanted := comparison.next()) is not None:
-            theirs = await master.checksums(wanted, epoch) if master is not None else None
+            theirs, own = None, b""
+            if master is not None:
+                theirs, own = await asyncio.gather(master.checksums(wanted, epoch), self.checksums.of(wanted))
             if theirs is None and must_know:
                 raise HADivergedError(
                     f"the log ends at {end}, but {self._epochs.path if self._epochs else 'its epoch file'} "
@@ -337,7 +339,7 @@ class Replica:
             if theirs.begins > wanted.start:
                 comparison.begins(theirs.begins)
                 continue
-            comparison.answered(await self.checksums.of(wanted), theirs.checksums)
+            comparison.answered(own, theirs.checksums)
         return comparison.difference
 
     async def _part(self, difference: int) -> int:
