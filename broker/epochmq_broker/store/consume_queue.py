@@ -11,6 +11,7 @@ recovery makes them again from the log, as it does after every crash.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,6 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from epochmq_broker.store import record
 from epochmq_broker.store.key_hash import KeyHasher
+from epochmq_broker.store.mapped_file import PAGE_BYTES
 from epochmq_broker.store.pending_units import DUE_BYTES, PendingUnits
 from epochmq_broker.store.queue_files import Mappings, QueueFile, QueueFiles
 from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
@@ -338,13 +340,17 @@ class ConsumeQueue:
 
     # Recovery, truncation, expiry
 
-    def recover(self) -> None:
+    def recover(self, *, zeroed: bool = False) -> None:
         """Finds the end of the queue: the first unit of the last files that is none. Raises OSError.
 
-        Units lie in rising order; one that does not is what an earlier truncation left behind."""
+        Units lie in rising order; one that does not is what an earlier truncation left behind. `zeroed`:
+        nothing but zeros lies behind the units (this store has stopped cleanly), so that the end is found by
+        bisection, with some reads for each queue however long it is."""
         files = self.files.files
         self._leave()
         if not files:
+            return
+        if zeroed and self._bisect_end(files[-1]):
             return
         at = max(len(files) - RECOVERED_FILES, 0)
         end = 0
@@ -363,6 +369,35 @@ class ConsumeQueue:
                 break
         self._cut(end)
 
+    def _bisect_end(self, file: QueueFile) -> bool:
+        """Takes the end of the last file for the end of the queue; False, nothing being changed, when that
+        file is empty."""
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # Most queues are short: their units come with the first page.
+            head = os.pread(fd, min(PAGE_BYTES, file.size), 0)
+            in_head = len(head) // UNIT_BYTES
+            low, high, last = 0, file.size // UNIT_BYTES, (-1, 0)
+            middle = max(in_head - 1, 0)
+            while low < high:
+                at = middle * UNIT_BYTES
+                place = head[at : at + UNIT_BYTES] if middle < in_head else os.pread(fd, UNIT_BYTES, at)
+                found = _POSITION_AND_SIZE.unpack_from(place)
+                if found[1] > 0:
+                    low, last = middle + 1, found
+                else:
+                    high = middle
+                middle = (low + high) // 2
+        finally:
+            os.close(fd)
+        if not low:
+            return False
+        file.wrote = low * UNIT_BYTES
+        self.max_offset = (file.start + file.wrote) // UNIT_BYTES
+        if last[1] != PRE_BLANK_SIZE:
+            self.max_physical = last[0] + last[1]
+        return True
+
     def _recover_file(self, file: QueueFile, last: int) -> int:
         """Bytes of valid units at the head of a file, all behind physical offset `last`."""
         at = 0
@@ -377,6 +412,8 @@ class ConsumeQueue:
     def truncate(self, physical: int) -> None:
         """Removes every unit at or behind this physical offset, on disk too (truncateDirtyLogicFiles). Raises
         OSError."""
+        if 0 <= self.max_physical <= physical:
+            return  # the last record lies in front of it, and so do all
         self.cut(self.first_behind(physical, self._first, self.max_offset))
 
     def cut(self, offset: int) -> None:
@@ -473,6 +510,16 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical: int) -> None:
         """Raises `min_offset` to the first unit whose record still exists (correctMinOffset)."""
+        first = self._first
+        if first < self.max_offset and first * UNIT_BYTES < self.written_end:
+            # Mostly it is the first of all; a mapping would cost more than this read.
+            file = self.files.find(first * UNIT_BYTES)
+            assert file is not None
+            place = file.peek(first * UNIT_BYTES - file.start, _POSITION_AND_SIZE.size)
+            start, size = _POSITION_AND_SIZE.unpack(place)
+            if start >= min_physical and size != PRE_BLANK_SIZE:
+                self.min_offset = first
+                return
         self.min_offset = self.first_behind(min_physical, self._first, self.max_offset)
 
     def close(self) -> None:

@@ -51,8 +51,9 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             mappings=self.mappings,
         )
 
-    def load(self) -> None:
-        """Opens every queue there is and finds its end. Raises StoreDamagedError or OSError."""
+    def load(self, *, zeroed: bool = False) -> None:
+        """Opens every queue there is and finds its end; `zeroed` as in `ConsumeQueue.recover`. Raises
+        StoreDamagedError or OSError."""
         if not self.directory.is_dir():
             return
         for topic in sorted(path for path in self.directory.iterdir() if path.is_dir()):
@@ -65,7 +66,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
                         # What is behind the gap is built again from the log.
                         queue.files.drop(at)
                         self.damaged = True
-                    queue.recover()
+                    queue.recover(zeroed=zeroed)
                     self[key] = queue
 
     @property

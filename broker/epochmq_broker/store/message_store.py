@@ -12,6 +12,7 @@ import contextlib
 import logging
 import resource
 from collections.abc import Callable
+from pathlib import Path
 
 from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.append import Appender
@@ -37,9 +38,11 @@ from epochmq_broker.store.statuses import PutStatus, RunningFlags
 from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
 from epochmq_broker.store.tail_state import CLEAN, TailState
 from epochmq_broker.store.upkeep import Upkeep
+from epochmq_protocol.durable_files import replace_file
 
 log = logging.getLogger(__name__)
 
+CLEAN_QUEUES = "queues.clean"  # holds the time of the lock file at a clean stop
 LOOPBACK_HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"  # 127.0.0.1:10911
 
 
@@ -95,6 +98,7 @@ class MessageStore:
         self._upkeep: Upkeep | None = None
         self.recovered_from = 0  # where recovery began to read: what is before was flushed
         self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
+        self._queues_zeroed = False  # nothing but zeros lies behind the units of each queue
         self._behind = False  # the log ends with a part of a record, received from another replica
         self._confirmed: int | None = None  # what readers may see for replication's sake, None for all
 
@@ -107,7 +111,10 @@ class MessageStore:
         _raise_file_limit()
         for directory in (root, self.config.commit_log_dir, self.queues.directory, self.index.directory):
             directory.mkdir(parents=True, exist_ok=True)
+        zeroed = _queues_are_zeroed(root)
         self._lock = LockFile(root / "lock")
+        (root / CLEAN_QUEUES).unlink(missing_ok=True)
+        self._queues_zeroed = zeroed
         try:
             while True:
                 try:
@@ -147,7 +154,7 @@ class MessageStore:
             log.warning("an fsync failed in this boot: writing what it may have lost to %s again", root)
             rewrite_suspect(self.config, self.log, self.checkpoint)
             self.abort.flushes_again()
-        self.queues.load()
+        self.queues.load(zeroed=clean and self._queues_zeroed)
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
@@ -216,6 +223,8 @@ class MessageStore:
             clean = False
             self._sync_failed(error)
             log.error("the index could not be closed cleanly: %s", error)
+        if clean and not self._behind:
+            self._note_zeroed_queues()
         self._close_files()
         if clean and not self._behind:
             self.abort.remove()
@@ -225,6 +234,16 @@ class MessageStore:
             self.config.root,
             "" if clean else ", to be recovered at the next start",
         )
+
+    def _note_zeroed_queues(self) -> None:
+        """For the next start, unless a RocketMQ broker has the directory before: it locks the file too, which
+        changes its time, and does not zero what it cuts."""
+        root = self.config.root
+        try:
+            modified = (root / "lock").stat().st_mtime_ns
+            replace_file(root / CLEAN_QUEUES, str(modified).encode())
+        except OSError as error:
+            log.warning("the next start will read all consume queues: %s", error)
 
     def _flush_all(self) -> bool:
         """Flushes log, queues and checkpoint for good; False when something is not on disk."""
@@ -475,3 +494,11 @@ def _raise_file_limit() -> None:
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _queues_are_zeroed(root: Path) -> bool:
+    """Whether the last broker that had the directory was one of ours, and stopped cleanly."""
+    try:
+        return int((root / CLEAN_QUEUES).read_bytes()) == (root / "lock").stat().st_mtime_ns
+    except (OSError, ValueError):
+        return False

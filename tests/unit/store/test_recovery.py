@@ -3,13 +3,16 @@ agree with it."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from epochmq_broker.store import MessageStore, PutStatus
+from epochmq_broker.store.consume_queue import UNIT
 from tests.unit.store.support import (
     LOG_FILE,
     QUEUE_FILE,
@@ -292,3 +295,53 @@ def test_queues_of_topics_no_folder_can_have_are_left_out(tmp_path: Path) -> Non
     assert again.topics() == set()
     assert put(again, Message())[0] is PutStatus.PUT_OK
     again.stop()
+
+
+def test_a_start_after_a_clean_stop_reads_little_of_each_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many units it has, and however large its files are."""
+    sizes: dict[str, Any] = {
+        "mapped_file_size_consume_queue": 20 * 300_000,
+        "mapped_file_size_commit_log": 8 << 20,
+        "message_index_enable": False,
+    }
+    store = opened(tmp_path, **sizes)
+    counts = [1, 203, 204, 205, 20_000]
+    for queue_id, count in enumerate(counts):
+        put_all(store, [Message(queue_id=queue_id, body=b"", properties={})] * count)
+    store.stop()
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, size: int, at: int) -> bytes:
+        data = pread(fd, size, at)
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            read.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    store = opened(tmp_path, **sizes)
+    assert [store.queue("orders", queue_id).max_offset for queue_id in range(5)] == counts
+    assert sum(read) <= 5 * (4096 + 40 * 20)
+    unit = store.queue("orders", 4).unit(19_999)
+    assert unit is not None
+    assert store.queue("orders", 4).max_physical == unit[0] + unit[1] == store.max_phy_offset
+    store.stop()
+
+
+def test_units_that_rocketmq_left_behind_a_cut_are_not_taken_for_the_queue(tmp_path: Path) -> None:
+    """RocketMQ cuts by moving positions. After it has had the directory, the end is looked for unit by
+    unit."""
+    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100)
+    done = put_all(store, [Message(body=b"")] * 20)
+    store.stop()
+    path = tmp_path / "consumequeue" / "orders" / "0" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    stale = b"".join(UNIT.pack(at, size, 0) for _, at, _, size in done[:10])
+    data[20 * 20 : 20 * 20 + len(stale)] = stale
+    path.write_bytes(data)
+    (tmp_path / "lock").write_bytes(b"lock")  # as RocketMQ does when it opens the directory
+    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100)
+    assert store.queue("orders", 0).max_offset == 20
+    store.stop()
