@@ -11,6 +11,8 @@ crash cannot bring it back (CommitLog.recoverNormally and recoverAbnormally).
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from epochmq_broker.store import record
@@ -20,7 +22,10 @@ from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.dispatch import Dispatcher
 from epochmq_broker.store.index import Index
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.settings import RECORD_OVERHEAD_BYTES, StoreConfig
+
+READ_BYTES: Final = 1 << 20
+READ_AHEAD_BYTES: Final = 8 << 20
 
 
 class Recovered(Struct, frozen=True):
@@ -31,6 +36,36 @@ class Recovered(Struct, frozen=True):
     end: int
     records: int
     last_record: int  # start of the last record, or of the file reading began with
+
+
+class ReadAhead:
+    """Reads what is about to be parsed through a mapping, by read calls: on an unreadable sector these raise
+    an error, where the mapping would end the process by SIGBUS. The pages are in memory afterwards."""
+
+    def __init__(self, margin: int) -> None:
+        """`margin`: the longest record, in bytes."""
+        self.margin = margin
+        self._file: MappedFile | None = None
+        self._end = 0
+
+    def read(self, file: MappedFile, at: int) -> None:
+        """Makes sure that a record at this position can be read. Raises OSError."""
+        if file is self._file and at + self.margin <= self._end:
+            return
+        if file is not self._file or at > self._end:
+            self._file, self._end = file, at
+        stop = min(max(at + self.margin, self._end + READ_AHEAD_BYTES), file.size)
+        while self._end < stop:
+            count = min(stop - self._end, READ_BYTES)
+            try:
+                file.peek(self._end, count)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"{file.path} cannot be read between {self._end} and {self._end + count} "
+                    f"({error.strerror}). Replace the disk, and restore the directory from a backup or from another replica",
+                ) from error
+            self._end += count
 
 
 class Recovery:
@@ -51,6 +86,7 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
     def run(self, *, clean: bool, check_crc: bool = False) -> Recovered:
         """Recovers. `check_crc`: whatever the settings say. Raises DiskFullError, StoreDamagedError or
@@ -85,6 +121,7 @@ class Recovery:
         unit = newest.unit(newest.max_offset - 1)
         known = newest.max_physical
         if unit is not None:
+            self._read_before_mapping(unit[0])
             last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
             if isinstance(last, record.Dispatch) and unit[0] + last.size == known:
                 return unit[0], known
@@ -92,6 +129,11 @@ class Recovery:
             if file.start <= known:
                 return file.start, known
         return self._log.min_offset, known
+
+    def _read_before_mapping(self, offset: int) -> None:
+        file = self._log.files.find(offset)
+        if file is not None:
+            ReadAhead(self._ahead.margin).read(file, offset - file.start)
 
     def _doubt_queues(self) -> None:
         """Takes units from the end of every queue that stand for no record of the log: lost pages leave
@@ -102,6 +144,7 @@ class Recovery:
                 unit = queue.unit(kept - 1)
                 if unit is None:
                     break
+                self._read_before_mapping(unit[0])
                 found = self._log.parse(unit[0], self._config.delays_ms, check_crc=False)
                 if (
                     isinstance(found, record.Dispatch)
@@ -121,6 +164,7 @@ class Recovery:
         file = self._log.files.find(start)
         while file is not None:
             at = position - file.start
+            self._ahead.read(file, at)
             if not any(file.peek(at, record.SIZE_AND_MAGIC.size)):
                 break  # nothing was written here; it may be a hole, and is not looked at
             found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)

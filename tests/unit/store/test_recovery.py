@@ -3,6 +3,7 @@ agree with it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -345,3 +346,32 @@ def test_units_that_rocketmq_left_behind_a_cut_are_not_taken_for_the_queue(tmp_p
     store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100)
     assert store.queue("orders", 0).max_offset == 20
     store.stop()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_unreadable_sector_stops_the_start_with_its_place_and_leaves_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    """Read through a mapping it would end the process; taken for the end of the log it would cut the log."""
+    store = opened(tmp_path / "a")
+    done = put_all(store, [Message(body=bytes(100))] * 20)
+    left = crash(store, tmp_path / "b")
+    store.stop()
+    left = tmp_path / "a" if clean else left
+    path = left / "commitlog" / ("0" * 20)
+    before = path.read_bytes()
+    bad = done[-1][1] + 10
+    pread = os.pread
+
+    def unreadable(fd: int, size: int, at: int) -> bytes:
+        if Path(f"/proc/self/fd/{fd}").readlink() == path and at <= bad < at + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", unreadable)
+    for _ in range(2):
+        with pytest.raises(OSError, match="cannot be read between"):
+            opened(left)
+        assert path.read_bytes() == before
+    monkeypatch.setattr(os, "pread", pread)
+    assert check(opened(left), tmp_path / "w") == 20
