@@ -63,7 +63,8 @@ class ReadAhead:
                 raise OSError(
                     error.errno,
                     f"{file.path} cannot be read between {self._end} and {self._end + count} "
-                    f"({error.strerror}). Replace the disk, and restore the directory from a backup or from another replica",
+                    f"({error.strerror}). Replace the disk, and restore the directory from a backup or from "
+                    "another replica",
                 ) from error
             self._end += count
 
