@@ -329,3 +329,12 @@ def test_an_election_that_waits_answers_whoever_asks_with_the_reason() -> None:
     verdict = elect(groups, living, 1)
     assert verdict.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     assert "waits for brokers 2, 3" in str(verdict.remark)
+
+
+def test_what_a_broker_had_before_its_restart_makes_its_log_no_longer() -> None:
+    stage = Stage()
+    stage.beat(2, 900)
+    stage.beat(3, 100, in_doubt=True)
+    stage.beat(2, 300, in_doubt=True, channel="after its restart")
+    stage.beat(1, 400, fenced=1, in_doubt=True)
+    assert stage.master == 1
