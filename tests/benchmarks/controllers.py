@@ -21,7 +21,7 @@ from tests.benchmarks.raft_groups import DEPTHS, KINDS, RaftGroup
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-PARTS = ("appends", "elections", "groups")
+PARTS = ("appends", "elections", "groups", "leases")
 ROUND_ATTEMPTS = 3
 FULL: dict[str, Any] = {
     "rounds": 5,
@@ -99,6 +99,34 @@ def measure_elections(names: list[str], folder: Path, plan: dict[str, Any]) -> d
     return found
 
 
+async def _leases(quorum: Quorum, plan: dict[str, Any]) -> dict[str, Any]:
+    async with PlayedBrokers(quorum, plan["groups"]).connected() as brokers:
+        await brokers.register()
+        return await brokers.renew(plan["warmup_s"] * 3, plan["seconds"] * 2)
+
+
+def measure_leases(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, list[Any]]:
+    """One result a round. RocketMQ's controllers know no leases."""
+    found: dict[str, list[Any]] = {}
+    for number in range(plan["rounds"] if "ours" in names else 0):
+        quorum = Quorum("ours", folder / f"leases-{number}")
+        try:
+            quorum.start()
+            result = asyncio.run(_leases(quorum, plan))
+        finally:
+            quorum.kill()
+        found.setdefault("ours", []).append(result)
+        print(
+            f"round {number + 1}/{plan['rounds']}  leases of {result['groups']:,} groups "
+            f" {result['per_second']:,} of {result['asked_per_second']:,}/s,"
+            f" {result['granted_share']:.1%} granted "
+            f" p50 {result['p50_ms']:.2f}  p99 {result['p99_ms']:.2f} ms "
+            f" leader {result['leader_cores']:.2f} cores, {result['cpu_us']:.0f} µs a renewal",
+            flush=True,
+        )
+    return found
+
+
 async def _groups(quorum: Quorum, count: int) -> dict[str, Any]:
     async with PlayedBrokers(quorum, count).connected() as brokers:
         register_s = await brokers.register()
@@ -173,6 +201,11 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
                 values = [r[key]["leader"][0][which] for r in results]
                 row[f"{moment}_{which}"] = statistics.median(values)
         found.setdefault("groups", {})[name] = row
+    for name, results in data.get("leases", {}).items():
+        fields = ("groups", "per_second", "asked_per_second", "granted_share", "p50_ms", "p99_ms")
+        fields += ("leader_cores", "cpu_us")
+        row = {field: statistics.median(r[field] for r in results) for field in fields}
+        found.setdefault("leases", {})[name] = row
     return found
 
 
@@ -195,7 +228,12 @@ def main() -> int:
         return 2
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=CACHE, prefix="controllers-"))
-    work = {"appends": measure_appends, "elections": measure_elections, "groups": measure_groups}
+    work = {
+        "appends": measure_appends,
+        "elections": measure_elections,
+        "groups": measure_groups,
+        "leases": measure_leases,
+    }
     try:
         measured = {part: work[part](names, folder, plan) for part in PARTS if part in parts}
     finally:

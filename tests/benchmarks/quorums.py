@@ -15,11 +15,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from epochmq_protocol.frame import Command
 from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient
 from tests.benchmarks.machine import memory_dict
+from tests.benchmarks.renewals import Renewals
 from tests.interop.java_env import JavaProcess
 from tests.support.process import ManagedProcess
 from tests.support.remoting import call
@@ -165,6 +167,12 @@ class PlayedBrokers:
 
     async def beat(self, name: str, broker_id: int, client: RemotingClient, lease_epoch: str = "") -> None:
         """One heartbeat to every controller; given an epoch it asks for a write lease, as our masters do."""
+        request = self._heartbeat(name, broker_id, lease_epoch)
+        for member in self._quorum.group.controllers:
+            taken = client if member.address == self._leader else self._stay
+            await taken.call(member.address, make_request(HEARTBEAT, ext=request.ext), ASK_TIMEOUT_MS)
+
+    def _heartbeat(self, name: str, broker_id: int, lease_epoch: str) -> Command:
         ext = {
             "clusterName": CLUSTER,
             "brokerName": name,
@@ -178,9 +186,13 @@ class PlayedBrokers:
         }
         if lease_epoch:
             ext[LEASE_EPOCH] = lease_epoch
-        for member in self._quorum.group.controllers:
-            taken = client if member.address == self._leader else self._stay
-            await taken.call(member.address, make_request(HEARTBEAT, ext=ext), ASK_TIMEOUT_MS)
+        return make_request(HEARTBEAT, ext=ext)
+
+    async def renew(self, warmup_s: float, seconds: float) -> dict[str, Any]:
+        """All masters renew their leases, at the pace of brokers of ours."""
+        leader = self._quorum.wait_complete()
+        asks = [self._heartbeat(name, 1, self._epochs[name]) for name in self.names]
+        return await Renewals(leader.address, asks).run(warmup_s, seconds, leader.process)
 
     @staticmethod
     def _address(broker_id: int) -> str:
