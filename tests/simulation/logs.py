@@ -4,6 +4,7 @@ an index in a term is what was first written there, after the same entry."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -131,6 +132,18 @@ class StoredDisk:
         self.disk = disks.Disk()
         self.folders = (Folder(self.disk), Folder(self.disk), Folder(self.disk))
         self.durable_end = -1
+        self.committed = -1
+        """What the peer's checkpoint says."""
+        self.rots = False
+        """A bit changes while the machine is off."""
+        self.damaged = False
+        """The last start has found that something is lost."""
+        self.unproven = False
+        """Something is lost, and nothing on the disk can show it."""
+        self.durable_at: dict[int, int] = {}
+        """How far the log was durable when an entry was written."""
+        self.erasing: Callable[[], None] | None = None
+        self.last_entries: list[DLedgerEntry] = []
         with world.machine.installed():
             self.store = self.opened()
 
@@ -140,7 +153,15 @@ class StoredDisk:
         store._data.folder, store._index.folder, store._mark.folder = (
             cast(Path, folder) for folder in self.folders
         )
-        store.open()
+        store.open(self.committed)
+        for index in range(max(store.begin_index, 0), store.end_index + 1):
+            if store.entry(index) is None:  # as `Recovery` finds it when it replays the log
+                store.condemn(index)
+                break
+        self.damaged = store.damage is not None
+        if store.damage is not None:
+            self.world.note(f"{self.watcher.name}: {store.damage.text}")
+            store.trim()
         return store
 
     # What the core asks of a log ----------------------------------------------------------------------------
@@ -169,8 +190,23 @@ class StoredDisk:
 
     def append(self, entries: list[DLedgerEntry]) -> None:
         self.watcher.check_room()
-        self.watcher.appending(self.end_term, entries)
-        self.store.append(entries)
+        before = self.end_term
+        try:
+            self.store.append(entries)
+        except LogFullError:
+            self._check_rejected()
+            raise
+        self.watcher.appending(before, entries)
+        for entry in entries:
+            self.durable_at[entry.index] = self.durable_end
+
+    def _check_rejected(self) -> None:
+        """What was written of entries that are rejected is to be erased, if it is anything."""
+        self.world.happened("appends rejected half-way" if not self.is_settled else "appends rejected")
+        base = self.end_pos - self.end_pos % self.file_size
+        inode = self.folders[0].names.get(f"{base:020d}")
+        if self.is_settled and inode is not None and any(inode.data[self.end_pos - base :]):
+            self.world.fail(f"{self.watcher.name} leaves what it has written of rejected entries")
 
     def truncate(self, end_index: int) -> None:
         self.watcher.cutting(end_index, self.store)
@@ -188,9 +224,16 @@ class StoredDisk:
         return self.store.is_settled
 
     def take_erasure(self) -> Callable[[], None]:
-        return self.store.take_erasure()
+        erase = self.erasing = self.store.take_erasure()
+
+        def once() -> None:
+            self.erasing = None
+            erase()
+
+        return once
 
     def settled(self) -> None:
+        self.erasing = None
         self.store.settled()
 
     # What the world asks ------------------------------------------------------------------------------------
@@ -224,21 +267,76 @@ class StoredDisk:
         after recovery."""
         world, name = self.world, self.watcher.name
         before, durable = self.end_index, self.durable_end
-        self.store.close()
+        self.last_entries = self.entries if self.rots else []
+        lied, self.disk.lies = self.disk.lies, False
+        failed = bool(self.disk.failed)
+        self.disk.room, self.disk.failing, self.disk.failed = None, {}, []
         power = kept is not None or world.random.random() < 0.5
+        self._stop_erasing()
+        self.store.close()
         if power:
             for folder in self.folders:
                 lost, torn = folder.crash(world.random)
                 world.happened("sectors lost", lost)
                 world.happened("torn writes", torn)
+        rotten = self._rot(durable) if self.rots else None
+        self.rots = False
         self.store = self.opened()
         entries, end = self.entries, self.end_index
         self.watcher.appending(-1, entries)
-        if end < durable or (not power and end != before):
+        if self.damaged and rotten is None and not lied:
+            world.fail(f"{name} takes its log for damaged, which it is not")
+        whole = rotten is None and not lied
+        if whole and (end < durable or (not power and not failed and end != before)):
             world.fail(f"{name} recovers entries up to {end} of {before}, of which {durable} were durable")
+        if rotten is not None:
+            self._check_noticed(rotten, end, durable)
+        self.unproven = end < durable and not self.damaged
         world.happened("unsynced entries lost", before - end)
-        self.durable_end = durable
+        self.durable_end = min(durable, end)
         return end
+
+    def _stop_erasing(self) -> None:
+        """What is being erased is so in part."""
+        erase, self.erasing = self.erasing, None
+        if erase is not None and self.world.random.random() < 0.7:
+            self.disk.failing = {"fsync": self.world.random.randint(0, 3)}
+            with contextlib.suppress(OSError):
+                erase()
+                self.world.happened("erasures that ended")
+            self.world.happened("erasures stopped")
+            self.disk.failing, self.disk.failed = {}, []
+
+    def _rot(self, durable: int) -> int | None:
+        """Flips a bit of a durable entry; which one it was."""
+        world = self.world
+        found = [entry for entry in self.last_entries if entry.index <= durable]
+        if not found:
+            return None
+        entry = world.random.choice(found)
+        base = entry.pos - entry.pos % self.file_size
+        inode = self.folders[0].names.get(f"{base:020d}")
+        at = entry.pos - base + world.random.randrange(entry.size)
+        if inode is None or at >= len(inode.data):
+            return None
+        inode.data[at] ^= 1 << world.random.randrange(8)
+        inode.durable = bytes(inode.data)
+        world.happened("bits rotten")
+        world.note(f"{self.watcher.name}: a bit of entry {entry.index} changes")
+        return entry.index
+
+    def _check_noticed(self, rotten: int, end: int, durable: int) -> None:
+        """What shows that an entry is lost: the checkpoint, or a later one that was written when it was
+        durable, and is durable itself."""
+        shown = rotten <= self.committed
+        later = range(rotten + 1, durable + 1)
+        shown = shown or any(self.durable_at.get(index, -1) >= rotten for index in later)
+        if shown and not self.damaged:
+            self.world.fail(
+                f"{self.watcher.name} has lost entry {rotten} and does not notice; it ends at {end}"
+            )
+        if self.damaged:
+            self.world.happened("damage noticed")
 
     def restart(self) -> None:
         """The machine starts: what it has found is made durable first."""

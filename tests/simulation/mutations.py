@@ -18,7 +18,9 @@ from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member import Member
 from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.rounds import HeartbeatRounds
+from epochmq_dledger.store import recovery, segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import Segments
 from tests.simulation.campaign import KINDS
@@ -289,17 +291,17 @@ STORE = [
     Mutation(
         "a cut erases only the header of the first entry",
         "store",
-        FileLog,
-        "_erase_after_end",
-        "self._data.erase_from(end)",
-        "self._data.write(end, bytes(min(ENTRY_HEADER_SIZE, self._file_size - end % self._file_size)))",
+        segments,
+        "_erase",
+        'end = len(data.rstrip(b"\\0"))',
+        'end = min(len(data.rstrip(b"\\0")), blank + 48)',
     ),
     Mutation(
         "a cut is not synced",
         "store",
-        FileLog,
-        "truncate",
-        "sync_and_close(self._data.take_dirty())",
+        segments.Erasure,
+        "run",
+        "os.fdatasync(self.fd)",
         "pass",
     ),
     Mutation(
@@ -307,15 +309,15 @@ STORE = [
         "store",
         FileLog,
         "open",
-        "    self._erase_after_end()\n",
-        "",
+        "        self.trim()\n",
+        "        pass\n",
     ),
     Mutation(
         "a torn body counts",
         "store",
         FileLog,
         "_read_entry",
-        " if entry.body_crc in (0, _crc(entry.body)) else None",
+        " if entry.body_crc in (0, crc_of(entry.body)) else None",
         "",
     ),
     Mutation(
@@ -323,7 +325,7 @@ STORE = [
         "store",
         Segments,
         "open",
-        "self._dirty.update(bases)",
+        "self._dirty.update(self.bases)",
         "pass",
     ),
     Mutation(
@@ -331,7 +333,7 @@ STORE = [
         "store",
         Segments,
         "_create",
-        "self._sync_folder()",
+        "self._has_new_names = True",
         "pass",
     ),
     Mutation(
@@ -341,6 +343,97 @@ STORE = [
         "_append",
         "self._index_due = True",
         "pass",
+    ),
+]
+
+DISKS = [
+    Mutation(
+        "a rejected append stays in the files",
+        "raft",
+        FileLog,
+        "append",
+        "self._cut(marked=False)",
+        "pass",
+    ),
+    Mutation(
+        "every error of the disk is a full disk",
+        "raft",
+        Segments,
+        "write",
+        "if error.errno in _DISK_FULL:",
+        "if True:",
+    ),
+    Mutation(
+        "only the names of files are synced",
+        "raft",
+        segments,
+        "sync_and_close",
+        "os.fdatasync(fd)",
+        "pass",
+    ),
+    Mutation(
+        "every unreadable entry is a torn end",
+        "raft",
+        FileLog,
+        "_find_damage",
+        "if lost is not None:",
+        "if False:",
+    ),
+    Mutation(
+        "every torn end is damage",
+        "store",
+        recovery,
+        "lost_behind",
+        "if not is_blank if durable_index is None else durable_index >= index:",
+        "if True:",
+    ),
+    Mutation(
+        "a peer with a damaged log votes",
+        "raft",
+        Election,
+        "_judge_log",
+        "if member.rejoin is not None:",
+        "if False:",
+    ),
+    Mutation(
+        "a peer with a damaged log stands for election",
+        "raft",
+        Election,
+        "on_silence",
+        "elif member.is_voter and member.rejoin is None:",
+        "elif member.is_voter:",
+    ),
+    Mutation(
+        "a damaged log counts as caught up before it is",
+        "raft",
+        Rejoin,
+        "drive",
+        "min(follower.matched_index, member.synced_index) < until",
+        "False",
+    ),
+    Mutation(
+        "every read begins a round of its own",
+        "test_scenarios_raft.test_one_round_serves_all_reads_that_wait",
+        HeartbeatRounds,
+        "is_due",
+        "return self._reads[0][1] > self.number or now_ms >= self.begun_ms + self._retry_ms",
+        "return self._reads[-1][1] > self.number",
+    ),
+    Mutation(
+        "a log with committed entries is begun anew",
+        "test_scenarios_raft.test_a_leader_whose_log_begins_later_drops_nobody_s_log",
+        Follower,
+        "_truncate",
+        "member.committed_index >= 0 if disjoint else kept < member.committed_index",
+        "False if disjoint else kept < member.committed_index",
+    ),
+    Mutation(
+        "answers to an earlier leadership count",
+        "test_scenarios_raft.test_an_answer_to_an_earlier_leadership_proves_nothing",
+        HeartbeatRounds,
+        "__init__",
+        "self.begun_ms = now_ms",
+        "self.begun_ms = now_ms\n    member.heartbeat_round = 0",
     ),
 ]
 
@@ -456,4 +549,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + STORE + CONTROLLERS + GROUPS
+MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS

@@ -25,6 +25,7 @@ from epochmq_dledger.core.types import (
     Propose,
     ReadReady,
     Refused,
+    Rejoined,
     Reply,
     Role,
     RoleChanged,
@@ -43,6 +44,7 @@ from epochmq_protocol.dledger import (
     DLedgerEntry,
     PushEntryRequest,
     RequestOrResponse,
+    VoteResult,
     decode_body,
     encode_body,
 )
@@ -51,6 +53,11 @@ from tests.simulation.disks import Machine
 from tests.simulation.logs import Disk, StoredDisk
 
 TICK_MS = 10
+
+
+class NothingToPromise(Exception):  # noqa: N818 (a world may end so)
+    """A disk has lost what was durable, and nothing on it can show that: a sync lied, or a bit changed in
+    what was written last. Raft promises nothing then."""
 
 
 class Peer(Host):
@@ -66,6 +73,12 @@ class Peer(Host):
         )
         self.term = 0
         self.voted_for: str | None = None
+        self.vote_before: tuple[int, str | None] = (0, None)
+        self.rejoins = False
+        """Something is lost, and this peer has not caught up; it is on its disk."""
+        self.vote_lost = False
+        self.must_have = 0
+        """How much was committed when that was found."""
         self.checkpoint = -1
         """How far the log was committed at the last checkpoint."""
         self.committed = -1
@@ -99,7 +112,10 @@ class Peer(Host):
             term=self.term,
             voted_for=self.voted_for,
             committed=self.committed,
+            rejoins=self.rejoins,
+            vote_lost=self.vote_lost,
         )
+        self.must_have = len(self.world.committed)
         self.world.note(f"{self.name} starts, term {self.term}, log to {self.log.end_index}")
         self.recovered()
         self.arm()
@@ -115,7 +131,13 @@ class Peer(Host):
         self.node = None
         self.proposals.clear()
         end, durable = self.log.end_index, self.log.durable_end
+        if isinstance(self.log, StoredDisk):
+            self.log.committed = self.checkpoint
         kept = self.log.crash(kept)
+        if isinstance(self.log, StoredDisk):
+            self.rejoins = self.rejoins or self.log.damaged
+            if self.log.unproven:
+                raise NothingToPromise(f"{self.name} has lost durable entries, and nothing shows it")
         self.world.note(f"{self.name} dies; log to {end}, synced to {durable}, kept to {kept}")
         if self.world.random.random() < 0.5:
             self.checkpoint = min(max(self.checkpoint, self.committed), kept)
@@ -133,7 +155,12 @@ class Peer(Host):
         try:
             while self.inbox and self.node is not None:
                 self.world.steps += 1
-                for effect in self.node.step(self.inbox.popleft(), self.clock()):
+                try:
+                    effects = self.node.step(self.inbox.popleft(), self.clock())
+                except OSError as error:
+                    self.disk_failed(error)
+                    return
+                for effect in effects:
                     if self.effects_left is not None:
                         self.effects_left -= 1
                         if self.effects_left < 0:
@@ -144,6 +171,8 @@ class Peer(Host):
             self.stepping = False
         if self.node is None:
             return
+        if isinstance(self.log, StoredDisk) and self.log.disk.failed:
+            self.world.fail(f"{self.name} goes on after its disk has failed: {self.log.disk.failed}")
         if self.node.member.synced_index > self.log.durable_end:
             self.world.fail(
                 f"{self.name} believes {self.node.member.synced_index} synced, "
@@ -171,6 +200,8 @@ class Peer(Host):
             case Send(peer=peer, context=context, request=request):
                 self.transmit(peer, context, request)
             case Reply(call=call, response=response):
+                if self.rejoins and getattr(response, "vote_result", None) is VoteResult.ACCEPT:
+                    self.world.fail(f"{self.name} votes before it has caught up with what it has lost")
                 found = self.calls.pop(call, None)
                 if found is not None:
                     self.world.answer(found, self.world.wired(response))
@@ -181,6 +212,7 @@ class Peer(Host):
                     self.world.fail(f"{self.name} goes back from term {self.term} to {term}")
                 if term == self.term and self.voted_for not in (None, voted_for):
                     self.world.fail(f"{self.name} votes twice in term {term}")
+                self.vote_before = self.term, self.voted_for
                 self.term, self.voted_for = term, voted_for
             case Erase():
                 self.erase()
@@ -192,10 +224,28 @@ class Peer(Host):
                 self.on_read(effect)
             case Refused():
                 self.on_refused(effect)
+            case Rejoined():
+                self.rejoined()
             case Transferred():
                 self.world.note(f"{self.name} has handed over")
             case Alarm(text=text):
                 self.world.note(f"{self.name}: {text}")
+
+    def rejoined(self) -> None:
+        """It has caught up with what it had lost."""
+        self.world.happened("rejoined")
+        self.world.note(f"{self.name} has caught up with what it had lost")
+        bound = self.world.committed[: self.must_have]
+        missing = [e.index for e in bound if self.log.entry(e.index) != e or e.index > self.log.durable_end]
+        if missing:
+            self.world.fail(f"{self.name} gets its vote back without {missing[:3]}, which were committed")
+        self.rejoins = self.vote_lost = False
+
+    def disk_failed(self, error: OSError) -> None:
+        """An error of the disk ends the peer; somebody starts it again, on a disk that works."""
+        self.world.note(f"{self.name} ends: {error}")
+        self.world.happened("disks failed")
+        self.world.stop_peer(self, kept=0)
 
     def on_committed(self, effect: Committed) -> None:
         """A proposal is committed."""
@@ -259,8 +309,12 @@ class Peer(Host):
         self.later(took, self._erased, self.log.take_erasure())
 
     def _erased(self, erasure: Callable[[], None]) -> None:
-        erasure()
-        self.log.settled()
+        try:
+            erasure()
+            self.log.settled()
+        except OSError as error:
+            self.disk_failed(error)
+            return
         self.feed(Erased())
 
     def _synced(self, index: int, term: int, begun: Unsynced) -> None:
@@ -268,7 +322,11 @@ class Peer(Host):
             self.later(50, self._synced, index, term, begun)
             return
         self.syncing = False
-        self.log.sync_ends(begun)
+        try:
+            self.log.sync_ends(begun)
+        except OSError as error:
+            self.disk_failed(error)
+            return
         self.log.synced(index, term)
         self.feed(Synced(index, term))
 
@@ -475,6 +533,58 @@ class RaftWorld(World):
         peer = self.peer(who)
         peer.log.watcher.full_until = self.now + duration_ms
         self.note(f"the disk of {peer.name} is full for {duration_ms:.0f} ms")
+
+    def may_damage(self) -> bool:
+        """One peer at a time may lose what was durable; and all must be ours."""
+        healthy = not any(peer.rejoins or getattr(peer.log, "rots", False) for peer in self.peers.values())
+        lying = any(peer.log.disk.lies for peer in self.peers.values() if isinstance(peer.log, StoredDisk))
+        return self.stored and healthy and not lying and not self.beside_java
+
+    def do_little_room(self, who: str, sectors: int, duration_ms: float) -> None:
+        """A disk takes a few more sectors; writes are short, and then fail."""
+        peer = self.peer(who)
+        if isinstance(peer.log, StoredDisk):
+            peer.log.disk.room = sectors
+            self.happened("little room")
+            self.note(f"the disk of {peer.name} has room for {sectors} sectors")
+            self.at(duration_ms, self._make_room, peer.log)
+
+    def _make_room(self, log: StoredDisk) -> None:
+        log.disk.room = None
+
+    def do_io_error(self, who: str, call: str, after: int) -> None:
+        """A call of this kind fails, after some that go well."""
+        peer = self.peer(who)
+        if isinstance(peer.log, StoredDisk) and peer.up:
+            peer.log.disk.failing[call] = after
+
+    def do_rot(self, who: str, down_ms: float) -> None:
+        """A peer is killed, and a bit on its disk changes."""
+        peer = self.peer(who)
+        if isinstance(peer.log, StoredDisk) and peer.up and self.may_damage():
+            peer.log.rots = True
+            self.stop_peer(peer, down_ms)
+
+    def do_lost_vote(self, who: str, down_ms: float) -> None:
+        """A peer is killed, and what it last said of its vote is lost."""
+        peer = self.peer(who)
+        if peer.up and self.may_damage():
+            self.stop_peer(peer, down_ms)
+            peer.term, peer.voted_for = peer.vote_before[0], None
+            peer.rejoins = peer.vote_lost = True
+            self.happened("votes lost")
+
+    def do_lie(self, who: str, duration_ms: float) -> None:
+        """The syncs of a peer say that all is well and do nothing, until its power fails."""
+        peer = self.peer(who)
+        if isinstance(peer.log, StoredDisk) and peer.up and self.may_damage():
+            peer.log.disk.lies = True
+            self.happened("lying syncs")
+            self.at(duration_ms, self._end_lie, peer)
+
+    def _end_lie(self, peer: Peer) -> None:
+        if isinstance(peer.log, StoredDisk) and peer.log.disk.lies and peer.up and not self.quiet:
+            self.stop_peer(peer, 300.0, kept=0)
 
     def do_stuck_disks(self, duration_ms: float) -> None:
         """The disks of all but the leader make nothing durable."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import msgspec
 
 from epochmq_dledger.core.types import Committed, Propose, ReadIndex, ReadReady, Refused
 from epochmq_protocol.dledger import DLedgerResponseCode
 from tests.simulation import troubles
-from tests.simulation.raft import Peer, RaftWorld, settings_for
+from tests.simulation.clockwork import Event
+from tests.simulation.raft import NothingToPromise, Peer, RaftWorld, settings_for
 from tests.simulation.troubles import Plan
 
+STORED_SHARE = 0.3
+"""Of the worlds, those on the production store; the others are faster."""
+LEADER_BOUND_MS = 6000
+"""A quorum of healthy peers on a healthy network has a leader by then."""
+READ_BOUND_MS = 60
+"""A read takes two round trips of the quiet network, 11 ms each, at the most."""
 OPEN_FATE = (DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT, DLedgerResponseCode.TERM_CHANGED)
 STORED_FILE_SIZE = 16 << 10
 """Data files of the production store, small, so that they roll; yet what is under way fits into two."""
@@ -32,6 +40,10 @@ class Server(Peer):
     def on_read(self, effect: ReadReady) -> None:
         world = self.world
         world.reads_served += 1
+        world.served.add(effect.token)
+        took_ms = world.now - world.timed.get(effect.token, world.now)
+        if took_ms > READ_BOUND_MS:
+            world.fail(f"{self.name} serves a read after {took_ms:.0f} ms, though all is quiet")
         if effect.index < world.reads[effect.token]:
             world.fail(
                 f"{self.name} serves a read at {effect.index}, "
@@ -60,7 +72,7 @@ def plan(seed: int) -> Plan:
             "beside_java": rng.random() < 0.33,
             "wire": rng.random() < 0.1,
             "ticking": rng.random() < 0.03,
-            "stored": rng.random() < 0.08,
+            "stored": rng.random() < STORED_SHARE,
             "single": rng.random() < 0.06,
         },
     )
@@ -99,8 +111,32 @@ def planned(rng: random.Random, found: Plan, rates: dict[str, float], per_minute
     streams.append(troubles.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
     streams.append(troubles.stream(rng, "duel", rng.choice((0, 0, 6)), until_ms, duel))
     streams.append(troubles.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
+    if found.options["stored"]:
+        found.options["faults"] = rng.random() < 0.7
+    if found.options.pop("faults", False):
+        streams += disk_faults(rng, names, until_ms)
     found.events = troubles.sequence(streams)
     return found
+
+
+def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[Iterator[Event]]:
+    """What befalls disks, beyond what befalls every peer's."""
+
+    def who(r: random.Random) -> str:
+        return "leader" if r.random() < 0.4 else r.choice(names)
+
+    calls = ("pwrite", "pwrite", "fsync", "fsync", "ftruncate", "unlink", "open")
+    makers: dict[str, tuple[float, troubles.Make]] = {
+        "little_room": (4.0, lambda r: (who(r), r.choice((0, 1, 2, 3, 8)), round(r.uniform(200, 3000)))),
+        "io_error": (2.0, lambda r: (who(r), r.choice(calls), r.randint(0, 30))),
+        "rot": (2.0, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
+        "lost_vote": (1.5, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
+        "lie": (0.3, lambda r: (who(r), round(r.uniform(100, 2000)))),
+    }
+    return [
+        troubles.stream(rng, kind, rate * rng.choice((0, 1, 3)), until_ms, make)
+        for kind, (rate, make) in makers.items()
+    ]
 
 
 class PeersWorld(RaftWorld):
@@ -119,6 +155,9 @@ class PeersWorld(RaftWorld):
         self.refused: set[int] = set()
         self.reads: dict[int, int] = {}
         self.reads_served = 0
+        self.timed: dict[int, float] = {}
+        """When reads were asked for that must be served soon."""
+        self.served: set[int] = set()
         names = tuple(f"n{i}" for i in range(plan.peers))
         for name in names:
             settings = settings_for(name, names)
@@ -142,14 +181,28 @@ class PeersWorld(RaftWorld):
     def live(self) -> None:
         """A whole life: troubles, then quiet, then the final checks."""
         with self.machine.installed():
-            self._live()
+            try:
+                self._live()
+            except NothingToPromise as end:
+                self.note(str(end))
+                self.happened("losses that nothing shows")
 
     def _live(self) -> None:
         plan = self.wanted
         self.plan(plan.events)
         self.run(plan.troubled_ms)
         self.calm()
+        self.run(plan.troubled_ms + LEADER_BOUND_MS)
+        self.check_leader()
+        for number in range(20):
+            self.at(number * 97.0, self.ask_leader)
+            self.at(number * 97.0 + 1, self.ask_leader)
         self.run(plan.troubled_ms + plan.quiet_ms)
+        late = [token for token in self.timed if token not in self.served]
+        if late:
+            self.fail(f"read {late[0]} was never served, though all was quiet")
+        if not self.beside_java and any(peer.rejoins for peer in self.peers.values()):
+            self.fail(f"{[p.name for p in self.peers.values() if p.rejoins]} never caught up")
         self.check_logs()
         entries = next(iter(self.peers.values())).log.entries
         for token, (index, term) in self.acknowledged.items():
@@ -163,6 +216,28 @@ class PeersWorld(RaftWorld):
                 self.fail(f"nobody proposed {entry}")
             if entry.body in refused:
                 self.fail(f"{entry} was refused for good, and yet committed")
+
+    def check_leader(self) -> None:
+        """Liveness: a quorum is up and connected."""
+        leader = self.leader()
+        following = [
+            p for p in self.peers.values() if p.node and p.node.member.leader == (leader and leader.name)
+        ]
+        if leader is None or len(following) <= len(self.peers) // 2:
+            self.fail(f"nobody leads {LEADER_BOUND_MS} ms after all became quiet")
+
+    def ask_leader(self) -> None:
+        """Asks whoever leads for a read, which must come soon."""
+        leader = self.leader()
+        assert leader is not None
+        assert leader.node is not None
+        committed = leader.log.term(leader.node.member.committed_index)
+        if committed != leader.node.member.term:
+            return  # it has just begun to lead
+        token = -1 - len(self.reads)
+        self.reads[token] = len(self.committed) - 1
+        self.timed[token] = self.now
+        leader.receive(leader.feed, ReadIndex(token))
 
     def someone(self, luck: float) -> Peer:
         """Mostly one that thinks it leads."""

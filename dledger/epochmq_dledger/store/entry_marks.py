@@ -17,38 +17,49 @@ leaves 0.
 from __future__ import annotations
 
 import struct
-import zlib
+from zlib import crc32
 
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, DLedgerEntry
 
-_HEADER = struct.Struct(">iiqqqiIii")
+_HEADER = struct.Struct(">iiqqqiIIi")
+_pack_header = _HEADER.pack_into
+_pack_check = struct.Struct(">H").pack_into
 _CHECK_AT = 36
 LAG_MAX = 0xFFFF
 
 
 def crc_of(body: bytes) -> int:
     """CRC-32 as a signed 32-bit number."""
-    crc = zlib.crc32(body)
+    crc = crc32(body)
     return crc - (1 << 32) if crc >= 1 << 31 else crc
 
 
-def encode_marked(entry: DLedgerEntry, durable_index: int) -> bytes:
-    """The entry's bytes in a data file whose entries up to `durable_index` are durable."""
-    body = entry.body
-    lag = min(max(entry.index - durable_index, 1), LAG_MAX)
-    head = _HEADER.pack(
-        entry.magic,
-        ENTRY_HEADER_SIZE + len(body),
-        entry.index,
-        entry.term,
-        entry.pos,
-        entry.channel,
-        lag,
-        crc_of(body) if body else 0,
-        len(body),
-    )
-    check = zlib.crc32(head) & 0xFFFF
-    return b"".join((head[:_CHECK_AT], check.to_bytes(2, "big"), head[_CHECK_AT + 2 :], body))
+class EntryEncoder:
+    """Encodes the entries of one log. It reuses one buffer, so it is for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._head = bytearray(ENTRY_HEADER_SIZE)
+
+    def encode(self, entry: DLedgerEntry, durable_index: int) -> bytearray:
+        """The entry's bytes in a data file whose entries up to `durable_index` are durable."""
+        head, body, index = self._head, entry.body, entry.index
+        lag = index - durable_index
+        size = len(body)
+        _pack_header(
+            head,
+            0,
+            entry.magic,
+            ENTRY_HEADER_SIZE + size,
+            index,
+            entry.term,
+            entry.pos,
+            entry.channel,
+            lag if lag < LAG_MAX else LAG_MAX,
+            crc32(body) if size else 0,
+            size,
+        )
+        _pack_check(head, _CHECK_AT, crc32(head) & 0xFFFF)
+        return head + body
 
 
 def is_header(head: bytes, pos: int, room: int) -> bool:
@@ -64,7 +75,7 @@ def is_header(head: bytes, pos: int, room: int) -> bool:
     if chain == 0:
         return True
     bare = head[:_CHECK_AT] + b"\0\0" + head[_CHECK_AT + 2 : ENTRY_HEADER_SIZE]
-    return bool(zlib.crc32(bare) & 0xFFFF == chain >> 16)
+    return bool(crc32(bare) & 0xFFFF == chain >> 16)
 
 
 def durable_before(entry: DLedgerEntry) -> int | None:

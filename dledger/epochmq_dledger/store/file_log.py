@@ -19,7 +19,7 @@ from pathlib import Path
 
 from epochmq_dledger.core.log import LogFullError
 from epochmq_dledger.store.cut_mark import CutMark
-from epochmq_dledger.store.entry_marks import crc_of, encode_marked, is_header
+from epochmq_dledger.store.entry_marks import EntryEncoder, crc_of, is_header
 from epochmq_dledger.store.recovery import Damage, lost_behind
 from epochmq_dledger.store.segments import Erasure, Segments, Unsynced
 from epochmq_protocol.dledger import (
@@ -50,6 +50,7 @@ class FileLog:
         self._data = Segments(folder / "data", file_size)
         self._index = Segments(folder / "index", index_file_size)
         self._mark = CutMark(folder)
+        self._encode = EntryEncoder().encode
         self._file_size = file_size
         self._begin = self._end = self._end_term = -1
         self._end_pos = 0
@@ -265,9 +266,9 @@ class FileLog:
             raise
 
     def _append(self, entries: list[DLedgerEntry]) -> None:
-        run: list[bytes] = []
+        run: list[bytearray] = []
         units: list[bytes] = []
-        start = self._end_pos
+        start, durable_index = self._end_pos, self.durable_index
         for entry in entries:
             assert entry.index == self._end + 1 or self._end == -1, (entry.index, self._end)
             if entry.pos != self._end_pos or entry.pos % self._file_size == 0:
@@ -275,7 +276,7 @@ class FileLog:
                 self._fill(self._end_pos, entry.pos)
                 self._index_due = True
                 run, start = [], entry.pos
-            run.append(encode_marked(entry, self.durable_index))
+            run.append(self._encode(entry, durable_index))
             units.append(encode_index_unit(entry))
             if self._begin == -1:
                 self._begin = entry.index
@@ -284,7 +285,7 @@ class FileLog:
         self._data_write(start, run)
         self._index_write(entries[0].index, units)
 
-    def _data_write(self, pos: int, run: list[bytes]) -> None:
+    def _data_write(self, pos: int, run: list[bytearray]) -> None:
         if run:
             self._data.write(pos, b"".join(run))
 

@@ -22,6 +22,7 @@ from epochmq_protocol.durable_files import sync_directory
 
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
+_BLOCK = 4096
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -223,18 +224,23 @@ def _next_data(fd: int, base: int, offset: int) -> int | None:
 
 
 def _erase(fd: int, at: int, file_size: int) -> None:
-    """Makes the rest of a file zeros, where it is not; holes are left out."""
+    """Makes the rest of a file zeros, where it is not. Only blocks that hold something are written, so that a
+    full disk is not in the way: those have their place."""
     while at < file_size:
         found = _next_data(fd, 0, at)
         if found is None:
             return
-        at = found
-        size = min(_ERASED_AT_ONCE, file_size - at)
-        if os.pread(fd, size, at).strip(b"\0"):
-            done = 0
-            while done < size:
-                written = os.pwrite(fd, bytes(size - done), at + done)
+        piece = os.pread(fd, min(_ERASED_AT_ONCE, file_size - found), found)
+        if not piece.strip(b"\0"):
+            at = found + len(piece)
+            continue
+        for block in range(0, len(piece), _BLOCK):
+            data = piece[block : block + _BLOCK]
+            blank = len(data) - len(data.lstrip(b"\0"))
+            end = len(data.rstrip(b"\0"))
+            while blank < end:
+                written = os.pwrite(fd, bytes(end - blank), found + block + blank)
                 if written <= 0:
                     raise OSError(errno.EIO, "a write took nothing")
-                done += written
-        at += size
+                blank += written
+        at = found + len(piece)

@@ -278,3 +278,26 @@ def test_an_entry_that_cannot_be_read_later_ends_the_log_before_it(tmp_path: Pat
     log.trim()
     cut(log, 0)
     log.close()
+
+
+def test_erasing_needs_no_room_on_a_full_disk(tmp_path: Path) -> None:
+    """Only bytes that hold something are written: a hole in the file stays one."""
+    log = opened(tmp_path)
+    entries = grow(random.Random(4), MemoryLog(), 3, 1)
+    log.append(entries)
+    log.truncate(0)
+    ranges: list[tuple[int, int]] = []
+    real = os.pwrite
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        if not data.strip(b"\0") and len(data) > 12:
+            ranges.append((at, at + len(data)))
+        return real(fd, data, at)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments.os, "pwrite", pwrite)
+        log.settle_now()
+    end = entries[-1].pos + entries[-1].size
+    assert ranges
+    assert max(to for _, to in ranges if to > 200) <= end
+    log.close()
