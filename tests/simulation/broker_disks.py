@@ -101,7 +101,8 @@ class BrokerDisk:
         """A flush that began when the log ended at `end` has returned; whether it succeeded."""
         if self.failed:
             return False
-        if self.fails_next or (self.broken_until > self.world.now and not self.world.quiet):
+        breaks = self.fails_next or self.broken_until > self.world.now
+        if breaks and not self.world.quiet:
             self.fails_next = False
             self.fail()
             return False

@@ -43,7 +43,8 @@ class LogHolder(Host):
             lies=world.wanted.options.get("liar") == self.name,
         )
         self.epochs = Epochs()
-        self.doubt = LogDoubt()
+        self.doubt = self.doubt_kept = LogDoubt()
+        """What may not be relied on of the log, and what of that is on disk."""
         self.confirmed_kept = 0
 
     def forget(self) -> None:
@@ -64,8 +65,8 @@ class LogHolder(Host):
             self.world.shorten(self.group, [self])
         recovered_from = self.disk.flushed - self.disk.flushed % FILE_BYTES
         tail = self.disk.open(self.log)
-        self.doubt = log_doubt.after_start(
-            self.doubt,
+        doubt = log_doubt.after_start(
+            self.doubt_kept,
             tail.state,
             may_lack_acknowledged=tail.may_lack_acknowledged,
             confirmed=self.confirmed_kept,
@@ -73,7 +74,9 @@ class LogHolder(Host):
             recovered_from=recovered_from,
         )
         self.epochs.truncate_suffix(self.log.end + 1)
-        self.disk.clear_tail_doubt()  # `doubt` is on disk now
+        with contextlib.suppress(OSError):
+            self.keep_doubt(doubt)
+            self.disk.clear_tail_doubt()
         self.confirmed = min(self.confirmed_kept, self.log.end)
         self.verified = log_doubt.verified_until(self.doubt, self.confirmed, self.log.end)
 
@@ -92,10 +95,11 @@ class LogHolder(Host):
         return self.disk.lose_power(self.log, self.world.random, share)
 
     def keep_doubt(self, doubt: LogDoubt) -> None:
-        """On disk. OSError."""
-        if doubt != self.doubt:
+        """In memory, and on disk. OSError, when it is in memory only."""
+        self.doubt = doubt
+        if doubt != self.doubt_kept:
             self.disk.check("keep what is known of the log")
-            self.doubt = doubt
+            self.doubt_kept = doubt
 
     def settle_doubt(self) -> None:
         """The log is the group's own. Where that cannot be kept, the next start doubts once more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from epochmq_broker.ha.epochs import Epochs
+from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_controller.replicas.state import Group
 from tests.simulation import controller_world, disk_faults, troubles
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS
@@ -206,7 +207,12 @@ class GroupWorld(DiskWorld):
                 self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
     def check_new_master(self, broker: GroupBroker) -> None:
-        """It has all that was confirmed; and nothing that a master before it lacked."""
+        """It has all that was confirmed; and nothing that a master before it lacked. (One that hears late of
+        a mastership that is over gets no lease for it.)"""
+        group = self.tables.get(broker.group)
+        if group is not None and group.master_epoch > (broker.lease.epoch or 0):
+            self.happened("masterships heard of too late")
+            return
         sure = self.sure[broker.group]
         if broker.log.data[: len(sure)] != sure:
             self.fail(
@@ -252,6 +258,7 @@ class GroupWorld(DiskWorld):
             broker.die()
         broker.log, broker.epochs = RecordLog(), Epochs()
         broker.disk.replaced()
+        broker.doubt = broker.doubt_kept = LogDoubt()
         broker.confirmed_kept, broker.offsets_kept = 0, {}
         broker.identity = broker.application = None
         self.note(f"{broker.name} loses its disk")
