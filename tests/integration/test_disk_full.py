@@ -241,20 +241,18 @@ def test_a_broker_stops_on_a_full_disk_and_keeps_what_it_acknowledged(cluster: C
 
 
 def test_a_start_on_a_full_disk_frees_space_as_a_running_broker_does(cluster: Cluster, disk: Path) -> None:
-    """After a clean stop the start needs space; old messages go, as `cleanFileForciblyEnable` says."""
+    """It serves what it has; old messages go when `cleanFileForciblyEnable` says so, and no others."""
     acked: dict[int, int] = {}
     for number in range(150):  # two whole log files and a part of the third
         assert writable_again(cluster, acked, number)
     assert cluster.stop_broker() == 0
     log_files = sorted((disk / "store" / "commitlog").iterdir())
     with filled(disk):
-        # Without permission to remove anything, the start fails, says why, and leaves everything.
-        cluster.broker_process.start()
-        wait_until(lambda: not cluster.broker_process.alive, what="the broker has given up")
-        assert (cluster.broker_process.status or 0) > 0
-        assert "No space left" in cluster.broker_process.output()
-        assert sorted((disk / "store" / "commitlog").iterdir()) == log_files
+        cluster.start_broker()
+        assert_readable(cluster, acked)
+        assert log_files[0].exists()
+        assert cluster.stop_broker() == 0
         cluster.broker_settings["cleanFileForciblyEnable"] = True
         cluster.start_broker()
         wait_until(lambda: send(cluster, 9000).code == SUCCESS, what="the broker takes messages")
-    assert log_files[0] not in (disk / "store" / "commitlog").iterdir()
+    assert not log_files[0].exists()

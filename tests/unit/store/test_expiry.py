@@ -23,8 +23,10 @@ from epochmq_broker.store import (
     StoreConfig,
     mapped_file,
 )
+from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
 from epochmq_broker.store.expiry import MANUAL_ROUNDS, Expiry, disk_used
+from epochmq_broker.store.tail_state import Tail
 from tests.unit.store.support import (
     HOST,
     LOG_FILE,
@@ -362,3 +364,36 @@ def _count(store: MessageStore, queue_id: int) -> int:
     while (found := store.get(queue, offset, 32)).count:
         offset, count = found.next_offset, count + found.count
     return count
+
+
+@pytest.mark.parametrize("forcibly", [True, False])
+def test_a_start_that_finds_no_space_removes_what_may_go_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forcibly: bool
+) -> None:
+    """As a running store does; without permission it fails, and the stop before counts as clean still."""
+    store = opened(tmp_path)
+    put_all(store, [Message(body=bytes(1000))] * 30)
+    end = store.max_phy_offset
+    store.stop()
+    first = tmp_path / "commitlog" / ("0" * 20)
+    begin = AbortFile.begin
+
+    def full(abort: AbortFile, tail: Tail, *, acknowledges_unflushed: bool) -> None:
+        if first.exists():
+            raise DiskFullError("no space left")
+        begin(abort, tail, acknowledges_unflushed=acknowledges_unflushed)
+
+    monkeypatch.setattr(AbortFile, "begin", full)
+    store = MessageStore(small(tmp_path, clean_file_forcibly_enable=forcibly, delete_file_batch_max=1))
+    store.expiry._used = lambda path: 1.0
+    if not forcibly:
+        with pytest.raises(DiskFullError):
+            store.load()
+        assert first.exists()
+        assert not (tmp_path / "abort").exists()
+        return
+    store.load()
+    assert (store.min_phy_offset, store.max_phy_offset) == (LOG_FILE, end)
+    queue = store.queue("orders", 0)
+    assert 0 < queue.min_offset < queue.max_offset == 30
+    store.stop()
