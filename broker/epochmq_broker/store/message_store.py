@@ -158,7 +158,7 @@ class MessageStore:
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
-        found = recovery.run(clean=clean, check_crc=self.tail.cache_suspect)
+        found = recovery.run(clean=clean, check_crc=self.tail.cache_suspect, reindex=trusted is not None)
         self.appender.build_index(again=True)
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)

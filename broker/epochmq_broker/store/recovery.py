@@ -4,7 +4,8 @@ After a clean stop the files are what they should be: reading starts at the last
 only what no queue knows is dispatched. (Java reads the whole file around it. Here that is done only when
 the record is not sound: at start-up it would cost seconds for each GiB.) After a crash (the abort file is
 there) reading starts at the newest file whose first message is older than everything the checkpoint vouches
-for, and every record is dispatched; queues and index skip what they have. The first record that is not
+for, and every record is dispatched; queues and index skip what they have. After a crash of the machine, which
+takes the newest index file, it starts no later than the index ends. The first record that is not
 whole and sound ends the log; it and all behind it is cut from log and queues, on disk too, so that a later
 crash cannot bring it back (CommitLog.recoverNormally and recoverAbnormally).
 """
@@ -89,9 +90,9 @@ class Recovery:
         self._dispatcher = dispatcher
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
-    def run(self, *, clean: bool, check_crc: bool = False) -> Recovered:
-        """Recovers. `check_crc`: whatever the settings say. Raises DiskFullError, StoreDamagedError or
-        OSError."""
+    def run(self, *, clean: bool, check_crc: bool = False, reindex: bool = False) -> Recovered:
+        """Recovers. `check_crc`: whatever the settings say. `reindex`: the index may have lost its newest
+        file. Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
             self._queues.destroy()
             return Recovered(clean=clean, start=0, end=0, records=0, last_record=0)
@@ -101,7 +102,7 @@ class Recovery:
             start, behind = self._start_after_clean_stop()
         else:
             self._doubt_queues()
-            start, behind = file_after_crash(self._config, self._log, self._checkpoint).start, -1
+            start, behind = self._start_after_crash(reindex=reindex), -1
         self._dispatcher.repairing = not clean
         check_crc = check_crc or self._config.check_crc_on_recover
         found = self._scan(start, behind=behind, clean=clean, check_crc=check_crc)
@@ -130,6 +131,14 @@ class Recovery:
             if file.start <= known:
                 return file.start, known
         return self._log.min_offset, known
+
+    def _start_after_crash(self, *, reindex: bool) -> int:
+        start = file_after_crash(self._config, self._log, self._checkpoint).start
+        if reindex and self._config.message_index_enable:
+            unindexed = self._log.files.find(max(self._index.end_physical, self._log.min_offset))
+            if unindexed is not None:
+                start = min(start, unindexed.start)
+        return start
 
     def _read_before_mapping(self, offset: int) -> None:
         file = self._log.files.find(offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,31 @@ def test_power_lost_while_recovering_from_a_power_loss(
         assert store.max_phy_offset == end
     put_all(store, [Message()])
     check(store, tmp_path / "w")
+
+
+def test_every_key_is_found_after_a_power_loss_that_took_the_newest_index_file(tmp_path: Path) -> None:
+    """The index file that was written last is not trusted; its entries belong to files of the log in front of
+    the one from which the rest is recovered."""
+    store = opened(tmp_path / "a")
+    clock = [1_000_000.0]
+    store.appender._clock = lambda: clock[0]
+    for number in range(60):
+        clock[0] += 2
+        put(store, Message(body=bytes(900), properties={"UNIQ_KEY": f"K{number}"}))
+    store.queues.pending.write_all()
+    store.appender.build_index()
+    store.log_flusher.flush_now()
+    store.queue_flusher.flush_now()
+    for file in store.index.files[:2]:
+        file.flush()
+    store.checkpoint.index_msg_timestamp = store.index.files[1].end_timestamp
+    store.checkpoint.store()
+    store.checkpoint.flush()
+    copy = shutil.copytree(tmp_path / "a", tmp_path / "b")
+    store.stop()
+    (copy / "abort").write_text("1\nanother-boot")
+    again = opened(copy)
+    assert len(list(again.log.files.files)) > 3
+    for number in range(60):
+        assert again.query("orders", f"K{number}", 8, 0, 1 << 60).count, number
+    again.stop()
