@@ -236,8 +236,8 @@ GROUPS = [
         "test_scenarios_power.test_a_log_that_ends_before_what_was_confirmed_is_not_elected",
         log_doubt,
         "after_start",
-        "if confirmed > end:",
-        "if False:",
+        "if confirmed > end and",
+        "if False and",
     ),
     Mutation(
         "a failed flush is forgotten at the next start",
