@@ -32,6 +32,7 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
+from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import DataVersion
 
@@ -215,8 +216,8 @@ class DelayService:
             # now.
             if now_ms < tags_code <= now_ms + self.delays_ms[level - 1]:
                 break
-            record = self._store.read(physical_offset, size)
-            if record is not None and not self._deliver(level, records.decode_record(record)):
+            message = self._message_at(level, offset, physical_offset, size)
+            if message is not None and not self._deliver(level, message):
                 self._paused_until[level] = asyncio.get_running_loop().time() + ROUND_S
                 failed = True
                 break
@@ -229,12 +230,34 @@ class DelayService:
             self._settle_level(level, self._put.safe_end())
         return delivered == ROUND_MAX and not failed
 
-    def _deliver(self, level: int, delayed: MessageExt) -> bool:
-        """Puts a message where it wanted to go; False when it could not be stored."""
-        message = restored(delayed)
+    def _message_at(self, level: int, offset: int, physical_offset: int, size: int) -> InnerMessage | None:
+        """The delayed message, as it is to be delivered. None for one that is not delivered: its record has
+        expired or is damaged (a retry would find it damaged again, and the messages behind it would wait), or
+        it is a half message."""
+        record = self._store.read(physical_offset, size)
+        if record is None:
+            return None
+        try:
+            message = restored(records.decode_record(record))
+        except (RemoteProtocolError, KeyError, ValueError) as error:
+            log.error(
+                "delay level %d skips the damaged message %d: %d bytes at %d of the log (%s: %s). Audit the "
+                "directory; other replicas may have the message",
+                level,
+                offset,
+                size,
+                physical_offset,
+                type(error).__name__,
+                error,
+            )
+            return None
         if message.topic == HALF_TOPIC:
-            log.error("a delayed half message is discarded: offset %d", delayed.physical_offset)
-            return True
+            log.error("a delayed half message is discarded: offset %d", physical_offset)
+            return None
+        return message
+
+    def _deliver(self, level: int, message: InnerMessage) -> bool:
+        """Puts a message where it wanted to go; False when it could not be stored."""
         stored = self._put.put(message)
         if stored.status is not PutStatus.PUT_OK:
             log.warning("delay level %d: not delivered, %s", level, stored.status.value)

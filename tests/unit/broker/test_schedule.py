@@ -109,6 +109,24 @@ async def test_a_message_that_cannot_be_stored_is_tried_again(bench: Bench) -> N
     await until(lambda: bench.count("T", 1) == 1)
 
 
+@pytest.mark.parametrize("spoiled", [b"body of the second", b"REAL_QID\x011"])
+async def test_a_damaged_message_is_skipped_and_those_behind_it_are_delivered(
+    bench: Bench, caplog: pytest.LogCaptureFixture, spoiled: bytes
+) -> None:
+    """Its checksum does not match, or it does not say where it is to go: a retry would block its level
+    for ever."""
+    for body in (b"the first", b"body of the second", b"the third"):
+        delay(bench, 1, body)
+    file = bench.broker.store.log.file
+    assert file is not None
+    second = file.map.find(b"body of the second")
+    at = file.map.find(spoiled, second)
+    file.map[at + len(spoiled) - 1] = ord("x")
+    await until(lambda: bench.count("T", 1) == 2)
+    assert [bench.record("T", 1, offset).body for offset in range(2)] == [b"the first", b"the third"]
+    assert "delay level 1 skips the damaged message 1" in caplog.text
+
+
 async def test_a_failing_level_does_not_stop_the_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
