@@ -14,15 +14,13 @@ from typing import TypeVar
 
 import structlog
 
+from epochmq_broker.store.pending_file import pending_path, read_pending
 from epochmq_protocol.durable_files import backup_of, replace_file
 from epochmq_protocol.errors import EpochMQError
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-PENDING_SUFFIX = ".pending"
 
 
 class ConfigDamagedError(EpochMQError):
@@ -37,7 +35,14 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
     new.
     """
     damage: list[str] = []
-    for candidate in (*_pending(path), path, backup_of(path)):
+    pending = read_pending(path)
+    if pending is not None:
+        try:
+            return decode(pending)
+        except Exception as error:
+            damage.append(f"{pending_path(path).name}: {error}")
+            log.warning("content that was not synced is damaged", path=str(path), error=str(error))
+    for candidate in (path, backup_of(path)):
         try:
             data = candidate.read_bytes()
             if data.strip():
@@ -54,17 +59,6 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
             "remove both to start with an empty table"
         )
     return None
-
-
-def _pending(path: Path) -> list[Path]:
-    """The pending file (see `config_writer`) when it is newer than the file itself: another broker may have
-    had the directory since."""
-    pending = path.with_name(path.name + PENDING_SUFFIX)
-    try:
-        newer = not path.exists() or pending.stat().st_mtime_ns >= path.stat().st_mtime_ns
-    except OSError:
-        return []
-    return [pending] if newer else []
 
 
 def write_config(path: Path, data: bytes) -> None:

@@ -4,22 +4,22 @@ One thread makes the newest content of each file durable, one file after the oth
 were given; content that was overtaken meanwhile is not written. So there are never more waiting than files.
 
 Content that must outlive a kill from this moment on is also put into `NAME.pending`, unsynced, on the
-caller's thread: that takes no longer than a copy into the page cache. The pending file goes when its content,
-or newer content, is durable in NAME. `read_config` takes it when it is the newer one and whole; a power loss
-may leave it empty or torn, and then NAME is what counts.
+caller's thread (`pending_file`). The pending file is emptied when its content, or newer content, is durable
+in NAME. `read_config` takes what it holds when it is the newer one and whole; after a power loss NAME alone
+counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from pathlib import Path
 from typing import Final
 
-from epochmq_broker.store.config_files import PENDING_SUFFIX, write_config
+from epochmq_broker.store.config_files import write_config
+from epochmq_broker.store.pending_file import PendingFile, pending_path
 from epochmq_broker.store.worker import Worker, WorkerBusyError
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,9 @@ class ConfigWriter:
     def __init__(self) -> None:
         self._due: dict[Path, tuple[int, bytes]] = {}  # (generation, content)
         self._pending: dict[Path, int] = {}  # generation of the content in the pending file
+        self._files: dict[Path, PendingFile] = {}
         self._generation = 0
-        self._lock = threading.Lock()  # held for memory and renames, never during a sync
+        self._lock = threading.Lock()  # held for memory and pending files, never during a sync
         self._worker: Worker | None = None
         self._ending = threading.Event()
         self._rest_until = 0.0
@@ -49,7 +50,7 @@ class ConfigWriter:
         if survives_kill:
             with self._lock:
                 try:
-                    _write_pending(path, data)
+                    self._pending_file(path).write(data)
                     self._pending[path] = self._generation
                 except OSError as error:
                     log.error("%s cannot be written ahead of its sync: %s", path, error)
@@ -80,6 +81,7 @@ class ConfigWriter:
             self._ending.clear()
             self._worker = None
         error = self._write_due()
+        self._close_files()
         if error is not None:
             raise error
 
@@ -111,25 +113,28 @@ class ConfigWriter:
         return failure
 
     def _settle(self, path: Path, durable: int) -> None:
-        """The pending file goes, or stays the newer one of the two."""
+        """Empties the pending file, or has it stay the newer one of the two."""
         pending = self._pending.get(path)
         if pending is None:
             return
-        name = path.with_name(path.name + PENDING_SUFFIX)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it holds what is durable, too: the next start reads the same
             if pending <= durable:
                 del self._pending[path]
-                name.unlink(missing_ok=True)
+                self._pending_file(path).write(b"")
             else:
-                os.utime(name)
+                self._pending_file(path).touch()
 
+    def _pending_file(self, path: Path) -> PendingFile:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = PendingFile(path)
+        return file
 
-def _write_pending(path: Path, data: bytes) -> None:
-    name = path.with_name(path.name + PENDING_SUFFIX)
-    temporary = name.with_name(name.name + ".tmp")
-    try:
-        temporary.write_bytes(data)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-    temporary.replace(name)
+    def _close_files(self) -> None:
+        """At the start and at the stop, with all content durable no pending file is left."""
+        with self._lock:
+            files, self._files = self._files, {}
+            for path, file in files.items():
+                file.close()
+                if path not in self._pending:
+                    pending_path(path).unlink(missing_ok=True)

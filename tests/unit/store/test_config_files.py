@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import config_files, config_writer
+from epochmq_broker.store import config_files, config_writer, pending_file
 from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
 from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.store.pending_file import PendingFile, pending_path, read_pending
 
 DEADLINE_S = 60
 
@@ -88,6 +89,7 @@ def test_a_power_loss_at_any_moment_leaves_a_table_no_older_than_what_was_durabl
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
+    monkeypatch.setattr(pending_file, "SLOT_BYTES", 8192)
     root = tmp_path / "config"
     root.mkdir()
     disk = Disk(monkeypatch, root)
@@ -97,14 +99,16 @@ def test_a_power_loss_at_any_moment_leaves_a_table_no_older_than_what_was_durabl
     for number in range(1, rng.randint(2, 12)):
         writer.add(path, content(number))
         if rng.random() < 0.6:
-            config_writer._write_pending(path, content(number))
+            writer._pending_file(path).write(content(number))
             writer._pending[path] = writer._generation
         if rng.random() < 0.6:
             writer.flush()
             durable = number
         if rng.random() < 0.3:
             left = disk.lose_power(tmp_path / f"left{number}", rng)
-            found = read_config(left / "topics.json", number_in)
+            with monkeypatch.context() as patch:
+                patch.setattr(pending_file, "boot_id", lambda: "the next boot")
+                found = read_config(left / "topics.json", number_in)
             assert (found or 0) >= durable
             assert found is None or found <= number
 
@@ -197,7 +201,7 @@ def test_a_damaged_file_is_never_taken_for_an_absent_one(
 def test_an_old_pending_file_does_not_hide_a_newer_table(tmp_path: Path) -> None:
     """RocketMQ may have had the directory since; it does not know pending files."""
     path = tmp_path / "topics.json"
-    config_writer._write_pending(path, content(1))
+    PendingFile(path).write(content(1))
     os.utime(path.with_name("topics.json.pending"), ns=(1, 1))
     write_config(path, content(2))
     assert read_config(path, number_in) == 2
@@ -220,3 +224,34 @@ def test_a_burst_of_changes_is_synced_few_times(tmp_path: Path, monkeypatch: pyt
         writer.write(tmp_path / "topics.json", b"%d" % number)
     writer.flush()
     assert written == [b"0", b"299"]
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_the_content_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of the newer slot was written."""
+    monkeypatch.setattr(pending_file, "SLOT_BYTES", 8192)
+    path = tmp_path / "topics.json"
+    file = PendingFile(path)
+    file.write(content(1))
+    file.write(content(2))
+    file.close()
+    assert read_pending(path) == content(2)
+    whole = pending_path(path).read_bytes()
+    for torn in range(3050, 0, -7):
+        pending_path(path).write_bytes(whole[:torn].ljust(8192, b"\0") + whole[8192:])
+        assert read_pending(path) == content(1), torn
+
+
+def test_pending_content_of_another_boot_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss may have brought back what was pending before the table that is durable."""
+    path = tmp_path / "topics.json"
+    write_config(path, content(2))
+    PendingFile(path).write(content(1))
+    assert read_config(path, number_in) == 1
+    monkeypatch.setattr(pending_file, "boot_id", lambda: "another boot")
+    assert read_config(path, number_in) == 2
+    PendingFile(path).write(content(3))
+    assert read_config(path, number_in) == 3
