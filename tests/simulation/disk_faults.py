@@ -82,6 +82,8 @@ class DiskWorld(ControllerWorld):
         self.proposed_at: dict[tuple[str, int], float] = {}
         """When the election of a broker was proposed last, by group and id."""
         self.lost_power_at: dict[str, float] = {}
+        self.ordered: set[tuple[str, int | None]] = set()
+        """Elections that a person has ordered."""
         self.damages = 0
         """How often a disk has lost what was flushed."""
         super().__init__(plan, verbose=verbose)
@@ -129,6 +131,7 @@ class DiskWorld(ControllerWorld):
             end = record.end
         if end == len(sure):
             return
+        self.happened("logs shortened")
         acked = self.acknowledged[group]
         lost = [number for number, until in acked.items() if until > end]
         self.note(f"{len(lost)} acknowledged messages of {group} are lost, from {end} on")
@@ -142,17 +145,20 @@ class DiskWorld(ControllerWorld):
         del sure[end:]
 
     def excuse(self, broker: GroupBroker) -> None:
-        """A broker is elected that may lack promised bytes: nobody could know it, because its election was
-        under way when it lost power, or its disk has lied or rotted."""
+        """A broker is elected that may lack promised bytes: a person has ordered it though it said so; or
+        nobody could know it, because its election was under way when it lost power, or its disk has lied or
+        rotted."""
         proposed_at = self.proposed_at.get((broker.group, broker.broker_id or 0), self.now)
         lost_since = self.lost_power_at.get(broker.name, -1.0) >= proposed_at
-        if broker.disk.damaged or (lost_since and not broker.disk.sync_flush):
+        ordered = (broker.group, broker.broker_id) in self.ordered and broker.may_lack_acknowledged
+        if broker.disk.damaged or ((lost_since or ordered) and not broker.disk.sync_flush):
             self.promise_until(broker.group, self.survives(broker))
 
     def diverged(self, broker: GroupBroker, text: str) -> None:
         """A broker reports that its log and its master's have parted where they must not have. Only a disk
-        that lied or rotted may have done that; then somebody compares the two, and clears this one."""
-        if not self.damages:
+        that lied or rotted may have done that, or the loss of all that a SyncStateSet had (ASYNC_FLUSH): a
+        log outside of it is then nobody's beginning. Somebody compares the two, and clears this one."""
+        if not self.damages and not self.happenings["logs shortened"]:
             self.fail(f"{broker.name}: {text}")
         self.happened("divergences reported")
         self.note(f"{broker.name} reports: {text}")
@@ -209,6 +215,10 @@ class DiskWorld(ControllerWorld):
             self.damages += 1
             self.happened("bits rotted")
             self.note(f"a bit of the log of {broker.name} has changed")
+
+    def do_designate(self, group: str, broker_id: int) -> None:
+        self.ordered.add((group, broker_id))
+        super().do_designate(group, broker_id)
 
     def do_flush_fails(self, who: str) -> None:
         """The next flush of a broker's log fails."""

@@ -161,6 +161,8 @@ class GroupWorld(DiskWorld):
             self.fail(f"{broker.name} confirms {offset}, but its log ends at {len(data)}")
         if data[:known] != sure[:known] and whole_end(data, offset) > differs_at(data, sure):
             self.fail(f"{broker.name} confirms {offset} of a log that differs from what was confirmed before")
+        if broker.sync_state is None:
+            return  # a replica was told so: its master may have lost it since, and with it the promise
         while (record := read_record(data, len(sure))) is not None and record.end <= offset:
             sure += data[len(sure) : record.end]
 
