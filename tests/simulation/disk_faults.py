@@ -36,6 +36,7 @@ DISK_RATES = {
     "broken_disk": 2.0,
     "full_volume": 2.0,
 }
+ACK_ON_ITS_WAY_MS = 3_000
 NAMES = ("a1", "a2", "a3")
 
 
@@ -122,6 +123,11 @@ class DiskWorld(ControllerWorld):
         found = [self.broker_of(group, one) for one in members]
         known = [self.survives(cast("GroupBroker", one)) for one in found if one is not None]
         return max(known, default=len(self.sure[group]))
+
+    def has_just_lost_power(self, broker: GroupBroker) -> bool:
+        """Whether an acknowledgement of a broker's may be on its way of what it has lost since."""
+        lost_at = self.lost_power_at.get(broker.name)
+        return lost_at is not None and self.now - lost_at < ACK_ON_ITS_WAY_MS and not broker.disk.sync_flush
 
     def promise_until(self, group: str, offset: int) -> None:
         """What ends behind this byte is not promised any more."""
