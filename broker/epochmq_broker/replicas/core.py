@@ -456,6 +456,10 @@ class Core:
         self._set_epoch = view.set_epoch if leads else -1
         if self._wish is not None and self._wish.epoch != view.epoch:
             self._wish = None
+            if leads:
+                # Asked under an older epoch, it is refused from the election on. The SyncStateSet may be the
+                # one that was known before, and then nothing else ends the wait for an answer.
+                self._effects.append(NotTaken())
         if self._told is not None and self._told.epoch == view.epoch:
             self._look_at_set(self._told)
 

@@ -429,6 +429,20 @@ def test_a_proposal_of_a_former_master_makes_it_look(code: Code) -> None:
     assert not [one for one in stage.pass_ms(1000) if isinstance(one, Ask)], "the proposal is forgotten"
 
 
+def test_a_proposal_of_an_epoch_before_the_one_that_is_led_is_over() -> None:
+    """The same master got a new epoch, whose role could not be taken at first. Its set was adopted meanwhile,
+    and the change that was proposed then names the old epoch: nobody else would say what became of it."""
+    stage = Stage()
+    stage.lead(epoch=1)
+    stage.feed(Told(view(1, 3, {1}, 11)))
+    role = stage.only(Become).view
+    stage.feed(Taken(role, "the disk is full"))
+    propose(stage, {1, 2}, 11)
+    stage.pass_ms(1100)
+    stage.feed(Taken(stage.only(Become).view))
+    assert stage.only(NotTaken)
+
+
 def test_a_newer_set_that_is_seen_by_looking_is_adopted_once() -> None:
     """(#6342: the controller's set is taken as it is)"""
     stage = Stage()

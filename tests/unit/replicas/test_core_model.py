@@ -150,7 +150,8 @@ class World:
                 pass
 
     def not_taken(self) -> None:
-        assert self.wish is not None
+        if self.wish is None:
+            return  # of before the present role: the master half has forgotten it, too
         members, set_epoch = self.wish
         self.wish = None
         still = [one for one in self.late if isinstance(one, Alter)]
@@ -206,7 +207,8 @@ class World:
             return
         assert not self.roles or become.view.epoch >= self.roles[-1]
         self.roles.append(become.view.epoch)
-        self.wish = None
+        if become.view.master_id != 1 or become.view.set_epoch > self.set[1]:
+            self.wish = None  # (`SyncState.adopt`)
         self.set = (become.view.members, become.view.set_epoch)
         self.fenced = False
         self.feed(Taken(become.view))
