@@ -144,6 +144,7 @@ class StoredDisk:
         """How far the log was durable when an entry was written."""
         self.erasing: Callable[[], None] | None = None
         self.last_entries: list[DLedgerEntry] = []
+        """What was durable when something was lost last."""
         with world.machine.installed():
             self.store = self.opened()
 
@@ -267,8 +268,9 @@ class StoredDisk:
         after recovery."""
         world, name = self.world, self.watcher.name
         before, durable = self.end_index, self.durable_end
-        self.last_entries = self.entries if self.rots else []
         lied, self.disk.lies = self.disk.lies, False
+        if self.rots or lied:
+            self.last_entries = self.entries[: durable + 1]
         failed = bool(self.disk.failed)
         self.disk.room, self.disk.failing, self.disk.failed = None, {}, []
         power = kept is not None or world.random.random() < 0.5

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from epochmq_dledger.core.log import LogFullError
 from epochmq_dledger.core.node import Node
 from epochmq_dledger.core.types import (
     Alarm,
@@ -241,7 +242,13 @@ class Peer(Host):
             self.world.fail(f"{self.name} gets its vote back without {missing[:3]}, which were committed")
         self.rejoins = self.vote_lost = False
 
-    def disk_failed(self, error: OSError) -> None:
+    def had(self, entry: DLedgerEntry) -> bool:
+        """Whether this peer had the entry durably, and has lost it since: it may have said so, and has no
+        vote before it has it again."""
+        lost = self.log.last_entries if self.rejoins and isinstance(self.log, StoredDisk) else []
+        return entry.index < len(lost) and lost[entry.index] == entry
+
+    def disk_failed(self, error: Exception) -> None:
         """An error of the disk ends the peer; somebody starts it again, on a disk that works."""
         self.world.note(f"{self.name} ends: {error}")
         self.world.happened("disks failed")
@@ -312,7 +319,7 @@ class Peer(Host):
         try:
             erasure()
             self.log.settled()
-        except OSError as error:
+        except (OSError, LogFullError) as error:  # also when a log that begins anew finds no room
             self.disk_failed(error)
             return
         self.feed(Erased())
@@ -440,7 +447,11 @@ class RaftWorld(World):
                     self.fail(f"{peer.name} commits {entry} at {at}, but {known} is committed there")
                 continue
             self.committed.append(entry)
-            holders = [p for p in self.peers.values() if p.log.durable_end >= at and p.log.entry(at) == entry]
+            holders = [
+                p
+                for p in self.peers.values()
+                if (p.log.durable_end >= at and p.log.entry(at) == entry) or p.had(entry)
+            ]
             if len(holders) <= len(self.peers) // 2:
                 self.fail(
                     f"{peer.name} commits {at} of term {entry.term}, "

@@ -63,7 +63,7 @@ async def test_proposals_of_one_turn_are_pushed_together(
 
     monkeypatch.setattr(leader._client, "call", counted)
     await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(100)))
-    assert max(pushed) == 100
+    assert max(pushed) >= 100  # 101 for a peer that has not had the first one yet
     assert len(pushed) <= 20  # a few, some of which a slow disk makes come again
 
 
