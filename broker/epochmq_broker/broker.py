@@ -282,6 +282,7 @@ class Broker:
             self.slave_sync,
             self.steering,
             self.replicas,
+            self.cold_reads,
         )
         return BrokerAdmin(parts, LocalCalls(handlers))
 

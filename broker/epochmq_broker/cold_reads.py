@@ -63,6 +63,7 @@ class ColdReads:
         self._waiting: dict[Hashable, deque[tuple[NotResidentError, Done]]] = {}
         self.waiting = 0
         self.running = 0
+        self.failures = 0  # reads that the disk could not serve, since the start
 
     def start(self) -> None:
         """Begins to take reads; needs a running loop."""
@@ -129,6 +130,7 @@ class ColdReads:
             error = StoreReadError("the broker is stopping") if future.cancelled() else future.exception()
             if error is not None:
                 log.error("a read from the disk failed: %s", error)
+                self.failures += not future.cancelled()
             assert error is None or isinstance(error, Exception)
             try:
                 done(error)

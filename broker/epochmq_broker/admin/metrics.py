@@ -30,6 +30,7 @@ HELP: dict[str, str] = {
     "broker_messages_got_total": "Messages fetched since the start, system topics left out.",
     "broker_bytes_put_total": "Bytes of messages stored since the start.",
     "broker_put_failures_total": "Messages that could not be stored.",
+    "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_put_rate": "Messages stored a second, over ten seconds.",
     "broker_get_rate": "Messages fetched a second, over ten seconds.",
     "broker_start_time_seconds": "When the broker started, in seconds of the epoch.",

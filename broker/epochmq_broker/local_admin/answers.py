@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from epochmq_broker.cold_reads import ColdReads
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.replica import Step
 from epochmq_broker.ha.service import HAService, Role
@@ -78,6 +79,7 @@ class Parts:
     copies: SlaveSync
     steering: Steering
     replicas: ReplicasManager | None
+    cold_reads: ColdReads
 
 
 class BrokerAdmin:
@@ -319,7 +321,8 @@ class BrokerAdmin:
     async def _metrics(self, limits: Limits, timeout_ms: float) -> states.Metrics:
         parts = self._parts
         return states.Metrics(
-            state=self.state(limits), figures=figures_of(parts.store, parts.ha, parts.stats, parts.replicas)
+            state=self.state(limits),
+            figures=figures_of(parts.store, parts.ha, parts.stats, parts.replicas, parts.cold_reads),
         )
 
     # What is asked of it ------------------------------------------------------------------------------------

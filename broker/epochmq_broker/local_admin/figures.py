@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from epochmq_broker.cold_reads import ColdReads
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.stats import BrokerStats
@@ -11,7 +12,11 @@ from epochmq_broker.store.message_store import MessageStore
 
 
 def figures_of(
-    store: MessageStore, ha: HAService, stats: BrokerStats, replicas: ReplicasManager | None
+    store: MessageStore,
+    ha: HAService,
+    stats: BrokerStats,
+    replicas: ReplicasManager | None,
+    cold_reads: ColdReads,
 ) -> dict[str, float]:
     """By the name of the metric; a rate without enough samples is left out."""
     now_ms = time.time_ns() // 1_000_000
@@ -23,6 +28,7 @@ def figures_of(
         "broker_put_failures_total": float(stats.put_failures),
         "broker_start_time_seconds": stats.started_ms / 1000,
         "broker_min_offset": float(store.min_phy_offset),
+        "broker_read_failures_total": float(cold_reads.failures),
         "broker_unflushed_bytes": float(store.unflushed_bytes),
         "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
         "broker_disk_used_ratio": float(store.disk_used_ratio),

@@ -121,6 +121,7 @@ async def test_an_unreadable_sector_is_an_error_for_its_reader_only(bench: Bench
     consumer, producer = bench.peer(), bench.peer()
     answer = await consumer.answer(consumer.send(pulling()))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "sector 7 cannot be read")
+    assert bench.broker.cold_reads.failures == 1
     assert producer.call(send_command(TOPIC, b"x")).code == ResponseCode.SUCCESS
     assert consumer.call(pulling(4)).code == ResponseCode.PULL_NOT_FOUND
     disk.error = None

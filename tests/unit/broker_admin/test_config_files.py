@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
 
 
 def test_what_is_written_is_read_and_what_was_there_before_is_the_backup(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_file_that_is_empty_broken_or_gone_is_replaced_by_its_backup(
 def test_a_broken_file_without_backup_is_an_error_and_not_an_empty_broker(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     path.write_bytes(b"{broken")
-    with pytest.raises(ValueError, match="Expecting"):
+    with pytest.raises(ConfigDamagedError, match=r"topics.json and its backup cannot be read .*Expecting"):
         read_config(path, json.loads)
 
 
