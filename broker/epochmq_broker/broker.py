@@ -101,6 +101,7 @@ class Broker:
         self.config_writer = ConfigWriter()
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.config_writer)
         self.store = MessageStore(StoreConfig.of(config), self.store_host)
+        self.files.before_offsets = self.store.when_queues_written
         self.put = MessagePut(self.live, self.store)
         self.ha = HAService(self.live, self.store, self.put, controlled=config.enable_controller_mode)
         self.delays = DelayService(self.live, self.store, self.put, self.stats)

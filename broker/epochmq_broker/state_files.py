@@ -66,6 +66,8 @@ class StateFiles:
         self._due: dict[str, Callable[[], bytes]] = {}
         self._scheduled: asyncio.Handle | None = None
         self._written_changes = -1
+        self.before_offsets: Callable[[Callable[[], None]], None] = lambda write: write()
+        """Calls what it is given once the consume queues are in their files, as far as they are now."""
         self._topic_entries = _Entries()
         self._group_entries = _Entries()
 
@@ -87,11 +89,17 @@ class StateFiles:
     def persist_offsets(self) -> None:
         """Has consumerOffset.json written when an offset has changed since the last time."""
         changes = self._offsets.changes
-        if changes != self._written_changes:
-            self._writer.write(self._directory / OFFSETS, self.offsets_json())
-            self._written_changes = changes
-        else:
+        if changes == self._written_changes:
             self._writer.retry()
+            return
+        self._written_changes = changes
+        data = self.offsets_json()
+
+        def write() -> None:
+            if self._written_changes == changes:  # nothing newer was written meanwhile
+                self._writer.write(self._directory / OFFSETS, data)
+
+        self.before_offsets(write)
 
     def persist(self) -> None:
         """Writes everything, durably, on the calling thread; for start-up and shut-down. Raises OSError; what

@@ -50,7 +50,7 @@ class Moving(Story):
             took_s = 0.0
             while not self.ended:
                 self.write(self.master, self.rng.randrange(5, 60))
-                self.consume()
+                await self.consume()
                 await asyncio.sleep(max(self.pace_s, took_s) * (1 + self.master.end / SLOWER_BYTES))
                 began = time.monotonic()
                 chance = self.rng.random()
@@ -66,11 +66,15 @@ class Moving(Story):
             for node in self.nodes:
                 await node.close()
 
-    def consume(self) -> None:
-        """Consumers are somewhere within what is confirmed; every replica has noted it."""
+    async def consume(self) -> None:
+        """Consumers are somewhere within what is confirmed; every replica has noted it. As a broker does, the
+        master writes its queues before it writes how far consumers are."""
         table: dict[str, dict[str, int]] = {}
         for (topic, queue_id), queue in self.master.store.queues.items():
             table.setdefault(f"{topic}@readers", {})[str(queue_id)] = queue.max_offset
+        written = asyncio.Event()
+        self.master.store.when_queues_written(written.set)
+        await written.wait()
         for node in self.nodes:
             path = node.directory / "config" / "consumerOffset.json"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -414,6 +414,11 @@ class MessageStore:
         """Used share of the log's disk, 0 to 1, as last measured."""
         return self.expiry.use.log
 
+    def when_queues_written(self, done: Callable[[], None]) -> None:
+        """Calls `done` on the loop once the consume queues are in their files, as far as they are now; not
+        synced."""
+        self.queue_flusher.write_all_then(done)
+
     def delete_topic(self, topic: str) -> int:
         """Removes the topic's queues; its messages stay in the log until it expires. 1 if it had any, else
         0."""

@@ -7,6 +7,9 @@ written when it holds two pages of units, or when a round of all queues is due
 a time, then syncs all files written since the round before, together. Its cost is that of the queues with new
 units, however many others there are.
 
+`write_all_then` writes all queues without a sync: before a consumer's offset is written, the units in front
+of it are in their files, so that an audit of the directory finds no consumer ahead of its queue.
+
 A queue's file need not be durable before its messages are acknowledged: recovery makes units again from the
 log, from the time on that the checkpoint vouches for. That time moves at the end of a round only.
 
@@ -66,6 +69,9 @@ class QueueFlusher:
         self._complete_at = 0.0
         self._round: deque[ConsumeQueue] | None = None  # queues that the round under way has yet to write
         self._round_time = 0  # store time, epoch ms, of the newest message when it began
+        self._unwritten: deque[ConsumeQueue] | None = None  # what `write_all_then` has yet to write
+        self._when_written: list[Callable[[], None]] = []
+        self._wanted: list[Callable[[], None]] = []
         self._next: asyncio.TimerHandle | None = None
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[DiskFullError], None] | None = None
@@ -99,7 +105,11 @@ class QueueFlusher:
         """Writes the queues that hold enough, and goes on with the round of all queues, or begins one when it
         is time for that; then the checkpoint."""
         loop, worker = self._loop, self._worker
-        if self._running or loop is None or worker is None or self._failed.error is not None:
+        if self._running or loop is None or worker is None:
+            return
+        if self._failed.error is not None:
+            if self._unwritten is not None:
+                self._end_writing_all()
             return
         if (
             self._round is None
@@ -110,6 +120,8 @@ class QueueFlusher:
         pending = self._pending
         removed, folders = pending.removed, pending.folders
         ends_round = self._round is not None and not self._round
+        if not work and self._unwritten is not None:
+            self._end_writing_all()
         if not (work or removed or folders or (ends_round and pending.unsynced)):
             if ends_round:
                 self._end_round()
@@ -144,6 +156,31 @@ class QueueFlusher:
             return
         pending.removed, pending.folders = [], []
         self._running = True
+
+    def write_all_then(self, done: Callable[[], None]) -> None:
+        """Writes whatever the queues hold now, without a sync, and calls `done` on the loop; also when it
+        could not be written. While no worker writes, `done` is called at once."""
+        if self._loop is None or self._failed.error is not None:
+            done()
+            return
+        self._wanted.append(done)
+        if self._unwritten is None:
+            self._begin_writing_all()
+
+    def _begin_writing_all(self) -> None:
+        self._unwritten = deque(self._pending.waiting)
+        self._when_written, self._wanted = self._wanted, []
+        self._soon(0.0)
+
+    def _end_writing_all(self) -> None:
+        done, self._when_written = self._when_written, []
+        self._unwritten = None
+        if self._loop is None:
+            return
+        for call in done:
+            call()
+        if self._wanted:
+            self._begin_writing_all()
 
     def flush_now(self) -> None:
         """Flushes all queues on the calling thread; for start-up and shut-down. Raises DiskFullError or
@@ -210,6 +247,10 @@ class QueueFlusher:
             queue = self._round.popleft()
             if queue in waiting:
                 take(queue)
+        while self._unwritten and len(work) < QUEUES_AT_ONCE:
+            queue = self._unwritten.popleft()
+            if queue in waiting:
+                take(queue)
         return work
 
     def _done(
@@ -220,13 +261,16 @@ class QueueFlusher:
             queue.written()
         if failure is not None:
             self._not_done(failure)
+            self._end_writing_all()
             return
+        if self._unwritten is not None and not self._unwritten:
+            self._end_writing_all()
         if synced is not None:
             for file in synced:
                 self._pending.unsynced.pop(file, None)
             if self._loop is not None:
                 self._end_round()
-        if self._round is not None or len(self._pending.due) >= QUEUES_AT_ONCE:
+        if self._round is not None or self._unwritten or len(self._pending.due) >= QUEUES_AT_ONCE:
             self._soon(PAUSE_S)
 
     def _not_done(self, failure: OSError | DiskFullError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,21 @@ async def test_files_of_java_are_read(tmp_path: Path) -> None:
     assert topic.read_queue_nums == 8
     assert tables.topics.data_version.counter == 2
     assert tables.offsets.query("g", "T", 0) == 12
+
+
+async def test_offsets_are_written_after_the_queues_and_never_older_ones(tmp_path: Path) -> None:
+    """An audit of the directory finds no consumer ahead of its queue."""
+    tables = Tables(tmp_path)
+    waiting: list[Callable[[], None]] = []
+    tables.files.before_offsets = waiting.append
+    path = tmp_path / OFFSETS
+    tables.offsets.commit("g", "T", 0, 1)
+    tables.files.persist_offsets()
+    assert not path.exists()
+    tables.offsets.commit("g", "T", 0, 2)
+    tables.files.persist_offsets()
+    first, second = waiting
+    second()
+    first()
+    tables.writer.flush()
+    assert b"{0:2" in path.read_bytes()

@@ -161,6 +161,13 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     again.stop()
 
 
+def expire_a_file(store: MessageStore) -> None:
+    """The periodic look for expired files, now."""
+    store.delete_expired_files()
+    assert store._upkeep is not None
+    store._upkeep._tick_expiry()
+
+
 async def test_expiry_looks_at_queues_that_lose_messages_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,18 +182,20 @@ async def test_expiry_looks_at_queues_that_lose_messages_only(
         return real(queue, min_physical)
 
     monkeypatch.setattr(ConsumeQueue, "find_expired", noted)
-    store = opened(tmp_path, clean_resource_interval=5, delete_file_batch_max=1)
+    store = opened(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
     # Queue 0 begins in the first file of the log, the others in the last ones.
     put_all(store, [Message(body=bytes(1000))] * 30)
     put_all(store, [Message(queue_id=number) for number in range(1, 40)])
     store.queues.pending.write_all()
     store.start()
     aged(store, [100] * 2)
-    store.delete_expired_files()
-    await until(lambda: store.min_phy_offset == LOG_FILE and store.queue("orders", 0).min_offset > 0)
+    expire_a_file(store)
+    assert store.min_phy_offset == LOG_FILE
+    await until(lambda: store.queue("orders", 0).min_offset > 0 and len(looked) == 40)
     assert sorted(looked) == list(range(40)), "each is looked at once"
     looked.clear()
-    await until(lambda: store.min_phy_offset == 2 * LOG_FILE)
+    expire_a_file(store)
+    assert store.min_phy_offset == 2 * LOG_FILE
     expected = 2 * (LOG_FILE // 1100)
     await until(lambda: store.queue("orders", 0).min_offset >= expected)
     assert looked == [0]
@@ -207,11 +216,14 @@ async def test_a_queue_that_cannot_be_searched_is_tried_again(
         return real(queue, min_physical)
 
     monkeypatch.setattr(ConsumeQueue, "find_expired", failing)
-    store = opened(tmp_path, clean_resource_interval=5, delete_file_batch_max=1)
+    store = opened(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
     put_all(store, [Message(body=bytes(1000), queue_id=number % 2) for number in range(30)])
     store.start()
     aged(store, [100] * 2)
-    store.delete_expired_files()
+    expire_a_file(store)
+    await until(lambda: store.queue("orders", 1).min_offset > 0)
+    assert not failures
+    expire_a_file(store)
     await until(lambda: all(store.queue("orders", number).min_offset >= 7 for number in range(2)))
     assert store.min_phy_offset == 2 * LOG_FILE
     store.stop()

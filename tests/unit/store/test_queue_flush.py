@@ -402,3 +402,34 @@ def test_files_are_mapped_when_they_are_read_and_only_so_many(tmp_path: Path) ->
     assert len(store.queues.mappings) == 4
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
     store.stop()
+
+
+async def test_queues_are_in_their_files_before_what_waits_for_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is synced for it, and those that come meanwhile wait for units of their own."""
+    gate = Gate(monkeypatch, queue_flush.QueueFiles, "write")
+    synced = Gate(monkeypatch, FileSystem, "sync")
+    async with running(tmp_path, flush_consume_queue_thorough_interval=3_600_000) as store:
+        put_all(store, [Message(queue_id=number) for number in range(30)])
+        done: list[str] = []
+        store.when_queues_written(lambda: done.append("first"))
+        await until(lambda: gate.entered)
+        put_all(store, [Message(queue_id=99)])
+        store.when_queues_written(lambda: done.append("second"))
+        assert done == []
+        gate.free.set()
+        await until(lambda: done == ["first", "second"])
+        units = tree(tmp_path, "consumequeue")
+        assert sum(len(found) > 0 for found in units.values()) == 31
+        assert synced.entered == 0
+        synced.free.set()
+
+
+async def test_what_waits_for_the_queues_does_not_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
+    async with running(tmp_path) as store:
+        put_all(store, [Message()])
+        store.failed(OSError(errno.EIO, "broken"))
+        done: list[bool] = []
+        store.when_queues_written(lambda: done.append(True))
+        assert done == [True]
