@@ -63,7 +63,7 @@ class Step(enum.Enum):
     CONNECTING = "connects"
     AGREEING = "agrees with its master where the logs part"
     FOLLOWING = "follows"
-    FAILED = "follows nobody: its disk has failed"
+    FAILED = "follows no master: its disk has failed"
     STOPPED = "stopped"
 
 

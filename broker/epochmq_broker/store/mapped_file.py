@@ -21,7 +21,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from epochmq_protocol.durable_files import sync_directory
 from epochmq_protocol.errors import EpochMQError
@@ -258,32 +258,29 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 FileMaker = Callable[[Path, int, int], MappedFile]
 
 
-class MappedFileQueue:
-    """The files of one directory, in order; the last one is written. `levels` is how many directories above
-    a new file may be new with it."""
+class StoreFile(Protocol):
+    """One file of a sequence."""
 
-    def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, levels: int = 1) -> None:
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int: ...
+    def delete(self) -> None: ...
+
+
+AnyFile = TypeVar("AnyFile", bound=StoreFile)
+
+
+class FileSequence(Generic[AnyFile]):
+    """The files of one directory, in order; each begins where the one before it ends."""
+
+    __slots__ = ("directory", "file_size", "files")
+
+    def __init__(self, directory: Path, file_size: int) -> None:
         self.directory = directory
         self.file_size = file_size
-        self.files: list[MappedFile] = []
-        self.make: FileMaker = self.make_now  # replaced by one that has prepared the file already
-        self._keep_fd = keep_fd
-        self._levels = levels
-
-    def load(self) -> None:
-        """Opens what the directory holds; positions are set to the files' ends until recovery has looked.
-        Empty files (a crash while they were made) are removed. Raises StoreDamagedError or OSError."""
-        if not self.directory.is_dir():
-            return
-        for path in sorted(path for path in self.directory.iterdir() if path.is_file()):
-            if not path.name.isdecimal():
-                raise StoreDamagedError(f"{path} is no file of {self.directory.name}; move it away")
-            if path.stat().st_size == 0:
-                path.unlink()
-                continue
-            file = MappedFile(path, int(path.name), self.file_size, keep_fd=self._keep_fd)
-            file.wrote = file.flushed = file.size
-            self.files.append(file)
+        self.files: list[AnyFile] = []
 
     def gap(self) -> int | None:
         """Number of the first file that does not begin where the one before it ends, None when there is
@@ -308,6 +305,32 @@ class MappedFileQueue:
     def max_offset(self) -> int:
         """End of what is written, 0 when there is no file."""
         return self.files[-1].end if self.files else 0
+
+
+class MappedFileQueue(FileSequence[MappedFile]):
+    """The files of one directory, in order; the last one is written. `levels` is how many directories above
+    a new file may be new with it."""
+
+    def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, levels: int = 1) -> None:
+        super().__init__(directory, file_size)
+        self.make: FileMaker = self.make_now  # replaced by one that has prepared the file already
+        self._keep_fd = keep_fd
+        self._levels = levels
+
+    def load(self) -> None:
+        """Opens what the directory holds; positions are set to the files' ends until recovery has looked.
+        Empty files (a crash while they were made) are removed. Raises StoreDamagedError or OSError."""
+        if not self.directory.is_dir():
+            return
+        for path in sorted(path for path in self.directory.iterdir() if path.is_file()):
+            if not path.name.isdecimal():
+                raise StoreDamagedError(f"{path} is no file of {self.directory.name}; move it away")
+            if path.stat().st_size == 0:
+                path.unlink()
+                continue
+            file = MappedFile(path, int(path.name), self.file_size, keep_fd=self._keep_fd)
+            file.wrote = file.flushed = file.size
+            self.files.append(file)
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds (or will hold) the byte at this offset."""

@@ -22,13 +22,13 @@ from typing import Final
 
 from epochmq_broker.store.mapped_file import (
     DiskFullError,
+    FileSequence,
     StoreDamagedError,
     clear_range,
     file_name,
     is_full,
     reserve,
 )
-from epochmq_protocol.durable_files import sync_directory
 
 NEW_DIRECTORIES: Final = 3  # a queue's folder, its topic's, and the one of all queues may be new with a file
 MAPPINGS_MAX: Final = 16_384
@@ -204,15 +204,13 @@ class QueueFile:
         self.path.unlink(missing_ok=True)
 
 
-class QueueFiles:
+class QueueFiles(FileSequence[QueueFile]):
     """The files of one directory, in order; the last one is written. Positions are bytes of the queue."""
 
-    __slots__ = ("directory", "file_size", "files", "mappings")
+    __slots__ = ("mappings",)
 
     def __init__(self, directory: Path, file_size: int, mappings: Mappings) -> None:
-        self.directory = directory
-        self.file_size = file_size
-        self.files: list[QueueFile] = []
+        super().__init__(directory, file_size)
         self.mappings = mappings
 
     def load(self) -> None:
@@ -237,30 +235,6 @@ class QueueFiles:
             file = QueueFile(path, int(name), self.file_size, self.mappings)
             file.wrote = file.size
             self.files.append(file)
-
-    def gap(self) -> int | None:
-        """Number of the first file that does not begin where the one before it ends, None when there is
-        none."""
-        for at, (before, after) in enumerate(zip(self.files, self.files[1:], strict=False)):
-            if after.start != before.start + before.size:
-                return at + 1
-        return None
-
-    def drop(self, at: int) -> None:
-        """Removes the files from this number on, durably. Raises OSError."""
-        while len(self.files) > at:
-            self.files.pop().delete()
-        sync_directory(self.directory)
-
-    @property
-    def min_offset(self) -> int:
-        """Start of the first file, -1 when there is none."""
-        return self.files[0].start if self.files else -1
-
-    @property
-    def max_offset(self) -> int:
-        """End of what is written, 0 when there is no file."""
-        return self.files[-1].end if self.files else 0
 
     def find(self, offset: int) -> QueueFile | None:
         """The file that holds (or will hold) the byte at this offset."""
