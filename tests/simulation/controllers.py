@@ -108,11 +108,11 @@ class ControllerHost(Peer):
                 self.tell(Settled(token))
             case raft.ReadReady(token=token):
                 self.proving.discard(token)
-                self.tell(Proven(token, True))
+                self.tell(Proven((token,), True))
             case raft.Refused(token=token, code=code):
                 if token in self.proving:
                     self.proving.discard(token)
-                    self.tell(Proven(token, False))
+                    self.tell(Proven((token,), False))
                 elif code not in OPEN_FATE:
                     self.tell(Settled(token, code.name))
             case _:

@@ -40,7 +40,7 @@ from epochmq_controller.replicas.types import (
     Tick,
 )
 from epochmq_dledger.core.types import Role, RoleChanged
-from epochmq_dledger.outcomes import Appended, NotAppended
+from epochmq_dledger.outcomes import Appended, NotAppended, resolve
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
@@ -81,7 +81,9 @@ class Controller:
         self._stepping = False
         self._tokens = 0
         self._asked: dict[int, asyncio.Future[Verdict]] = {}
-        self._wishes: dict[int, asyncio.Future[int]] = {}
+        self._renewals: dict[int, Callable[[int], object]] = {}
+        self._proofs: list[int] = []
+        """Tokens of `Prove` whose round trip has not begun."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
@@ -164,10 +166,21 @@ class Controller:
         """Takes a heartbeat that asks for a write lease under this master epoch. For how many milliseconds
         after it *sent* the heartbeat the master may write; 0: it may not."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._tokens += 1
-        self._wishes[self._tokens] = future
-        self._feed(Heard(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
+        self.renew_lease(replica, beat, lease_epoch, lambda lease_ms: resolve(future, lease_ms), fenced_epoch)
         return await future
+
+    def renew_lease(
+        self,
+        replica: Replica,
+        beat: Heartbeat,
+        lease_epoch: int,
+        done: Callable[[int], object],
+        fenced_epoch: int | None = None,
+    ) -> None:
+        """`heard_asking` that calls `done` with the milliseconds."""
+        self._tokens += 1
+        self._renewals[self._tokens] = done
+        self._feed(Heard(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
 
     def _stamp(self, beat: Heartbeat) -> Heartbeat:
         beat.last_ms = self._now_ms()
@@ -229,19 +242,25 @@ class Controller:
                 if not rejected.done():
                     rejected.set_exception(RequestError(code, remark))
             case Leased(token=token, lease_ms=lease_ms):
-                wish = self._wishes.pop(token)
-                if not wish.done():
-                    wish.set_result(lease_ms)
+                self._renewals.pop(token)(lease_ms)
             case Propose(token=token, bodies=bodies):
                 self.peer.submit(bodies, lambda outcome: self._settled(token, outcome))
             case Prove(token=token):
-                self.peer.prove(
-                    lambda outcome: self._feed(Proven(token, not isinstance(outcome, NotAppended)))
-                )
+                self._prove(token)
             case Notify():
                 self._notify(effect)
             case Said(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+
+    def _prove(self, token: int) -> None:
+        """One round trip proves all that this turn of the loop wants proven, and comes back as one input."""
+        self._proofs.append(token)
+        if len(self._proofs) == 1:
+            asyncio.get_running_loop().call_soon(self._begin_proof)
+
+    def _begin_proof(self) -> None:
+        tokens, self._proofs = tuple(self._proofs), []
+        self.peer.prove(lambda outcome: self._feed(Proven(tokens, not isinstance(outcome, NotAppended))))
 
     def _settled(self, token: int, outcome: Appended | NotAppended) -> None:
         if not isinstance(outcome, NotAppended):

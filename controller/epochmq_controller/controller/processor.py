@@ -19,6 +19,7 @@ import msgspec
 from epochmq_controller import settings_file
 from epochmq_controller.controller import config as configs
 from epochmq_controller.controller.controller import Controller
+from epochmq_controller.controller.lease_renewals import LEASE_EPOCH, LEASE_MS, SUCCESS_REMARK
 from epochmq_controller.replicas import rules
 from epochmq_controller.replicas.desk import NOT_LEADER
 from epochmq_controller.replicas.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat, Replica
@@ -72,8 +73,6 @@ log = logging.getLogger(__name__)
 
 H = TypeVar("H", ElectMasterResponseHeader, RegisterBrokerToControllerResponseHeader)
 
-LEASE_EPOCH = "writeLeaseEpoch"
-LEASE_MS = "writeLeaseMs"
 FENCED_EPOCH = "fencedEpoch"
 """In a heartbeat: the sender accepts no more writes under this master epoch. In a request to elect: nor does
 the master, who asks for its successor."""
@@ -291,14 +290,14 @@ class ControllerProcessor:
         if wanted is not None and not command.is_oneway:
             return self._lease(command, replica, beat, fenced, wanted)
         self._controller.heard(replica, beat, fenced)
-        return response(command, ResponseCode.SUCCESS, "; ".join(["Heart beat success", *faults]))
+        return response(command, ResponseCode.SUCCESS, "; ".join([SUCCESS_REMARK, *faults]))
 
     async def _lease(
         self, command: Command, replica: Replica, beat: Heartbeat, fenced: int | None, wanted: int
     ) -> Command:
         lease_ms = await self._controller.heard_asking(replica, beat, fenced, wanted)
-        ext = {LEASE_MS: str(lease_ms)} if lease_ms else {}
-        return response(command, ResponseCode.SUCCESS, "Heart beat success", ext=ext)
+        ext = {LEASE_MS: str(lease_ms)} if lease_ms else None
+        return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext)
 
     # Itself -------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from epochmq_controller.controller import lease_file
 from epochmq_controller.controller.config import Loaded
 from epochmq_controller.controller.controller import Controller
+from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.notifier import Notifier
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.files import FolderLock
@@ -38,6 +39,7 @@ class ControllerService:
         self.server = RemotingServer(
             {**DLedgerService(self.controller.peer).handlers(), **handlers},
             settings=config.server_settings(),
+            fast=LeaseRenewals(self.controller).handlers(),
             tls=loaded.tls,
             on_close=self.controller.closed,
         )

@@ -198,8 +198,9 @@ class Desk:
                 self.groups = groups
             case Settled(token=token, error=error):
                 self._settled(token, error)
-            case Proven(token=token, leads=leads):
-                self._proven(token, leads)
+            case Proven(tokens=tokens, leads=leads):
+                for token in tokens:
+                    self._proven(token, leads)
             case Closed(channel=channel):
                 self._gone(self.heartbeats.closed(channel), "its connection closed")
             case Led(term=term):

@@ -92,9 +92,9 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Proven(msgspec.Struct, frozen=True):
-    """A `Prove` has succeeded, or failed."""
+    """These `Prove` have succeeded, or failed."""
 
-    token: int
+    tokens: tuple[int, ...]
     leads: bool
 
 

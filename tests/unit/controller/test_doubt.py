@@ -319,7 +319,9 @@ def test_an_election_ends_what_was_reported_under_the_epoch_before() -> None:
     epoch = stage.desk.groups.groups[NAME].master_epoch
     effects = stage.beat(2, 300, confirmed=300, lease=epoch)
     (proof,) = [one for one in effects if isinstance(one, Prove)]
-    assert [one.lease_ms for one in stage.feed(Proven(proof.token, True)) if isinstance(one, Leased)] == [600]
+    assert [one.lease_ms for one in stage.feed(Proven((proof.token,), True)) if isinstance(one, Leased)] == [
+        600
+    ]
 
 
 def test_an_election_that_waits_answers_whoever_asks_with_the_reason() -> None:

@@ -80,7 +80,7 @@ class Stage:
             if isinstance(effect, Leased):
                 return effect.lease_ms
             if isinstance(effect, Prove):
-                (granted,) = self.feed(Proven(effect.token, True))
+                (granted,) = self.feed(Proven((effect.token,), True))
                 assert isinstance(granted, Leased)
                 return granted.lease_ms
         raise AssertionError("no answer")

@@ -1,0 +1,111 @@
+"""Serves lease renewals without the general machinery: the leading controller of a thousand groups receives
+more than ten thousand a second.
+
+A renewal is a heartbeat (904) of a broker of ours that carries `writeLeaseEpoch`. A typed decoder reads it
+straight from the header's bytes, and the response is a template. Anything else raises `FallBack` and goes
+to `processor.heartbeat`: heartbeats without a lease, those of a fenced master, one-way requests, loose JSON,
+fields that are missing or out of range.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from epochmq_controller.controller.controller import Controller
+from epochmq_controller.replicas.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
+from epochmq_protocol.codes import CURRENT_VERSION
+from epochmq_protocol.errors import FallBack
+from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.headers_controller import MAY_LACK
+from epochmq_protocol.transport import Connection
+from epochmq_protocol.transport.dispatch import FastHandler
+
+HEADER_START: Final = b'{"code":904'
+SUCCESS_REMARK: Final = "Heart beat success"
+LEASE_EPOCH: Final = "writeLeaseEpoch"
+LEASE_MS: Final = "writeLeaseMs"
+
+
+class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    """BrokerHeartbeatRequestHeader and our own fields, all that a renewal carries."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Long
+    epoch: Int
+    max_offset: Long
+    confirm_offset: Long
+    heartbeat_timeout_mills: Long
+    election_priority: Int | None = None
+    write_lease_epoch: Int
+    confirmed_by_all: Long = -1
+    may_lack: str | None = msgspec.field(name=MAY_LACK, default=None)
+    fenced_epoch: str | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    """A renewal's header. A response, or a one-way request, has another flag."""
+
+    fields: _Fields = msgspec.field(name="extFields")
+    opaque: Int
+    flag: Literal[0] = 0
+
+
+_LEASE_MS: Final = LEASE_MS.encode()
+_RESPONSE: Final = (
+    b'{"code":0,%%b"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%b",'
+    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (SUCCESS_REMARK.encode(), CURRENT_VERSION)
+)
+_decode = msgspec.json.Decoder(_Request, strict=False).decode
+
+
+class LeaseRenewals:
+    """The fast handler of request 904."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def handlers(self) -> dict[bytes, FastHandler]:
+        """By the first bytes of the header, see `RemotingServer`."""
+        return {HEADER_START: self.renew}
+
+    def renew(self, connection: Connection, header: bytes, body: bytes) -> None:
+        """Takes a renewal. The response follows when a quorum has confirmed that this controller leads.
+        FallBack: not a plain renewal. RequestError SYSTEM_BUSY: too many requests are under way."""
+        try:
+            request = _decode(header)
+        except (ValueError, RecursionError):
+            raise FallBack("not a plain lease renewal") from None
+        fields, opaque = request.fields, request.opaque
+        if fields.fenced_epoch is not None:
+            raise FallBack("the heartbeat of a fenced master")
+        connection.defer(opaque)
+        heartbeat = Heartbeat(
+            last_ms=0,
+            timeout_ms=fields.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
+            channel=connection,
+            address=fields.broker_addr,
+            epoch=fields.epoch,
+            max_offset=fields.max_offset,
+            confirm_offset=fields.confirm_offset,
+            election_priority=fields.election_priority,
+            in_doubt=fields.may_lack == "true",
+            confirmed_by_all=fields.confirmed_by_all,
+        )
+        self._controller.renew_lease(
+            (fields.cluster_name, fields.broker_name, fields.broker_id),
+            heartbeat,
+            fields.write_lease_epoch,
+            lambda lease_ms: connection.answer(opaque, renewal_response(opaque, lease_ms)),
+        )
+
+
+def renewal_response(opaque: int, lease_ms: int) -> bytes:
+    """The whole frame, the bytes that `processor` would answer with; `lease_ms` 0: no lease is granted."""
+    granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms else b""
+    header = _RESPONSE % (granted, opaque)
+    size = len(header)
+    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header

@@ -1,0 +1,151 @@
+"""A lease renewal is read and answered alike by the typed decoder and by the general machinery."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from epochmq_controller.controller.controller import Controller
+from epochmq_controller.controller.lease_renewals import LeaseRenewals
+from epochmq_controller.controller.processor import ControllerProcessor
+from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.errors import FallBack
+from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, request, split
+from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.transport import Connection
+
+Taken = tuple[Replica, Heartbeat, int]
+
+
+class FakeController:
+    """Grants every lease for `lease_ms` and remembers what it took."""
+
+    def __init__(self, lease_ms: int) -> None:
+        self.lease_ms = lease_ms
+        self.taken: list[Taken] = []
+
+    def renew_lease(
+        self, replica: Replica, beat: Heartbeat, lease_epoch: int, done: Callable[[int], object]
+    ) -> None:
+        self.taken.append((replica, beat, lease_epoch))
+        done(self.lease_ms)
+
+    async def heard_asking(
+        self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
+    ) -> int:
+        assert fenced_epoch is None
+        self.taken.append((replica, beat, lease_epoch))
+        return self.lease_ms
+
+
+class FakeConnection:
+    """Keeps the frames sent for deferred requests."""
+
+    def __init__(self) -> None:
+        self.deferred: list[int] = []
+        self.sent: list[bytes] = []
+
+    def defer(self, opaque: int) -> None:
+        self.deferred.append(opaque)
+
+    def answer(self, opaque: int, data: bytes) -> bool:
+        assert opaque in self.deferred
+        self.sent.append(data)
+        return True
+
+
+def renewal(flag: int = 0, **ext: str) -> Command:
+    """The heartbeat of a master that renews its lease under epoch 7."""
+    header = BrokerHeartbeatRequestHeader(
+        cluster_name="c",
+        broker_addr="127.0.0.1:10911",
+        broker_name="orders",
+        broker_id=2,
+        epoch=6,
+        max_offset=2**40,
+        confirm_offset=12,
+        heartbeat_timeout_mills=1500,
+        election_priority=4,
+    )
+    command = request(RequestCode.BROKER_HEARTBEAT, header, ext={"writeLeaseEpoch": "7", **ext})
+    command.opaque, command.flag = 4711, flag
+    return command
+
+
+def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
+    """What the typed decoder made of a frame, and the frame it answered."""
+    controller, connection = FakeController(lease_ms), FakeConnection()
+    _, header, body = split(frame[4:])
+    renewals = LeaseRenewals(cast("Controller", controller))
+    ((start, handler),) = renewals.handlers().items()
+    assert header.startswith(start)
+    assert handler(cast("Connection", connection), header, body) is None
+    return controller.taken[0], connection.sent[0]
+
+
+def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
+    """The same by way of the general machinery."""
+
+    async def run() -> tuple[Taken, bytes]:
+        controller = FakeController(lease_ms)
+        processor = ControllerProcessor(cast("Controller", controller), {})
+        answer = await cast("Any", processor.heartbeat(cast("Connection", None), decode(frame[4:])))
+        answer.opaque = decode(frame[4:]).opaque
+        return controller.taken[0], encode(answer)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("lease_ms", [300, 0])
+@pytest.mark.parametrize(
+    "ext",
+    [{}, {"confirmedByAll": "99"}, {"mayLackAcknowledged": "true"}, {"mayLackAcknowledged": "no", "x": "y"}],
+)
+def test_both_ways_take_and_answer_the_same(ext: dict[str, str], lease_ms: int) -> None:
+    frame = encode(renewal(**ext))
+    (replica, beat, epoch), answer = fast(frame, lease_ms)
+    (other_replica, other_beat, other_epoch), other_answer = ordinary(frame, lease_ms)
+    other_beat.channel = beat.channel
+    assert (replica, beat, epoch) == (other_replica, other_beat, other_epoch)
+    assert answer == other_answer
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        renewal(FLAG_ONEWAY),
+        renewal(FLAG_RESPONSE),
+        renewal(fencedEpoch="7"),
+        renewal(writeLeaseEpoch="seven"),
+        renewal(brokerId="99999999999999999999"),
+        renewal(epoch="2147483648"),
+    ],
+)
+def test_anything_but_a_plain_renewal_goes_the_ordinary_way(command: Command) -> None:
+    with pytest.raises(FallBack):
+        fast(encode(command))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["clusterName", "brokerAddr", "brokerName", "brokerId", "epoch", "maxOffset", "writeLeaseEpoch"],
+)
+def test_a_missing_field_goes_the_ordinary_way(missing: str) -> None:
+    command = renewal()
+    assert command.ext is not None
+    del command.ext[missing]
+    with pytest.raises(FallBack):
+        fast(encode(command))
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"code":904,', b'{"code":904,"extFields":null}', b'{"code":904,"extFields":[]}']
+)
+def test_a_header_that_is_none_goes_the_ordinary_way(header: bytes) -> None:
+    renewals = LeaseRenewals(cast("Controller", FakeController(300)))
+    with pytest.raises(FallBack):
+        renewals.renew(cast("Connection", FakeConnection()), header, b"")
