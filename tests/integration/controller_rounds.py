@@ -27,7 +27,7 @@ BEFORE_A_KILL = 3
 
 
 @dataclass
-class Known:
+class AcknowledgedState:
     """What was acknowledged of one group: ids, and the epochs reached at least."""
 
     ids: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class ControllerRounds:
     def __init__(self, directory: Path, seed: int, settings: Settings) -> None:
         self.random = random.Random(seed)
         self.group = ReplicaGroup(directory, [our_controller] * 3, [], controller=settings)
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, AcknowledgedState] = {}
         self.acknowledged = 0
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class ControllerRounds:
         """One request: a new group, a new id, a SyncStateSet, or an election."""
         grow = not self.known or self.random.random() < 0.3
         name = f"g{len(self.known)}" if grow else self.random.choice(list(self.known))
-        known = self.known.setdefault(name, Known())
+        known = self.known.setdefault(name, AcknowledgedState())
         if len(known.ids) < 3:
             self.apply_id(name, known)
         elif known.master_epoch == 0 or self.random.random() < 0.2:
@@ -109,7 +109,7 @@ class ControllerRounds:
         else:
             self.alter(name, known)
 
-    def apply_id(self, name: str, known: Known) -> None:
+    def apply_id(self, name: str, known: AcknowledgedState) -> None:
         broker_id = len(known.ids) + 1
         ext = {
             "clusterName": CLUSTER,
@@ -122,7 +122,7 @@ class ControllerRounds:
             known.ids.add(broker_id)
             self.acknowledged += 1
 
-    def elect(self, name: str, known: Known) -> None:
+    def elect(self, name: str, known: AcknowledgedState) -> None:
         self.beat(name, known.ids)
         wanted = self.random.choice(sorted(known.members or known.ids))
         ext = {"clusterName": CLUSTER, "brokerName": name, "brokerId": str(wanted), "designateElect": "true"}
@@ -135,7 +135,7 @@ class ControllerRounds:
                 known.members, known.open_set = [int(answer.ext["masterBrokerId"])], False
             self.acknowledged += 1
 
-    def alter(self, name: str, known: Known) -> None:
+    def alter(self, name: str, known: AcknowledgedState) -> None:
         found = self.overview([name]).get(name)
         if found is None or found.get("masterBrokerId") is None:
             return

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.integration.account import Ack, check_masters, check_stored, epoch_starts
+from tests.integration.ack_checks import Ack, check_masters, check_stored, epoch_starts
 from tests.support.group_traffic import (
     QUEUES,
     SEND_MESSAGE_V2,
@@ -164,10 +164,10 @@ class ReplicaRounds:
             error.add_note(self.group.logs(8000))
         self.group.kill()
 
-    # Trouble ------------------------------------------------------------------------------------------------
+    # Faults -------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        """Trouble for so long, then the account."""
+        """ChaosFault for so long, then the account."""
         for producer in self.producers:
             producer.start()
         wait_until(lambda: all(one.acks for one in self.producers), what="every producer was acknowledged")

@@ -20,7 +20,7 @@ SILENT = 503
 """What the sidecar says of a process that does not answer: the request was let through."""
 
 
-class Guarded:
+class TlsSidecar:
     """A sidecar with files of its own, and clients of it."""
 
     def __init__(self, directory: Path, *, client_auth: str) -> None:
@@ -61,11 +61,11 @@ class Guarded:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str], Guarded]]:
-    made: list[Guarded] = []
+def make(tmp_path: Path) -> Iterator[Callable[[str], TlsSidecar]]:
+    made: list[TlsSidecar] = []
 
-    def start(client_auth: str) -> Guarded:
-        guarded = Guarded(tmp_path, client_auth=client_auth)
+    def start(client_auth: str) -> TlsSidecar:
+        guarded = TlsSidecar(tmp_path, client_auth=client_auth)
         made.append(guarded)
         guarded.sidecar.start()
         return guarded
@@ -83,7 +83,7 @@ def replace(path: Path, content: bytes) -> None:
     new.rename(path)
 
 
-def test_a_certificate_or_a_token_is_needed_to_change_anything(make: Callable[[str], Guarded]) -> None:
+def test_a_certificate_or_a_token_is_needed_to_change_anything(make: Callable[[str], TlsSidecar]) -> None:
     guarded = make("optional")
     first = guarded.authority
     known = first.issue(guarded.directory / "known", "operator")
@@ -101,7 +101,7 @@ def test_a_certificate_or_a_token_is_needed_to_change_anything(make: Callable[[s
 
 
 def test_without_a_certificate_there_is_no_connection_when_one_is_required(
-    make: Callable[[str], Guarded],
+    make: Callable[[str], TlsSidecar],
 ) -> None:
     guarded = make("require")
     known = guarded.authority.issue(guarded.directory / "known", "operator")
@@ -109,7 +109,7 @@ def test_without_a_certificate_there_is_no_connection_when_one_is_required(
     assert guarded.status(guarded.authority, None, TOKEN) == 0
 
 
-def test_everything_is_replaced_while_it_runs(make: Callable[[str], Guarded]) -> None:
+def test_everything_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar]) -> None:
     guarded = make("require")
     first, second = guarded.authority, Authority("second")
     old = first.issue(guarded.directory / "old", "operator")
@@ -145,7 +145,7 @@ def test_everything_is_replaced_while_it_runs(make: Callable[[str], Guarded]) ->
     assert (guarded.sidecar.process.pid, guarded.sidecar.process.alive) == (pid, True)
 
 
-def test_a_token_is_replaced_while_it_runs(make: Callable[[str], Guarded]) -> None:
+def test_a_token_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar]) -> None:
     guarded = make("optional")
     first, later = guarded.authority, "the-token-of-tomorrow"
     assert guarded.status(first, None, later) == 401

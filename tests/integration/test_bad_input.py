@@ -113,7 +113,7 @@ def good_client_of_nameserver(cluster: Cluster) -> None:
 # ---- the storm
 
 
-class Storm:
+class BadFrameSender:
     """Sends frames over many connections and holds the peer to each frame's fate."""
 
     def __init__(self, address: str, frames: Iterator[BadFrame]) -> None:
@@ -189,14 +189,14 @@ def _is_fault(line: str) -> bool:
     return '"level": "error"' in line or "Traceback" in line or " ERROR " in line
 
 
-def weather(process: ManagedProcess, address: str, frames: BadFrames, count: int) -> None:
+def send_bad_frames(process: ManagedProcess, address: str, frames: BadFrames, count: int) -> None:
     """Sends so many frames; memory is measured after the first fifth and must not have grown much at the end,
     and no socket may be left."""
     source = iter(frames)
     before = sockets(process)
-    asyncio.run(Storm(address, itertools.islice(source, count // 5)).run())
+    asyncio.run(BadFrameSender(address, itertools.islice(source, count // 5)).run())
     warm = anonymous_kb(process)
-    asyncio.run(Storm(address, itertools.islice(source, count - count // 5)).run())
+    asyncio.run(BadFrameSender(address, itertools.islice(source, count - count // 5)).run())
     assert process.alive, f"{process.name} ended with {process.status}:\n{process.output()}"
     wait_until(lambda: sockets(process) <= before, what=f"sockets of {process.name} closed (had {before})")
     faults = [line for line in process.output_path.read_text().splitlines() if _is_fault(line)]
@@ -208,12 +208,14 @@ def weather(process: ManagedProcess, address: str, frames: BadFrames, count: int
 
 
 def test_a_broker_weathers_60000_bad_frames(cluster: Cluster) -> None:
-    weather(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 60_000)
+    send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 60_000)
     good_client_of_broker(cluster)
 
 
 def test_a_nameserver_weathers_40000_bad_frames(cluster: Cluster) -> None:
-    weather(cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 40_000)
+    send_bad_frames(
+        cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 40_000
+    )
     good_client_of_nameserver(cluster)
 
 
@@ -221,8 +223,8 @@ def test_a_nameserver_weathers_40000_bad_frames(cluster: Cluster) -> None:
 def test_both_weather_half_a_million_bad_frames_each(cluster: Cluster) -> None:
     seed = SEED if "EPOCHMQ_SEED" in os.environ else int(time.time())
     print(f"EPOCHMQ_SEED={seed}")
-    weather(cluster.broker_process, cluster.broker_address, BadFrames(seed, BROKER_CODES), 500_000)
-    weather(
+    send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(seed, BROKER_CODES), 500_000)
+    send_bad_frames(
         cluster.nameserver_process, cluster.nameserver_address, BadFrames(seed, NAMESERVER_CODES), 500_000
     )
     good_client_of_broker(cluster)

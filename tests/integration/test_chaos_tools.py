@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.account import Ack, check_masters, check_seen, check_stored
+from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored
 from tests.integration.chaos import disks, network
-from tests.integration.chaos.journals import Consuming, Producing, java_body, number_of
+from tests.integration.chaos.faults import ChaosFault
+from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal, java_body, number_of
 from tests.integration.chaos.rounds import ChaosRounds
-from tests.integration.chaos.troubles import Trouble
 from tests.support.cluster import Value
 from tests.support.process import wait_until
 
@@ -194,7 +194,7 @@ def test_a_round_ends_badly_when_a_master_acknowledges_alone(tools: Path) -> Non
         def begin() -> None:
             for other in others:
                 group.network.cut(first.name, other)
-            rounds.wait_strays(rounds.stray_acks() + 5)
+            rounds.wait_direct_acks(rounds.direct_acks() + 5)
             first.process.kill()
             group.wait_master(other_than=first)
 
@@ -204,7 +204,7 @@ def test_a_round_ends_badly_when_a_master_acknowledges_alone(tools: Path) -> Non
             first.start()
 
         rounds.begin()
-        rounds.trouble([Trouble("the master alone, then dead", begin, end)])
+        rounds.apply_faults([ChaosFault("the master alone, then dead", begin, end)])
         with pytest.raises(AssertionError, match="lost"):
             rounds.end()
 
@@ -255,32 +255,32 @@ def test_the_account_notices_two_masters() -> None:
 def test_the_account_notices_what_consumers_should_not_have_seen(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     one, two = 0xFE2E0F23, 0
-    consuming = Consuming(journal)
+    consumer_journal = ConsumerJournal(journal)
     journal.write_text(f"push 0 0 {one}\npull 0 1 {two}\npull 0")
-    consuming.read()
-    assert consuming.seen == {"push": {(0, 0): one}, "pull": {(0, 1): two}}
+    consumer_journal.read()
+    assert consumer_journal.seen == {"push": {(0, 0): one}, "pull": {(0, 1): two}}
     with pytest.raises(AssertionError, match="saw another"):
-        check_seen([stored(b"changed")], consuming.seen["push"], "push")
+        check_seen([stored(b"changed")], consumer_journal.seen["push"], "push")
     with pytest.raises(AssertionError, match="not there"):
-        check_seen([stored(b"one")], consuming.seen["pull"], "pull")
+        check_seen([stored(b"one")], consumer_journal.seen["pull"], "pull")
     journal.write_text(f"push 0 0 {one}\npull 0 1 {two}\npull 0 1 {two + 1}\n")
     with pytest.raises(AssertionError, match="two messages"):
-        consuming.read()
+        consumer_journal.read()
 
 
 def test_the_producer_s_journal_is_read_as_it_grows(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    producing = Producing(journal)
-    producing.read()
+    producer_journal = ProducerJournal(journal)
+    producer_journal.read()
     where = "0A4905020000" + "2A9F" + "0000000000000FFF"
     journal.write_text(f"send 1\nsend 2\nsent 1 5 2000000005 SEND_OK 3 17 {where} UNIQUE\nsent 2 9 1")
-    producing.read()
-    assert producing.acks == [Ack(java_body(1), 3, 17, 4095, 5e-9, 2.000000005, "10.73.5.2:10911")]
+    producer_journal.read()
+    assert producer_journal.acks == [Ack(java_body(1), 3, 17, 4095, 5e-9, 2.000000005, "10.73.5.2:10911")]
     with journal.open("a") as file:
         file.write("0 FLUSH_SLAVE_TIMEOUT 3 18 x y\nsend 7\n")
-    producing.read()
-    assert producing.outcomes == {"SEND_OK": 1, "FLUSH_SLAVE_TIMEOUT": 1}
-    assert producing.last == 7
+    producer_journal.read()
+    assert producer_journal.outcomes == {"SEND_OK": 1, "FLUSH_SLAVE_TIMEOUT": 1}
+    assert producer_journal.last == 7
     assert number_of(java_body(12)) == 12
     assert number_of(b"0-1-xx") is None
     with pytest.raises(AssertionError, match="changed"):

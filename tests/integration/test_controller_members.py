@@ -24,7 +24,7 @@ BEAT_MS = 1000
 """Between two heartbeats of the leader: one that is starved for two seconds leads on."""
 
 
-class Quorum(ReplicaGroup):
+class ControllerQuorum(ReplicaGroup):
     """n0, n1 and n2 are a quorum; n3 and n4 wait to be added."""
 
     def __init__(self, directory: Path) -> None:
@@ -56,17 +56,17 @@ class Quorum(ReplicaGroup):
 
 
 @pytest.fixture
-def quorum(tmp_path: Path) -> Iterator[Quorum]:
+def quorum(tmp_path: Path) -> Iterator[ControllerQuorum]:
     """Not started."""
-    found = Quorum(tmp_path)
+    found = ControllerQuorum(tmp_path)
     yield found
     found.stop()
 
 
-class Client(threading.Thread):
+class GroupCreator(threading.Thread):
     """Makes groups, one after another, at whoever leads."""
 
-    def __init__(self, quorum: Quorum) -> None:
+    def __init__(self, quorum: ControllerQuorum) -> None:
         super().__init__(daemon=True)
         self.quorum = quorum
         self.acknowledged: list[str] = []
@@ -93,9 +93,9 @@ class Client(threading.Thread):
 
 
 @contextmanager
-def served(quorum: Quorum) -> Iterator[Client]:
+def under_load(quorum: ControllerQuorum) -> Iterator[GroupCreator]:
     """Requests all the while; afterwards all that was acknowledged is there."""
-    client = Client(quorum)
+    client = GroupCreator(quorum)
     client.start()
     try:
         yield client
@@ -112,7 +112,7 @@ def names(printed: str) -> set[str]:
     return {line.split()[0] for line in printed.splitlines()}
 
 
-def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
+def test_three_become_five_and_three_while_they_serve(quorum: ControllerQuorum) -> None:
     """One leader in one term, until it is removed itself."""
     for member in quorum.controllers:
         member.start()
@@ -120,7 +120,7 @@ def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
     term = call(leader.address, METADATA).ext["term"]
     own = f"n{quorum.controllers.index(leader)}"
     others = [name for name in ("n0", "n1", "n2") if name != own]
-    with served(quorum) as client:
+    with under_load(quorum) as client:
         wait_until(lambda: len(client.acknowledged) > 20, what="requests served")
         for number in (3, 4):
             asked = quorum.controllers[number - 2]
@@ -151,7 +151,7 @@ def test_three_become_five_and_three_while_they_serve(quorum: Quorum) -> None:
     assert names(quorum.shown(kept)) == {"n3", "n4"}
 
 
-def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quorum: Quorum) -> None:
+def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quorum: ControllerQuorum) -> None:
     odd, *others = quorum.controllers[:3]
     quorum.put(odd, writeLeaseMs="1200")
     for member in (odd, *others):
@@ -173,14 +173,16 @@ def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quor
     assert "writeLeaseMs was 1200: waiting 1260 ms" in odd.process.output()
 
 
-def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables(quorum: Quorum) -> None:
+def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables(
+    quorum: ControllerQuorum,
+) -> None:
     """Every file of the log that a snapshot replaces is gone at all three, and the tables are whole."""
     for member in quorum.controllers[:3]:
         quorum.put(member, controllerSnapshotEntries="50", mappedFileSize="4096")
         member.start()
     leader = quorum.wait_leader()
     away = next(one for one in quorum.controllers[:3] if one is not leader)
-    with served(quorum) as client:
+    with under_load(quorum) as client:
         wait_until(lambda: len(client.acknowledged) > 20, what="requests served")
         away.process.kill()
         seen = len(client.acknowledged)

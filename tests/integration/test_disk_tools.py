@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.account import Ack
+from tests.integration.ack_checks import Ack
 from tests.integration.disks import faulty, images, run_directory
 from tests.integration.disks.account import is_stored
 from tests.integration.disks.faulty import Call, FaultyVolume

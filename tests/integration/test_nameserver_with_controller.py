@@ -25,7 +25,7 @@ NOT_SUPPORTED, NOT_LEADER = 3, 2007
 WHO = {"clusterName": "c", "brokerName": "b"}
 
 
-class Pair:
+class NameserverWithController:
     """A nameserver with its controller: one process, two addresses."""
 
     def __init__(
@@ -84,10 +84,10 @@ def peers(count: int) -> dict[str, str]:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[list[Pair]]:
+def three(tmp_path: Path) -> Iterator[list[NameserverWithController]]:
     """Three nameservers whose controllers are one quorum."""
     places = peers(3)
-    pairs = [Pair(tmp_path, name, places) for name in places]
+    pairs = [NameserverWithController(tmp_path, name, places) for name in places]
     with ExitStack() as stack:
         for pair in pairs:
             stack.callback(pair.process.kill)
@@ -99,9 +99,9 @@ def three(tmp_path: Path) -> Iterator[list[Pair]]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Pair]:
+def alone(tmp_path: Path) -> Iterator[NameserverWithController]:
     """A quorum of one."""
-    pair = Pair(tmp_path, "n0", peers(1), {"scanNotActiveBrokerInterval": 700})
+    pair = NameserverWithController(tmp_path, "n0", peers(1), {"scanNotActiveBrokerInterval": 700})
     try:
         pair.start()
         wait_until(lambda: pair.leads, what="it leads")
@@ -110,7 +110,9 @@ def alone(tmp_path: Path) -> Iterator[Pair]:
         pair.process.kill()
 
 
-def ask_leader(pairs: list[Pair], code: int, ext: dict[str, str], body: bytes = b"") -> Answer:
+def ask_leader(
+    pairs: list[NameserverWithController], code: int, ext: dict[str, str], body: bytes = b""
+) -> Answer:
     """The leader's answer. Who leads no more is not asked on."""
     found: list[Answer] = []
 
@@ -124,7 +126,7 @@ def ask_leader(pairs: list[Pair], code: int, ext: dict[str, str], body: bytes = 
     return found[0]
 
 
-def beat(pair: Pair, broker_id: int) -> socket.socket:
+def beat(pair: NameserverWithController, broker_id: int) -> socket.socket:
     """A connection over which this replica has said that it lives."""
     connection = socket.create_connection(split_address(pair.controller), timeout=60)
     ext = {
@@ -140,7 +142,9 @@ def beat(pair: Pair, broker_id: int) -> socket.socket:
     return connection
 
 
-def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(three: list[Pair]) -> None:
+def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(
+    three: list[NameserverWithController],
+) -> None:
     """Ids, an election and its outcome at the controllers; a broker's registration at the nameservers; the
     leader's end loses nothing of the first and leaves the other nameservers' routes alone."""
     with ExitStack() as stack:
@@ -178,7 +182,7 @@ def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(three: li
         wait_holds(check)
 
 
-def test_each_port_answers_only_what_is_its_own(alone: Pair) -> None:
+def test_each_port_answers_only_what_is_its_own(alone: NameserverWithController) -> None:
     for address, code in ((alone.nameserver, METADATA), (alone.controller, CLUSTER_INFO)):
         answer = call(address, code)
         assert (answer.code, answer.remark) == (NOT_SUPPORTED, f" request type {code} not supported")
@@ -189,7 +193,9 @@ def settings_of(address: str, code: int) -> dict[str, str]:
     return dict(line.split("=", 1) for line in call(address, code).body.decode().splitlines())
 
 
-def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(alone: Pair) -> None:
+def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(
+    alone: NameserverWithController,
+) -> None:
     """A key that both know is for both; one changed at the controller does not undo what was changed at the
     nameserver, nor the other way round."""
     for address, code in ((alone.nameserver, GET_NAMESRV_CONFIG), (alone.controller, GET_CONTROLLER_CONFIG)):
@@ -208,7 +214,7 @@ def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(alon
     assert settings_of(alone.nameserver, GET_NAMESRV_CONFIG)["orderMessageEnable"] == "true"
 
 
-def test_it_stops_in_order_when_asked_to(alone: Pair) -> None:
+def test_it_stops_in_order_when_asked_to(alone: NameserverWithController) -> None:
     with beat(alone, 1):
         alone.process.signal(signal.SIGTERM)
         assert alone.process.wait() == 0
@@ -216,7 +222,7 @@ def test_it_stops_in_order_when_asked_to(alone: Pair) -> None:
 
 
 def test_a_setting_of_the_controllers_that_cannot_be_ends_it(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, "n0", peers(1), {"controllerDLegerSelfId": "n7"})
+    pair = NameserverWithController(tmp_path, "n0", peers(1), {"controllerDLegerSelfId": "n7"})
     pair.process.start()
     assert pair.process.wait() == 2
     said = (
@@ -227,7 +233,7 @@ def test_a_setting_of_the_controllers_that_cannot_be_ends_it(tmp_path: Path) -> 
 
 
 def test_a_controllers_address_that_is_taken_ends_it(tmp_path: Path) -> None:
-    pair = Pair(tmp_path, "n0", peers(1))
+    pair = NameserverWithController(tmp_path, "n0", peers(1))
     with socket.create_server(split_address(pair.controller)):
         pair.process.start()
         assert pair.process.wait() == 1

@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameserverCluster
 from tests.interop.java_env import JavaMissingError, java_library
-from tests.interop.scenarios import DriverRun, Facts, run_scenarios
+from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster
 from tests.support.tls import tls_settings
 
@@ -75,7 +75,7 @@ def _asked_for(request: pytest.FixtureRequest, mark: str) -> list[str]:
 
 
 @pytest.fixture
-def facts(request: pytest.FixtureRequest, cluster: Cluster, driver_run: DriverRun) -> Facts:
+def report(request: pytest.FixtureRequest, cluster: Cluster, driver_run: DriverRun) -> ScenarioReport:
     """What the scenario named by the test's `scenario` mark reported."""
     mark = request.node.get_closest_marker("scenario")
     assert mark is not None, "a test that wants facts names its scenario"
@@ -101,7 +101,7 @@ def binary_run(
 
 
 @pytest.fixture
-def binary_facts(request: pytest.FixtureRequest, cluster: Cluster, binary_run: DriverRun) -> Facts:
+def binary_report(request: pytest.FixtureRequest, cluster: Cluster, binary_run: DriverRun) -> ScenarioReport:
     """What the scenario named by the test's `binary_scenario` mark reported."""
     mark = request.node.get_closest_marker("binary_scenario")
     assert mark is not None, "a test that wants facts names its scenario"

@@ -49,7 +49,7 @@ class Step(NamedTuple):
         return self.command.startswith("@")
 
 
-class Outcome(NamedTuple):
+class CommandOutput(NamedTuple):
     """What a command printed, and the exception it ended with ("" for none)."""
 
     out: str
@@ -87,7 +87,7 @@ class MqAdmin:
             env={**os.environ, "ROCKETMQ_HOME": str(directory)},
         )
 
-    def run(self, batch: Iterable[Step]) -> list[Outcome]:
+    def run(self, batch: Iterable[Step]) -> list[CommandOutput]:
         """Runs a batch side by side, repeats what waits for something, and returns the outcomes in order."""
         steps = list(batch)
         outcomes = self._send([step.command for step in steps])
@@ -104,7 +104,7 @@ class MqAdmin:
                 self.words["id0"], self.words["key0"] = outcomes[at].out.split("\n")[0].split()
         return outcomes
 
-    def _repeat(self, step: Step, outcome: Outcome) -> Outcome:
+    def _repeat(self, step: Step, outcome: CommandOutput) -> CommandOutput:
         assert step.until is not None
         deadline = time.monotonic() + UNTIL_TIMEOUT_S
         while re.search(step.until, outcome.out, re.M) is None and time.monotonic() < deadline:
@@ -112,7 +112,7 @@ class MqAdmin:
             outcome = self._send([step.command])[0]
         return outcome
 
-    def _send(self, commands: Sequence[str]) -> list[Outcome]:
+    def _send(self, commands: Sequence[str]) -> list[CommandOutput]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = [[word.format(**self.words) for word in command.split()] for command in commands]
@@ -121,7 +121,7 @@ class MqAdmin:
         for line in self._process.stdout:
             if line.startswith(MARK):
                 rows: list[dict[str, Any]] = json.loads(line.removeprefix(MARK))
-                return [Outcome(row["out"], row.get("error", "")) for row in rows]
+                return [CommandOutput(row["out"], row.get("error", "")) for row in rows]
         raise JavaFailedError(f"the mqadmin JVM ended with {self._process.wait()}")
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class MqAdmin:
             self._process.wait()
         self._process.stdout.close()
 
-    def comparable(self, step: Step, outcome: Outcome) -> list[str]:
+    def comparable(self, step: Step, outcome: CommandOutput) -> list[str]:
         """The lines of an outcome with everything taken out that two clusters cannot have in common."""
         cluster = self.cluster
         text = f"{outcome.error}\n{outcome.out}"

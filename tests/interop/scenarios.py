@@ -34,20 +34,20 @@ PATIENT = frozenset(
 RUN_TIMEOUT_S = 480
 READY = b'{"ready"'
 
-Facts = dict[str, Any]
+ScenarioReport = dict[str, Any]
 
 
 @dataclass
 class DriverRun:
     """What one JVM reported: facts and errors by scenario, and the end of its error output."""
 
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, ScenarioReport] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     complaints: str = ""
 
-    def of(self, scenario: str) -> Facts:
-        """Facts of a scenario; an assertion error when it failed or never reported."""
+    def of(self, scenario: str) -> ScenarioReport:
+        """ScenarioReport of a scenario; an assertion error when it failed or never reported."""
         assert scenario not in self.errors, f"{scenario}: {self.errors[scenario]}"
         assert scenario in self.facts, f"{scenario} never reported; the JVM said:\n{self.complaints}"
         return self.facts[scenario]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.controller_stage import Stage
+from tests.interop.controller_fixture import ControllerFixture
 from tests.interop.java_cluster import java_broker
 from tests.interop.mqadmin import Step
 from tests.interop.test_controller import java_controller
@@ -26,7 +26,7 @@ FAQ = "For more information, please visit the url, https://rocketmq.apache.org/d
 
 
 @dataclass(frozen=True)
-class Act:
+class AdminStep:
     """A command and what RocketMQ's controllers make it print; `ours` where ours differ on purpose."""
 
     command: str
@@ -78,26 +78,28 @@ def refused(code: int, remark: str, kind: str = "MQBrokerException") -> str:
 
 STILL_ALIVE = "The old master ID0 is still alive, not need to elect new master for broker group-a"
 NO_IDS = "Please set the option <brokerControllerIdsToClean> according to the format, exception: "
-SCENARIO: list[list[Act] | int] = [
+SCENARIO: list[list[AdminStep] | int] = [
     [
-        Act("getControllerMetaData -a {leader}", METADATA),
-        Act("getControllerMetaData -a {follower}", METADATA),
-        Act("getSyncStateSet -a {follower} -b {name}", AT_FIRST),
-        Act("getSyncStateSet -a {leader} -c {cluster}", AT_FIRST),
-        Act("getSyncStateSet -a {leader} -b nobody", ""),
-        Act(
+        AdminStep("getControllerMetaData -a {leader}", METADATA),
+        AdminStep("getControllerMetaData -a {follower}", METADATA),
+        AdminStep("getSyncStateSet -a {follower} -b {name}", AT_FIRST),
+        AdminStep("getSyncStateSet -a {leader} -c {cluster}", AT_FIRST),
+        AdminStep("getSyncStateSet -a {leader} -b nobody", ""),
+        AdminStep(
             "electMaster -a {follower} " + WHO + " -b {id0}",
             refused(2011, STILL_ALIVE),
         ),
-        Act("electMaster -a {follower} " + WHO + " -b {id2}", refused(2012, "Failed to elect a new master")),
-        Act("electMaster -a {leader} " + WHO + " -b 99", refused(2012, "Failed to elect a new master")),
-        Act(
+        AdminStep(
+            "electMaster -a {follower} " + WHO + " -b {id2}", refused(2012, "Failed to elect a new master")
+        ),
+        AdminStep("electMaster -a {leader} " + WHO + " -b 99", refused(2012, "Failed to elect a new master")),
+        AdminStep(
             "electMaster -a {leader} -c {cluster} -bn nobody -b 1",
             refused(2010, "Broker hasn't been registered"),
         ),
     ],
     [
-        Act(
+        AdminStep(
             "electMaster -a {follower} " + WHO + " -b {id1}",
             """
             #ClusterName TestCluster
@@ -110,56 +112,56 @@ SCENARIO: list[list[Act] | int] = [
     ],
     DIES,
     [
-        Act(
+        AdminStep(
             "getSyncStateSet -a {follower} -b {name}",
             AFTER_THE_ELECTION + DEAD,
         ),
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO + " -b {id0}",
             refused(2009, "Broker [group-a, ID0] is still alive, clean up failure"),
         ),
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO,
             refused(2009, "Broker group-a is still alive, clean up failure"),
         ),
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO + " -b x",
             refused(2009, NO_IDS + 'java.lang.NumberFormatException: For input string: "x"'),
             refused(2009, NO_IDS + "'x' is no id"),
         ),
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {leader} -c {cluster} -bn nobody -b 1",
             refused(2009, "Broker nobody is not existed,clean broker data failure."),
         ),
     ],
     [
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {follower} " + WHO + " -b {id2}",
             "clear broker group-a metadata from controller success!",
         )
     ],
-    [Act("getSyncStateSet -a {leader} -b {name}", AFTER_THE_ELECTION)],
+    [AdminStep("getSyncStateSet -a {leader} -b {name}", AFTER_THE_ELECTION)],
     [
-        Act(
+        AdminStep(
             "cleanBrokerMetadata -a {follower} -bn {name} -l",
             "clear broker group-a metadata from controller success!",
         ),
     ],
     [
-        Act("getSyncStateSet -a {follower} -b {name} -c {cluster}", ""),
-        Act(
+        AdminStep("getSyncStateSet -a {follower} -b {name} -c {cluster}", ""),
+        AdminStep(
             "updateControllerConfig -a {all} -k enableElectUncleanMaster -v true",
             "update controller config success![ALL]\nenableElectUncleanMaster : true",
         ),
-        Act(
+        AdminStep(
             "updateControllerConfig -a {leader} -k configStorePath -v /x",
             refused(16, "Can not update config in black list.", "MQClientException"),
         ),
-        Act(
+        AdminStep(
             "updateControllerConfig -a {leader} -k nothing -v 1",
             "update controller config success![LEADER]\nnothing : 1",
         ),
-        Act(
+        AdminStep(
             "updateControllerConfig -a {leader} -k scanInactiveMasterInterval -v soon",
             "update controller config success![LEADER]\nscanInactiveMasterInterval : soon",
             refused(
@@ -170,7 +172,7 @@ SCENARIO: list[list[Act] | int] = [
         ),
     ],
 ]
-LABELS = [f"{at}: {act.command}" for at, batch in enumerate(SCENARIO) if batch != DIES for act in batch]  # type: ignore[union-attr]
+LABELS = [f"{at}: {step.command}" for at, batch in enumerate(SCENARIO) if batch != DIES for step in batch]  # type: ignore[union-attr]
 
 
 def lines(text: str) -> list[str]:
@@ -181,13 +183,13 @@ def lines(text: str) -> list[str]:
 ALL = re.compile(r"\[(LEADER|FOLLOWER\d)(, (LEADER|FOLLOWER\d)){2}\]")
 
 
-class Story:
+class AdminScenario:
     """What the scenario made mqadmin print, sorted: lists come in the order of a hash table or of the
     controllers' ids."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
-        self.stage = Stage(directory, KINDS[kind])
+        self.fixture = ControllerFixture(directory, KINDS[kind])
         self.printed: dict[str, list[str]] = {}
         self.configuration: dict[str, str] = {}
 
@@ -195,11 +197,13 @@ class Story:
         """Plays it to the end."""
         for at, batch in enumerate(SCENARIO):
             if isinstance(batch, int):
-                self.stage.end(batch)
+                self.fixture.end(batch)
                 continue
-            for act, found in zip(batch, self.stage.run([Step(act.command) for act in batch]), strict=True):
-                self.printed[f"{at}: {act.command}"] = lines(ALL.sub("[ALL]", "\n".join(found)))
-        (found,) = self.stage.run([Step("getControllerConfig -a {leader}")])
+            for step, found in zip(
+                batch, self.fixture.run([Step(step.command) for step in batch]), strict=True
+            ):
+                self.printed[f"{at}: {step.command}"] = lines(ALL.sub("[ALL]", "\n".join(found)))
+        (found,) = self.fixture.run([Step("getControllerConfig -a {leader}")])
         self.configuration = settings_of(found)
 
 
@@ -209,25 +213,29 @@ def settings_of(printed: list[str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", params=["ours", pytest.param("java", marks=pytest.mark.soak)])
-def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def scenario(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AdminScenario]:
     """The scenario, played to three controllers."""
-    found = Story(request.param, tmp_path_factory.mktemp(f"admin-{request.param}"))
-    found.stage.start()
+    found = AdminScenario(request.param, tmp_path_factory.mktemp(f"admin-{request.param}"))
+    found.fixture.start()
     try:
         found.play()
         yield found
     finally:
-        found.stage.close()
+        found.fixture.close()
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_a_command_prints_what_it_prints_of_rocketmqs_controllers(story: Story, label: str) -> None:
+def test_a_command_prints_what_it_prints_of_rocketmqs_controllers(
+    scenario: AdminScenario, label: str
+) -> None:
     at, _, command = label.partition(": ")
     batch = SCENARIO[int(at)]
     assert isinstance(batch, list)
-    act = next(act for act in batch if act.command == command)
-    wanted = act.shown if story.kind == "java" or act.ours is None else act.ours
-    assert story.printed[label] == lines(wanted)
+    step = next(step for step in batch if step.command == command)
+    wanted = step.shown if scenario.kind == "java" or step.ours is None else step.ours
+    assert scenario.printed[label] == lines(wanted)
 
 
 OF_JAVA_ALONE = {"jraftConfig"}
@@ -282,13 +290,13 @@ CONFIGURATION = {
 }
 
 
-def test_the_configuration_has_rocketmqs_keys_and_values(story: Story) -> None:
+def test_the_configuration_has_rocketmqs_keys_and_values(scenario: AdminScenario) -> None:
     """And the changes made above. Other than its values are only those that docs/controller.md gives."""
     differ = OF_PLACE | {"controllerDLegerPeers", "controllerDLegerSelfId"}
-    alone = OF_JAVA_ALONE if story.kind == "java" else OF_OURS_ALONE
-    shown = {key: value.strip() for key, value in story.configuration.items()}
+    alone = OF_JAVA_ALONE if scenario.kind == "java" else OF_OURS_ALONE
+    shown = {key: value.strip() for key, value in scenario.configuration.items()}
     assert {key: value for key, value in shown.items() if key not in differ | alone} == (
-        CONFIGURATION if story.kind == "java" else CONFIGURATION | SHORTER_WITH_US
+        CONFIGURATION if scenario.kind == "java" else CONFIGURATION | SHORTER_WITH_US
     )
     assert alone <= shown.keys()
     assert differ - {"rocketmqHome"} <= shown.keys()
@@ -307,17 +315,17 @@ REPLICATION = (r"(?<=#MasterCommitLogMaxOffset\t)\d+", r"\d+\s+-?\d+\s+[\d.]+\s+
 
 def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> dict[str, list[str]]:
     """What is printed of two brokers: at first, after an election, and after the end of the former master."""
-    stage = Stage(directory, KINDS[kind], [broker] * 2)
+    fixture = ControllerFixture(directory, KINDS[kind], [broker] * 2)
     printed: dict[str, list[str]] = {}
 
     def run(chapter: str, *commands: str) -> None:
         steps = [Step(command, hidden=(*EPOCHS, *OFFSETS, *REPLICATION, EPOCH)) for command in commands]
-        for command, found in zip(commands, stage.run(steps), strict=True):
+        for command, found in zip(commands, fixture.run(steps), strict=True):
             printed[f"{chapter}: {command}"] = lines("\n".join(found))
 
-    stage.start()
+    fixture.start()
     try:
-        group = stage.group
+        group = fixture.group
         looks = (
             "getSyncStateSet -a {follower} -b {name}",
             "getSyncStateSet -a {leader} -c {cluster}",
@@ -333,12 +341,12 @@ def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> d
         group.wait_in_sync(2)
         run("after the election", *looks, clean + " -b {id0}")
         former.process.kill()
-        wait_until(lambda: len(stage.living()) == 1, what="the former master's end is noticed")
+        wait_until(lambda: len(fixture.living()) == 1, what="the former master's end is noticed")
         wait_until(lambda: len(group.in_sync()) == 1, what="it is no longer in sync")
         run("after its end", clean + " -b {id0}")
         run("after it was cleaned", "getSyncStateSet -a {leader} -b {name}")
     finally:
-        stage.close()
+        fixture.close()
     return printed
 
 

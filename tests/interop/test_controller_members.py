@@ -20,7 +20,7 @@ JAVA = 2
 SETTINGS = {"controllerSnapshotEntries": 20, "mappedFileSize": 1 << 13}
 
 
-class Quorum(ReplicaGroup):
+class MixedQuorum(ReplicaGroup):
     """Two controllers of ours and one of RocketMQ's."""
 
     made = 0
@@ -53,7 +53,7 @@ class Quorum(ReplicaGroup):
 
 def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tmp_path: Path) -> None:
     kinds = [our_controller, our_controller, java_controller]
-    quorum = Quorum(tmp_path, kinds, [], controller=SETTINGS)
+    quorum = MixedQuorum(tmp_path, kinds, [], controller=SETTINGS)
     first = f"{0:020d}"
     try:
         for member in quorum.controllers:

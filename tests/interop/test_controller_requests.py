@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.controller_fixture import SLOW_HEARTBEATS, leader_agreed
 from tests.interop.controller_requests import (
     AT_A_FOLLOWER,
     AT_THE_LEADER,
@@ -21,7 +22,6 @@ from tests.interop.controller_requests import (
     OK,
     Case,
 )
-from tests.interop.controller_stage import CALM, agreed
 from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
 from tests.support.remoting import Answer, call, frame, read_frame, split_address
@@ -31,20 +31,20 @@ KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
 OCTET = 60
 
 
-class Told:
+class CaseResponses:
     """Two controllers that were told the whole story, and what they answered."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
-        self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], controller=CALM, octet=OCTET)
+        self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], controller=SLOW_HEARTBEATS, octet=OCTET)
         self.answers: dict[tuple[str, str], Answer] = {}
 
-    def tell(self, stack: ExitStack) -> None:
+    def send_cases(self, stack: ExitStack) -> None:
         """Starts the controllers, has the members' heartbeats come, and sends every case once, in order."""
         stack.callback(self.group.kill)
         for member in self.group.controllers:
             member.start()
-        wait_until(lambda: agreed(self.group), what="one leads, and the other follows")
+        wait_until(lambda: leader_agreed(self.group), what="one leads, and the other follows")
         leader = self.group.wait_leader()
         for broker_id in MEMBERS:
             beating = stack.enter_context(socket.create_connection(split_address(leader.address), timeout=60))
@@ -62,11 +62,13 @@ class Told:
     scope="module",
     params=["ours", pytest.param("java", marks=[pytest.mark.soak, pytest.mark.java])],
 )
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def responses(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CaseResponses]:
     """The story, told to two controllers of ours or of RocketMQ's."""
-    found = Told(request.param, tmp_path_factory.mktemp(f"controllers-{request.param}"))
+    found = CaseResponses(request.param, tmp_path_factory.mktemp(f"controllers-{request.param}"))
     with ExitStack() as stack:
-        found.tell(stack)
+        found.send_cases(stack)
         yield found
 
 
@@ -80,10 +82,10 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     ],
 )
 def test_a_request_gets_rocketmqs_code_and_a_remark_that_says_what_was_wrong(
-    told: Told, title: str, case: Case
+    responses: CaseResponses, title: str, case: Case
 ) -> None:
-    answer = told.answers[title, case.label]
-    if told.kind == "java":
+    answer = responses.answers[title, case.label]
+    if responses.kind == "java":
         assert answer.code == case.code, answer.remark
         return
     assert answer.code == (case.code if case.ours is None else case.ours), answer.remark

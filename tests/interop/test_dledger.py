@@ -40,7 +40,7 @@ IN_FLIGHT = 400
 JAVA = "n2"
 
 
-class Mixed:
+class MixedRaftGroup:
     """n0 and n1 are ours, n2 is DLedger's; each can be killed and started, on its own folder or another's."""
 
     def __init__(self, folder: Path) -> None:
@@ -175,8 +175,8 @@ class Mixed:
 
 
 @pytest.fixture
-async def mixed(tmp_path: Path) -> AsyncIterator[Mixed]:
-    group = Mixed(tmp_path)
+async def mixed(tmp_path: Path) -> AsyncIterator[MixedRaftGroup]:
+    group = MixedRaftGroup(tmp_path)
     for name in group.addresses:
         group.start(name)
     yield group
@@ -185,7 +185,7 @@ async def mixed(tmp_path: Path) -> AsyncIterator[Mixed]:
         process.kill()
 
 
-async def settle(group: Mixed) -> None:
+async def stop_when_equal(group: MixedRaftGroup) -> None:
     """Ends all peers once everybody has everything."""
     async with asyncio.timeout(240):
         # On a busy machine the leader may change between two questions.
@@ -200,7 +200,7 @@ async def settle(group: Mixed) -> None:
         group.processes.pop(name).stop()
 
 
-def compare(group: Mixed) -> None:
+def compare(group: MixedRaftGroup) -> None:
     """Every log has the same entries, and every acknowledged one is there."""
     logs = group.logs()
     first = logs["n0"]
@@ -216,7 +216,7 @@ def compare(group: Mixed) -> None:
 
 
 @pytest.mark.parametrize("appends", [9_000, pytest.param(APPENDS, marks=pytest.mark.soak)])
-async def test_logs_are_equal_whoever_leads_and_whoever_dies(mixed: Mixed, appends: int) -> None:
+async def test_logs_are_equal_whoever_leads_and_whoever_dies(mixed: MixedRaftGroup, appends: int) -> None:
     for leader in ("n0", JAVA, "n1"):
         await mixed.append_all(leader, appends // 3 + 1, f"led-by-{leader}")
         for name in ("n0", "n1", JAVA):
@@ -226,17 +226,17 @@ async def test_logs_are_equal_whoever_leads_and_whoever_dies(mixed: Mixed, appen
             mixed.start(name)
             await mixed.leader()
     assert len(mixed.acknowledged) >= appends
-    await settle(mixed)
+    await stop_when_equal(mixed)
     compare(mixed)
 
 
-async def test_each_side_opens_the_other_s_directory(mixed: Mixed) -> None:
+async def test_each_side_opens_the_other_s_directory(mixed: MixedRaftGroup) -> None:
     leader = await mixed.leader()
     await mixed.append_many(leader, 5000, "before")
-    await settle(mixed)
+    await stop_when_equal(mixed)
     mixed.kinds = {"n0": True, "n1": False, JAVA: False}
     for name in mixed.addresses:
         mixed.start(name)
     await mixed.append_all(await mixed.leader(), 5000, "after")
-    await settle(mixed)
+    await stop_when_equal(mixed)
     compare(mixed)

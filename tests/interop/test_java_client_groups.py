@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.scenarios import Facts
+from tests.interop.scenarios import ScenarioReport
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -12,35 +12,37 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 NOTICE_MS = 15_000
 
 
-def assert_nothing_lost(facts: Facts) -> None:
+def assert_nothing_lost(report: ScenarioReport) -> None:
     """Both took part and every message was consumed by one of them."""
-    assert facts["missing"] == []
-    assert "send_error" not in facts
-    assert facts["stayed"] > 0
-    assert facts["left"] > 0
+    assert report["missing"] == []
+    assert "send_error" not in report
+    assert report["stayed"] > 0
+    assert report["left"] > 0
 
 
 @pytest.mark.scenario("takeover_shutdown")
-def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_shuts_down(facts: Facts) -> None:
-    assert_nothing_lost(facts)
-    assert facts["takeover_ms"] < NOTICE_MS
+def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_shuts_down(
+    report: ScenarioReport,
+) -> None:
+    assert_nothing_lost(report)
+    assert report["takeover_ms"] < NOTICE_MS
 
 
 @pytest.mark.scenario("takeover_orderly")
-def test_orderly_consumers_hand_their_locked_queues_over(facts: Facts) -> None:
-    assert_nothing_lost(facts)
-    assert facts["takeover_ms"] < NOTICE_MS
+def test_orderly_consumers_hand_their_locked_queues_over(report: ScenarioReport) -> None:
+    assert_nothing_lost(report)
+    assert report["takeover_ms"] < NOTICE_MS
 
 
 @pytest.mark.scenario("takeover_kill")
-def test_one_consumer_takes_over_when_the_other_is_killed(facts: Facts) -> None:
-    assert_nothing_lost(facts)
-    assert facts["takeover_ms"] < NOTICE_MS
+def test_one_consumer_takes_over_when_the_other_is_killed(report: ScenarioReport) -> None:
+    assert_nothing_lost(report)
+    assert report["takeover_ms"] < NOTICE_MS
 
 
 @pytest.mark.scenario("retry")
-def test_a_failed_message_comes_again_with_its_count_and_all_it_carried(facts: Facts) -> None:
-    received = facts["received"]
+def test_a_failed_message_comes_again_with_its_count_and_all_it_carried(report: ScenarioReport) -> None:
+    received = report["received"]
     assert sorted((m["body"], m["reconsume_times"]) for m in received) == [
         ("never", 0),
         ("twice", 0),
@@ -61,30 +63,30 @@ def test_a_failed_message_comes_again_with_its_count_and_all_it_carried(facts: F
         assert properties["DELAY"] == "1"
     assert second["properties"]["ORIGIN_MESSAGE_ID"] == third["properties"]["ORIGIN_MESSAGE_ID"]
     assert third["arrived"] - second["arrived"] >= 900  # delay level 1
-    assert facts["retry_queues"] == 1
+    assert report["retry_queues"] == 1
 
 
 @pytest.mark.scenario("dead_letter")
-def test_a_message_that_fails_too_often_ends_in_the_dead_letter_queue(facts: Facts) -> None:
-    assert [m["reconsume_times"] for m in facts["received"]] == [0, 1]
-    (dead,) = facts["dead"]
+def test_a_message_that_fails_too_often_ends_in_the_dead_letter_queue(report: ScenarioReport) -> None:
+    assert [m["reconsume_times"] for m in report["received"]] == [0, 1]
+    (dead,) = report["dead"]
     assert dead["topic"] == "%DLQ%G_dead_letter"
     assert dead["body"] == "poison"
     assert dead["reconsume_times"] == 2
-    assert dead["msg_id"] == facts["result"]["msg_id"]
+    assert dead["msg_id"] == report["result"]["msg_id"]
     properties = dead["properties"]
     assert properties["RETRY_TOPIC"] == "T_dead_letter"
-    assert properties["ORIGIN_MESSAGE_ID"] == facts["result"]["offset_msg_id"]
+    assert properties["ORIGIN_MESSAGE_ID"] == report["result"]["offset_msg_id"]
     assert properties["DELAY"] == "0"
     assert properties["WAIT"] == "false"
     assert properties["own"] == "value"
 
 
 @pytest.mark.scenario("orderly_dead_letter")
-def test_an_orderly_consumer_gives_up_on_a_message_and_goes_on(facts: Facts) -> None:
-    received = [(m["body"], m["reconsume_times"]) for m in facts["received"]]
+def test_an_orderly_consumer_gives_up_on_a_message_and_goes_on(report: ScenarioReport) -> None:
+    received = [(m["body"], m["reconsume_times"]) for m in report["received"]]
     assert received == [("good-1", 0), ("poison", 0), ("poison", 1), ("poison", 2), ("good-2", 0)]
-    (dead,) = facts["dead"]
+    (dead,) = report["dead"]
     assert dead["topic"] == "%DLQ%G_orderly_dead_letter"
     assert (dead["body"], dead["reconsume_times"]) == ("poison", 3)
     properties = dead["properties"]

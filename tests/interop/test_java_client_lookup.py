@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.scenarios import Facts
+from tests.interop.scenarios import ScenarioReport
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -14,35 +14,35 @@ BUSY_MS = 15_000
 
 
 @pytest.mark.scenario("query")
-def test_a_message_is_found_by_each_of_its_keys(facts: Facts) -> None:
-    (own,) = facts["own"]
+def test_a_message_is_found_by_each_of_its_keys(report: ScenarioReport) -> None:
+    (own,) = report["own"]
     assert own["body"] == "query-3"
     assert own["keys"] == "own-3 shared"
-    assert sorted(facts["shared"]) == sorted(f"query-{i}" for i in range(10))
-    assert "CODE: 208" in facts["absent"]  # what the client says when no broker found any
+    assert sorted(report["shared"]) == sorted(f"query-{i}" for i in range(10))
+    assert "CODE: 208" in report["absent"]  # what the client says when no broker found any
 
 
 @pytest.mark.scenario("query")
-def test_a_message_is_viewed_by_its_unique_key_and_by_its_offset_id(facts: Facts) -> None:
-    result = facts["result"]
-    for seen in (facts["view_unique"], facts["view_offset_id"]):
+def test_a_message_is_viewed_by_its_unique_key_and_by_its_offset_id(report: ScenarioReport) -> None:
+    result = report["result"]
+    for seen in (report["view_unique"], report["view_offset_id"]):
         assert seen["body"] == "query-5"
         assert seen["msg_id"] == result["msg_id"]
         assert (seen["queue_id"], seen["queue_offset"]) == (result["queue_id"], result["queue_offset"])
 
 
 @pytest.mark.scenario("offsets")
-def test_offsets_are_told_by_time_and_by_queue(facts: Facts) -> None:
-    assert (facts["empty_min"], facts["empty_max"]) == (0, 0)
-    assert (facts["min"], facts["max"]) == (0, 20)
-    assert facts["by_time"] == {"before": 0, "between": 10, "after": 20}
-    assert facts["lite_by_time"] == 10
-    assert facts["earliest_store_time"] == facts["first_store_time"]
+def test_offsets_are_told_by_time_and_by_queue(report: ScenarioReport) -> None:
+    assert (report["empty_min"], report["empty_max"]) == (0, 0)
+    assert (report["min"], report["max"]) == (0, 20)
+    assert report["by_time"] == {"before": 0, "between": 10, "after": 20}
+    assert report["lite_by_time"] == 10
+    assert report["earliest_store_time"] == report["first_store_time"]
 
 
 @pytest.mark.scenario("offsets")
-def test_a_seek_goes_on_at_that_offset(facts: Facts) -> None:
-    assert facts["after_seek"] == [f"late-{i}" for i in range(10)]
+def test_a_seek_goes_on_at_that_offset(report: ScenarioReport) -> None:
+    assert report["after_seek"] == [f"late-{i}" for i in range(10)]
 
 
 PULLS = {
@@ -61,44 +61,46 @@ PULLS = {
 
 @pytest.mark.scenario("pull_edges")
 @pytest.mark.parametrize("pull", PULLS)
-def test_a_pull_anywhere_in_a_queue_says_what_is_there_and_where_to_go_on(facts: Facts, pull: str) -> None:
-    told = facts[pull]
+def test_a_pull_anywhere_in_a_queue_says_what_is_there_and_where_to_go_on(
+    report: ScenarioReport, pull: str
+) -> None:
+    told = report[pull]
     assert (told["status"], told["next"], told["max"], told["count"]) == PULLS[pull]
     assert told["min"] == 0
 
 
 @pytest.mark.scenario("hold")
-def test_a_pull_waits_at_the_broker_for_its_time_or_for_a_message(facts: Facts) -> None:
-    ended, woken = facts["ended"], facts["woken"]
+def test_a_pull_waits_at_the_broker_for_its_time_or_for_a_message(report: ScenarioReport) -> None:
+    ended, woken = report["ended"], report["woken"]
     assert (ended["status"], ended["next"], ended["count"]) == ("NO_NEW_MSG", 0, 0)
     look_round_ms = 5_000  # how often the broker looks for pulls whose time is over
-    assert 2_900 < facts["ended_ms"] < 3_000 + look_round_ms + BUSY_MS
-    assert facts["waited"]
+    assert 2_900 < report["ended_ms"] < 3_000 + look_round_ms + BUSY_MS
+    assert report["waited"]
     assert (woken["status"], woken["next"], woken["count"]) == ("FOUND", 1, 1)
-    assert facts["woken_ms"] < 3_000  # not when the broker looks round
+    assert report["woken_ms"] < 3_000  # not when the broker looks round
 
 
 @pytest.mark.parametrize("road", [pytest.param(r, marks=pytest.mark.scenario(r)) for r in ("vip", "tls")])
-def test_the_vip_port_and_tls_carry_messages_both_ways(facts: Facts, road: str) -> None:
-    received = facts["received"]
+def test_the_vip_port_and_tls_carry_messages_both_ways(report: ScenarioReport, road: str) -> None:
+    received = report["received"]
     texts = sorted(m["body"] for m in received if m["body"] is not None)
     assert texts == sorted(f"road-{i}" for i in range(30)), road
     (large,) = (m for m in received if m["body"] is None)
-    assert (large["length"], large["crc"]) == (600_000, facts["sent_crc"])
+    assert (large["length"], large["crc"]) == (600_000, report["sent_crc"])
 
 
 @pytest.mark.scenario("trace")
-def test_traces_of_sends_and_consumption_are_kept(facts: Facts) -> None:
-    assert sorted(facts["received"]) == [f"traced-{i}" for i in range(5)]
-    assert facts["traced"] == facts["ids"]
-    assert facts["kinds"] == ["Pub", "SubBefore", "SubAfter"]
+def test_traces_of_sends_and_consumption_are_kept(report: ScenarioReport) -> None:
+    assert sorted(report["received"]) == [f"traced-{i}" for i in range(5)]
+    assert report["traced"] == report["ids"]
+    assert report["kinds"] == ["Pub", "SubBefore", "SubAfter"]
 
 
 @pytest.mark.scenario("request_reply")
-def test_a_reply_is_pushed_to_the_one_who_asked(facts: Facts) -> None:
-    assert facts["reply_errors"] == []
-    assert sorted(facts["answers"]) == [f"answer to question-{i}" for i in range(3)]
-    for reply in facts["described"]:
+def test_a_reply_is_pushed_to_the_one_who_asked(report: ScenarioReport) -> None:
+    assert report["reply_errors"] == []
+    assert sorted(report["answers"]) == [f"answer to question-{i}" for i in range(3)]
+    for reply in report["described"]:
         assert reply["topic"] == "TestCluster_REPLY_TOPIC"
         assert int(reply["properties"]["PUSH_REPLY_TIME"]) > 0
         assert reply["properties"]["MSG_TYPE"] == "reply"

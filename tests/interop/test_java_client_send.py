@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.scenarios import Facts
+from tests.interop.scenarios import ScenarioReport
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -40,8 +40,10 @@ def assert_told_and_stored_agree(results: list[Stored], stored: list[Stored]) ->
 
 
 @pytest.mark.scenario("sync")
-def test_a_sync_send_is_answered_with_the_place_and_stored_with_all_it_carried(facts: Facts) -> None:
-    results, stored = facts["results"], facts["stored"]
+def test_a_sync_send_is_answered_with_the_place_and_stored_with_all_it_carried(
+    report: ScenarioReport,
+) -> None:
+    results, stored = report["results"], report["stored"]
     assert_told_and_stored_agree(results, stored)
     assert_dense(stored)
     assert {m["queue_id"] for m in stored} == {0, 1, 2, 3}
@@ -57,8 +59,8 @@ def test_a_sync_send_is_answered_with_the_place_and_stored_with_all_it_carried(f
 
 
 @pytest.mark.scenario("sync")
-def test_the_broker_adds_its_own_properties_and_tells_region_and_trace(facts: Facts) -> None:
-    for message in facts["stored"]:
+def test_the_broker_adds_its_own_properties_and_tells_region_and_trace(report: ScenarioReport) -> None:
+    for message in report["stored"]:
         properties = message["properties"]
         assert properties["CLUSTER"] == "TestCluster"
         assert properties["MSG_REGION"] == "DefaultRegion"
@@ -67,28 +69,28 @@ def test_the_broker_adds_its_own_properties_and_tells_region_and_trace(facts: Fa
             *("CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "WAIT", "KEYS", "TAGS", "number"),
             *("MIN_OFFSET", "MAX_OFFSET"),  # put there by the client, from the pull's answer
         }
-    assert {(r["region"], r["trace_on"]) for r in facts["results"]} == {("DefaultRegion", True)}
+    assert {(r["region"], r["trace_on"]) for r in report["results"]} == {("DefaultRegion", True)}
 
 
 @pytest.mark.scenario("async")
-def test_async_sends_with_many_in_flight_are_each_answered_and_stored_once(facts: Facts) -> None:
-    assert facts["answered"]
-    assert facts["errors"] == []
-    assert_told_and_stored_agree(facts["results"], facts["stored"])
-    assert_dense(facts["stored"])
+def test_async_sends_with_many_in_flight_are_each_answered_and_stored_once(report: ScenarioReport) -> None:
+    assert report["answered"]
+    assert report["errors"] == []
+    assert_told_and_stored_agree(report["results"], report["stored"])
+    assert_dense(report["stored"])
 
 
 @pytest.mark.scenario("oneway")
-def test_one_way_sends_are_stored(facts: Facts) -> None:
-    assert sorted(facts["stored"]) == sorted(f"oneway-{i}" for i in range(100))
+def test_one_way_sends_are_stored(report: ScenarioReport) -> None:
+    assert sorted(report["stored"]) == sorted(f"oneway-{i}" for i in range(100))
 
 
 @pytest.mark.scenario("batch")
-def test_a_batch_lies_together_in_one_queue_in_its_order(facts: Facts) -> None:
-    stored = sorted(facts["stored"], key=place)
+def test_a_batch_lies_together_in_one_queue_in_its_order(report: ScenarioReport) -> None:
+    stored = sorted(report["stored"], key=place)
     batch = [m for m in stored if m["body"].startswith("batch-")]
     assert [m["body"] for m in batch] == [f"batch-{i}" for i in range(20)]
-    result = facts["result"]
+    result = report["result"]
     assert result["status"] == "SEND_OK"
     first = result["queue_offset"]
     assert [place(m) for m in batch] == [(result["queue_id"], first + i) for i in range(20)]
@@ -100,9 +102,9 @@ def test_a_batch_lies_together_in_one_queue_in_its_order(facts: Facts) -> None:
 
 
 @pytest.mark.scenario("batch")
-def test_elements_of_a_batch_carry_the_unique_key_of_the_batch(facts: Facts) -> None:
-    batch = [m for m in facts["stored"] if m["body"].startswith("batch-")]
-    ids = facts["result"]["msg_id"].split(",")
+def test_elements_of_a_batch_carry_the_unique_key_of_the_batch(report: ScenarioReport) -> None:
+    batch = [m for m in report["stored"] if m["body"].startswith("batch-")]
+    ids = report["result"]["msg_id"].split(",")
     assert len(set(ids)) == 20
     common = {m["properties"]["UNIQ_KEY"] for m in batch}
     assert len(common) == 1
@@ -111,16 +113,16 @@ def test_elements_of_a_batch_carry_the_unique_key_of_the_batch(facts: Facts) -> 
 
 
 @pytest.mark.scenario("batch")
-def test_a_batch_goes_to_the_queue_it_is_sent_to(facts: Facts) -> None:
-    placed = sorted((m for m in facts["stored"] if m["body"].startswith("placed-")), key=place)
+def test_a_batch_goes_to_the_queue_it_is_sent_to(report: ScenarioReport) -> None:
+    placed = sorted((m for m in report["stored"] if m["body"].startswith("placed-")), key=place)
     assert [m["body"] for m in placed] == [f"placed-{i}" for i in range(5)]
-    assert {m["queue_id"] for m in placed} == {3} == {facts["placed_result"]["queue_id"]}
+    assert {m["queue_id"] for m in placed} == {3} == {report["placed_result"]["queue_id"]}
 
 
 @pytest.mark.scenario("selector")
-def test_a_selector_keeps_each_key_in_one_queue_and_in_order(facts: Facts) -> None:
+def test_a_selector_keeps_each_key_in_one_queue_and_in_order(report: ScenarioReport) -> None:
     by_key: dict[int, list[Stored]] = defaultdict(list)
-    for message in sorted(facts["stored"], key=place):
+    for message in sorted(report["stored"], key=place):
         by_key[int(message["body"].split("-")[1])].append(message)
     assert sorted(by_key) == list(range(8))
     for key, messages in by_key.items():
@@ -129,52 +131,52 @@ def test_a_selector_keeps_each_key_in_one_queue_and_in_order(facts: Facts) -> No
 
 
 @pytest.mark.scenario("unicode")
-def test_any_text_survives_in_body_tag_key_and_properties(facts: Facts) -> None:
-    (message,) = facts["stored"]
+def test_any_text_survives_in_body_tag_key_and_properties(report: ScenarioReport) -> None:
+    (message,) = report["stored"]
     assert message["body"] == "\U0001d11e naïve 消息 \0 end"
     assert message["tags"] == "métier"
     assert message["keys"] == "ключ-七"
     assert message["properties"]["Straße"] == "🚀 = ok, 100 %"
     assert message["properties"]["quote"] == '"a\\b" {x:1} \' \t'
-    assert [m["msg_id"] for m in facts["by_key"]] == [message["msg_id"]]
+    assert [m["msg_id"] for m in report["by_key"]] == [message["msg_id"]]
 
 
 @pytest.mark.scenario("big")
-def test_compressed_large_and_tiny_bodies_come_back_as_they_were(facts: Facts) -> None:
-    stored = sorted(facts["stored"], key=place)
+def test_compressed_large_and_tiny_bodies_come_back_as_they_were(report: ScenarioReport) -> None:
+    stored = sorted(report["stored"], key=place)
     assert [m["length"] for m in stored] == [20_000, 3_900_000, 1]
-    assert [m["crc"] for m in stored] == facts["crcs"]
+    assert [m["crc"] for m in stored] == report["crcs"]
     compression_zlib = 3 << 8
     assert [m["sys_flag"] for m in stored] == [compression_zlib, compression_zlib, 0]
 
 
 @pytest.mark.scenario("big")
-def test_a_body_over_the_limit_is_refused_as_illegal(facts: Facts) -> None:
+def test_a_body_over_the_limit_is_refused_as_illegal(report: ScenarioReport) -> None:
     message_illegal = 13
-    assert facts["too_big"] == message_illegal
+    assert report["too_big"] == message_illegal
 
 
 @pytest.mark.scenario("auto_create")
-def test_a_first_send_creates_the_topic_no_wider_than_client_and_broker_allow(facts: Facts) -> None:
-    assert facts["before"] == 0
-    assert facts["result"]["status"] == "SEND_OK"
-    assert facts["stored"] == ["first"]
-    assert facts["queues"] == 4  # what the client asks for
-    assert facts["wide_queues"] == 8  # what the broker gives at most
+def test_a_first_send_creates_the_topic_no_wider_than_client_and_broker_allow(report: ScenarioReport) -> None:
+    assert report["before"] == 0
+    assert report["result"]["status"] == "SEND_OK"
+    assert report["stored"] == ["first"]
+    assert report["queues"] == 4  # what the client asks for
+    assert report["wide_queues"] == 8  # what the broker gives at most
 
 
 @pytest.mark.scenario("topic_127")
-def test_a_topic_name_of_127_characters_works_like_any_other(facts: Facts) -> None:
-    (message,) = facts["stored"]
+def test_a_topic_name_of_127_characters_works_like_any_other(report: ScenarioReport) -> None:
+    (message,) = report["stored"]
     assert message["topic"] == "t" * 127
     assert message["body"] == "long name"
-    assert place(message) == place(facts["result"])
-    assert [m["body"] for m in facts["by_key"]] == ["long name"]
+    assert place(message) == place(report["result"])
+    assert [m["body"] for m in report["by_key"]] == ["long name"]
 
 
 @pytest.mark.scenario("refusals")
-def test_refusals_carry_rocketmqs_codes(facts: Facts) -> None:
+def test_refusals_carry_rocketmqs_codes(report: ScenarioReport) -> None:
     invalid_parameter, topic_not_exist = 29, 17
-    assert facts["queue_absent"] == invalid_parameter
-    assert facts["pull_queue_absent"] == invalid_parameter
-    assert facts["pull_topic_unknown"] == topic_not_exist
+    assert report["queue_absent"] == invalid_parameter
+    assert report["pull_queue_absent"] == invalid_parameter
+    assert report["pull_topic_unknown"] == topic_not_exist

@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.java_cluster import JavaCluster
 from tests.interop.java_env import compile_java
-from tests.interop.mqadmin import MqAdmin, Outcome, Step
+from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
 from tests.support.cluster import Cluster, OurCluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]
@@ -264,12 +264,12 @@ def _labels() -> dict[tuple[int, int], str]:
 LABELS = _labels()
 
 
-class Played:
+class MqAdminScenario:
     """The scenario as one cluster answered it."""
 
     def __init__(self, admin: MqAdmin) -> None:
         self.admin = admin
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, CommandOutput] = {}
         self.steps: dict[str, Step] = {}
 
     def play(self) -> None:
@@ -290,17 +290,17 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Played, Played]]:
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MqAdminScenario, MqAdminScenario]]:
     """(RocketMQ's, ours): the scenario played against both, side by side."""
 
-    def play(cluster: Cluster) -> Played:
+    def play(cluster: Cluster) -> MqAdminScenario:
         directory = cluster.directory / "admin"
         directory.mkdir()
         (directory / "topics.json").write_text(json.dumps(TOPICS))
         (directory / "groups.json").write_text(json.dumps(GROUPS))
         admin = MqAdmin(cluster, directory)
         try:
-            story = Played(admin)
+            story = MqAdminScenario(admin)
             story.play()
         finally:
             admin.close()
@@ -326,23 +326,27 @@ COMPARED = [
 
 
 @pytest.mark.parametrize("label", COMPARED)
-def test_a_command_shows_of_ours_what_it_shows_of_rocketmq(played: tuple[Played, Played], label: str) -> None:
-    java, ours = played
+def test_a_command_shows_of_ours_what_it_shows_of_rocketmq(
+    scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
+) -> None:
+    java, ours = scenarios
     assert ours.comparable(label) == java.comparable(label)
 
 
 @pytest.mark.parametrize("label", ["statsAll -t orders", "statsAll -a"])
 def test_what_came_in_and_went_out_in_the_last_minute_is_summed_up_as_by_rocketmq(
-    played: tuple[Played, Played], label: str
+    scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
 ) -> None:
-    java, ours = (re.search(SUM24, story.outcomes[label].out, re.M) for story in played)
+    java, ours = (re.search(SUM24, story.outcomes[label].out, re.M) for story in scenarios)
     assert ours is not None or java is None
 
 
-def test_settings_that_both_have_are_shown_with_the_same_values(played: tuple[Played, Played]) -> None:
+def test_settings_that_both_have_are_shown_with_the_same_values(
+    scenarios: tuple[MqAdminScenario, MqAdminScenario],
+) -> None:
     java, ours = (
         dict(re.findall(r"^(\w+) = ?(.*)$", "\n".join(story.comparable("getBrokerConfig -b {broker}")), re.M))
-        for story in played
+        for story in scenarios
     )
     differ = {"bindAddress", "brokerIP1", "brokerIP2", "haListenPort", "listenPort"}
     common = java.keys() & ours.keys() - differ
@@ -360,20 +364,22 @@ def test_settings_that_both_have_are_shown_with_the_same_values(played: tuple[Pl
     }
 
 
-def test_exported_metadata_holds_the_same_topics_and_groups(played: tuple[Played, Played]) -> None:
-    java, ours = (json.loads(story.file("metadata/metadata.json")) for story in played)
+def test_exported_metadata_holds_the_same_topics_and_groups(
+    scenarios: tuple[MqAdminScenario, MqAdminScenario],
+) -> None:
+    java, ours = (json.loads(story.file("metadata/metadata.json")) for story in scenarios)
     for export in (java, ours):
         export.pop("exportTime", None)
     assert ours == java
 
 
-def test_exported_configurations_agree(played: tuple[Played, Played]) -> None:
-    java, ours = (json.loads(story.file("configs/configs.json")) for story in played)
+def test_exported_configurations_agree(scenarios: tuple[MqAdminScenario, MqAdminScenario]) -> None:
+    java, ours = (json.loads(story.file("configs/configs.json")) for story in scenarios)
     assert ours == java
 
 
-def test_exported_metrics_have_the_same_shape(played: tuple[Played, Played]) -> None:
-    java, ours = (json.loads(story.file("metrics/metrics.json")) for story in played)
+def test_exported_metrics_have_the_same_shape(scenarios: tuple[MqAdminScenario, MqAdminScenario]) -> None:
+    java, ours = (json.loads(story.file("metrics/metrics.json")) for story in scenarios)
     assert _shape(ours) == _shape(java)
     quota = "evaluateReport", "broker-a", "runtimeQuota"
     assert {key: _dig(ours, *quota)[key] for key in ("topicSize", "groupSize")} == {
@@ -382,9 +388,9 @@ def test_exported_metrics_have_the_same_shape(played: tuple[Played, Played]) -> 
 
 
 def test_a_changed_setting_is_in_the_file_the_broker_was_started_with_and_the_rest_of_it_untouched(
-    played: tuple[Played, Played],
+    scenarios: tuple[MqAdminScenario, MqAdminScenario],
 ) -> None:
-    ours = played[1].admin.cluster
+    ours = scenarios[1].admin.cluster
     text = (ours.directory / "broker" / "broker.conf").read_text()
     assert "maxMessageSize=1048576\n" in text
     assert "brokerPermission=6\n" in text

@@ -38,7 +38,7 @@ SETTINGS = ("supportActingMaster", "orderMessageEnable", "returnOrderTopicConfig
 FIELDS_OF_PLACE = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "rocketmqHome")
 
 
-class Line:
+class NameserverConnection:
     """A connection to a nameserver that stays."""
 
     def __init__(self, address: str) -> None:
@@ -94,10 +94,10 @@ def _answers(address: str) -> bool:
         return False
 
 
-class Story:
+class NameserverScenario:
     """What happens to both nameservers, drawn from a seed."""
 
-    def __init__(self, lines: tuple[Line, Line], seed: int) -> None:
+    def __init__(self, lines: tuple[NameserverConnection, NameserverConnection], seed: int) -> None:
         self.lines = lines
         self.random = random.Random(seed)
         self.members: dict[str, dict[int, str]] = {name: {} for name in NAMES}
@@ -280,8 +280,8 @@ def _sorted(value: Any) -> Any:
 @pytest.mark.parametrize("steps", [150, pytest.param(5000, marks=pytest.mark.soak)])
 def test_both_nameservers_answer_alike_whatever_brokers_do(addresses: tuple[str, str], steps: int) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    lines = Line(addresses[0]), Line(addresses[1])
-    story = Story(lines, seed)
+    lines = NameserverConnection(addresses[0]), NameserverConnection(addresses[1])
+    story = NameserverScenario(lines, seed)
     try:
         for _ in range(steps):
             story.step()
@@ -309,7 +309,7 @@ def test_json_of_routes_and_groups_is_the_same_to_the_byte(addresses: tuple[str,
     topics = {topic: {"topicName": topic, "perm": 6} for topic in ("Exact", "Ünïcode")}
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": topics}}).encode()
     ext = {"clusterName": "x", "brokerName": "exact", "haServerAddr": "h:1", "enableActingMaster": "false"}
-    lines = [Line(address) for address in addresses]
+    lines = [NameserverConnection(address) for address in addresses]
     try:
         for line in lines:
             for broker_id in ("0", "1"):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.account import Ack
+from tests.integration.ack_checks import Ack
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, Operator
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.node import Node

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.account import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored, epoch_starts
 from tests.integration.chaos.journals import SEND_OK, Consuming, Producing, number_of
 from tests.kubernetes.operator_process import Groups
 from tests.kubernetes.testbed.clients import java_command

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.integration.chaos import disks
-from tests.integration.chaos.journals import Consuming, Producing
+from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
 from tests.integration.chaos.network import Network
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
@@ -61,8 +61,8 @@ class ChaosGroup(ReplicaGroup):
             nameserver=self._made_by("nameserver"),
             places=lambda name: f"{self.network.address[name]}:{PORTS[name.split('-')[0]]}",
         )
-        self.producing = Producing(directory / "producer" / "journal")
-        self.consuming = Consuming(directory / "consumers" / "journal")
+        self.producer_journal = ProducerJournal(directory / "producer" / "journal")
+        self.consumer_journal = ConsumerJournal(directory / "consumers" / "journal")
         self.clients = self._clients() if java else []
         self._exits = ExitStack()
 
@@ -155,7 +155,7 @@ class ChaosGroup(ReplicaGroup):
         def reached() -> bool:
             for process in self.clients:
                 assert process.alive, f"{process.name} ended with {process.status}: {process.output()}"
-            self.producing.read()
-            return len(self.producing.acks) > acks
+            self.producer_journal.read()
+            return len(self.producer_journal.acks) > acks
 
         wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")

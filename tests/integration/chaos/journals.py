@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.integration.account import Ack
+from tests.integration.ack_checks import Ack
 
 _BODY = re.compile(rb"java-(\d+)-x*")
 SEND_OK = "SEND_OK"
@@ -49,7 +49,7 @@ class _Lines:
                 yield line.decode().split()
 
 
-class Producing:
+class ProducerJournal:
     """The producer's journal."""
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ def _store_host(message_id: str) -> str:
     return f"{socket.inet_ntoa(raw[:4])}:{int.from_bytes(raw[4:8])}"
 
 
-class Consuming:
+class ConsumerJournal:
     """The consumers' journal: what each saw, as {(queue, offset): CRC-32 of the body}."""
 
     WHO = ("push", "pull")

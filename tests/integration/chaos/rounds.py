@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.account import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.chaos.faults import Act, ChaosFault, ChaosFaultPlan
 from tests.integration.chaos.group import FIRST, ChaosGroup
 from tests.integration.chaos.journals import SEND_OK, number_of
-from tests.integration.chaos.troubles import Act, Trouble, Troubles
 from tests.integration.replica_rounds import Producer
 from tests.support.cluster import Value
 from tests.support.group_traffic import QUEUES, check_equal, read_queue, wait_confirmed
@@ -25,11 +25,11 @@ HEAL_S = 180.0
 CONSUME_S = 180.0
 TRIES = 3
 """RocketMQ's producer sends a message once and, when that fails, twice more."""
-STRAYS = 2
+DIRECT_PRODUCERS = 2
 
 
 @dataclass(frozen=True)
-class Told:
+class FaultRecord:
     """What happened, from when to when (s on the monotonic clock)."""
 
     what: str
@@ -50,16 +50,18 @@ class ChaosRounds:
     seed: int
     settings: dict[str, Value] = field(default_factory=dict)
     java: bool = True
-    told: list[Told] = field(default_factory=list)
+    fault_records: list[FaultRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         flush = self.random.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
         self.settings = {"flushDiskType": flush, **self.settings}
         self.group = ChaosGroup(self.directory, self.settings, java=self.java)
-        self.troubles = Troubles(self.group, self.random)
+        self.fault_plan = ChaosFaultPlan(self.group, self.random)
         addresses = [member.address for member in self.group.brokers]
-        self.strays = [Producer(queue, addresses, self.seed, pause_s=0.03) for queue in range(STRAYS)]
+        self.direct_producers = [
+            Producer(queue, addresses, self.seed, pause_s=0.03) for queue in range(DIRECT_PRODUCERS)
+        ]
 
     def __enter__(self) -> Self:
         self.group.__enter__()
@@ -72,30 +74,30 @@ class ChaosRounds:
             error.add_note(self.story())
         self.group.__exit__(kind, error, trace)
 
-    # Trouble ------------------------------------------------------------------------------------------------
+    # Faults -------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        """Trouble for so long, then the account."""
+        """Applies faults for `seconds`, then checks what the group owes."""
         self.begin()
         over = time.monotonic() + seconds
         while time.monotonic() < over:
-            self.trouble(self.troubles.draw_some())
+            self.apply_faults(self.fault_plan.draw_some())
         self.end()
 
     def begin(self) -> None:
         """Messages are sent from now on."""
-        for stray in self.strays:
-            stray.start()
-        self.wait_strays(0)
+        for producer in self.direct_producers:
+            producer.start()
+        self.wait_direct_acks(0)
 
     def end(self) -> None:
         """No more messages; the account."""
-        for stray in self.strays:
-            stray.finish()
+        for producer in self.direct_producers:
+            producer.finish()
         self.group.end_clients()
         self.check()
 
-    def trouble(self, some: list[Trouble]) -> None:
+    def apply_faults(self, some: list[ChaosFault]) -> None:
         """All of them, each from a moment to a later one, one beginning after the other."""
         now_s, plan = 0.0, list[tuple[float, Act]]()
         for one in some:
@@ -112,7 +114,7 @@ class ChaosRounds:
         try:
             self._heal()
         finally:
-            self.told.append(Told(what, began_s, ended_s, time.monotonic()))
+            self.fault_records.append(FaultRecord(what, began_s, ended_s, time.monotonic()))
 
     def _start_those_that_gave_up(self, what: str) -> None:
         """A broker that is started on a full disk may say so and end."""
@@ -123,33 +125,38 @@ class ChaosRounds:
 
     def _heal(self) -> None:
         """The group gets to its feet again."""
-        self.group.producing.read()
-        acks = len(self.group.producing.acks)
-        stray_acks = self.stray_acks()
+        self.group.producer_journal.read()
+        acks = len(self.group.producer_journal.acks)
+        direct_acks = self.direct_acks()
         self.group.wait_in_sync(3, timeout_s=HEAL_S)
         self.group.wait_clients(acks=acks, timeout_s=HEAL_S)
-        self.wait_strays(stray_acks)
+        self.wait_direct_acks(direct_acks)
 
-    def wait_strays(self, acks: int) -> None:
+    def wait_direct_acks(self, acks: int) -> None:
         """Waits until our own producers were acknowledged more than `acks` times."""
-        wait_until(lambda: self.stray_acks() > acks, timeout_s=HEAL_S, what="strays are acknowledged")
+        wait_until(
+            lambda: self.direct_acks() > acks, timeout_s=HEAL_S, what="the direct producers are acknowledged"
+        )
 
-    def stray_acks(self) -> int:
+    def direct_acks(self) -> int:
         """How often our own producers were acknowledged."""
-        return sum(len(one.acks) for one in self.strays)
+        return sum(len(one.acks) for one in self.direct_producers)
 
     # The account --------------------------------------------------------------------------------------------
 
     @property
     def acks(self) -> list[Ack]:
         """Everything that any broker acknowledged."""
-        return [*self.group.producing.acks, *(ack for one in self.strays for ack in one.acks)]
+        return [
+            *self.group.producer_journal.acks,
+            *(ack for one in self.direct_producers for ack in one.acks),
+        ]
 
     def check(self) -> None:
         """What was acknowledged is there, as it was sent and where it was said to be; nothing else is; no two
         masters wrote at a time; the consumers saw all of it; the replicas are equal."""
         self.group.wait_in_sync(3, timeout_s=HEAL_S)
-        self.group.producing.read()
+        self.group.producer_journal.read()
         master = wait_confirmed(self.group)
         queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
         check_stored(queues, self.acks, self._copies_max)
@@ -163,42 +170,42 @@ class ChaosRounds:
             return TRIES
         number = number_of(body)
         if number is not None:
-            return TRIES if number <= self.group.producing.last else 0
+            return TRIES if number <= self.group.producer_journal.last else 0
         queue_id, sent = map(int, body.split(b"-")[:2])
-        return 1 if sent <= self.strays[queue_id].sent else 0
+        return 1 if sent <= self.direct_producers[queue_id].sent else 0
 
     def _check_consumed(self, queues: list[list[MessageExt]]) -> None:
-        consuming = self.group.consuming
+        consumer_journal = self.group.consumer_journal
         wanted = {(ack.queue_id, ack.queue_offset) for ack in self.acks}
 
         def all_seen() -> bool:
-            consuming.read()
-            return all(wanted <= seen.keys() for seen in consuming.seen.values())
+            consumer_journal.read()
+            return all(wanted <= seen.keys() for seen in consumer_journal.seen.values())
 
         try:
             wait_until(all_seen, timeout_s=CONSUME_S, what="the consumers saw what was acknowledged")
         except AssertionError as error:
-            for who, seen in consuming.seen.items():
+            for who, seen in consumer_journal.seen.items():
                 error.add_note(f"{who} lacks {sorted(wanted - seen.keys())[:20]}")
             raise
-        for who, seen in consuming.seen.items():
+        for who, seen in consumer_journal.seen.items():
             check_seen(queues, seen, who)
 
     # The story ----------------------------------------------------------------------------------------------
 
     def story(self) -> str:
         """What happened, and how it went on."""
-        producing = self.group.producing
-        stray_sends = sum(one.sent for one in self.strays)
+        producer_journal = self.group.producer_journal
+        direct_sends = sum(one.sent for one in self.direct_producers)
         lines = [
-            f"seed {self.seed}, {self.settings}: {len(self.told)} times trouble; "
-            f"{producing.outcomes[SEND_OK]} of the Java producer's "
-            f"{producing.last} sends acknowledged, {self.stray_acks()} of {stray_sends} strays; "
+            f"seed {self.seed}, {self.settings}: {len(self.fault_records)} faults; "
+            f"{producer_journal.outcomes[SEND_OK]} of the Java producer's "
+            f"{producer_journal.last} sends acknowledged, {self.direct_acks()} of {direct_sends} direct sends; "
             f"{len({ack.address for ack in self.acks})} brokers acknowledged; Java saw "
-            f"{dict(producing.outcomes)}"
+            f"{dict(producer_journal.outcomes)}"
         ]
         moments = sorted(ack.acked_s for ack in self.acks)
-        for one in self.told:
+        for one in self.fault_records:
             within = [at for at in moments if one.began_s <= at <= one.healed_s]
             ends = [one.began_s, *within, one.healed_s]
             silence_s = max(b - a for a, b in itertools.pairwise(ends))

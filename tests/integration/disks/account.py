@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.account import Ack
+from tests.integration.ack_checks import Ack
 from tests.support.group_traffic import QUEUES, epochs_of, log_of, read_queue
 from tests.support.replica_group import Member
 

@@ -103,18 +103,18 @@ class CutRounds:
                     return
 
     def _round(self, group: ImageGroup, ledger: Ledger, cut: Cut, *, last: bool) -> None:
-        before = len(group.producing.acks)
+        before = len(group.producer_journal.acks)
         group.wait_acknowledged(before + group.random.randint(ACKS_MIN, ACKS_MAX))
         first = self._cut(group, cut)
         began = time.monotonic()
         cut.what += f"; start of {group.start_all(first=first, timeout_s=HEAL_S)}"
         cut.healed_s = time.monotonic() - began
-        group.producing.read()
-        group.wait_acknowledged(len(group.producing.acks) + 20, timeout_s=HEAL_S)
+        group.producer_journal.read()
+        group.wait_acknowledged(len(group.producer_journal.acks) + 20, timeout_s=HEAL_S)
         group.pause()
         master = wait_confirmed(group)
         take = ledger.whole_account if last else ledger.account
-        cut.account = take(master, group.brokers, group.producing.acks)
+        cut.account = take(master, group.brokers, group.producer_journal.acks)
         if last:
             group.stop_all()
         if self.audit == EACH or (last and self.audit == AT_END):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.account import check_seen
+from tests.integration.ack_checks import check_seen
 from tests.integration.disks.account import Account, Ledger
 from tests.integration.disks.faulty import Call
 from tests.integration.disks.group import SIZE, FaultyGroup
@@ -150,8 +150,8 @@ class FaultRounds:
         group = self.group
         found = Observed(fault.name, role)
         member, master, leader = self._member(role), group.wait_master(), group.wait_leader()
-        group.producing.read()
-        outcomes = Counter(group.producing.outcomes)
+        group.producer_journal.read()
+        outcomes = Counter(group.producer_journal.outcomes)
         began = time.monotonic()
         volume = group.volumes[member.name]
         felt = volume.felt
@@ -171,8 +171,8 @@ class FaultRounds:
             member.process.stop()
             member.start()
         group.wait_in_sync(SIZE, timeout_s=HEAL_S)
-        group.producing.read()
-        group.wait_acknowledged(len(group.producing.acks), timeout_s=HEAL_S)
+        group.producer_journal.read()
+        group.wait_acknowledged(len(group.producer_journal.acks), timeout_s=HEAL_S)
         healed = time.monotonic()
         found.healed_s = healed - ended
         found.new_master = group.wait_master() is not master
@@ -181,7 +181,7 @@ class FaultRounds:
         found.acknowledged, found.lost = account.acknowledged, len(account.lost)
         found.divergent = account.divergent
         found.silence_s = self._silence(began, healed)
-        found.outcomes = dict(group.producing.outcomes - outcomes)
+        found.outcomes = dict(group.producer_journal.outcomes - outcomes)
         return found
 
     def _felt(self, role: str, member: Member, before: int) -> bool:
@@ -222,12 +222,12 @@ class FaultRounds:
         group = self.group
         group.pause()
         try:
-            return self._ledger.account(wait_confirmed(group), group.brokers, group.producing.acks)
+            return self._ledger.account(wait_confirmed(group), group.brokers, group.producer_journal.acks)
         finally:
             group.resume()
 
     def _silence(self, began: float, healed: float) -> float:
-        moments = sorted(ack.acked_s for ack in self.group.producing.acks)
+        moments = sorted(ack.acked_s for ack in self.group.producer_journal.acks)
         within = [began, *(at for at in moments if began <= at <= healed), healed]
         return max(b - a for a, b in itertools.pairwise(within))
 
@@ -236,15 +236,15 @@ class FaultRounds:
         else."""
         group = self.group
         group.producer.stop()
-        group.producing.read()
-        wanted = {(ack.queue_id, ack.queue_offset) for ack in group.producing.acks}
+        group.producer_journal.read()
+        wanted = {(ack.queue_id, ack.queue_offset) for ack in group.producer_journal.acks}
 
         def all_seen() -> bool:
-            group.consuming.read()
-            return all(wanted <= seen.keys() for seen in group.consuming.seen.values())
+            group.consumer_journal.read()
+            return all(wanted <= seen.keys() for seen in group.consumer_journal.seen.values())
 
         wait_until(all_seen, timeout_s=HEAL_S, what="the consumers saw what was acknowledged")
         master = wait_confirmed(group)
         queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
-        for who, seen in group.consuming.seen.items():
+        for who, seen in group.consumer_journal.seen.items():
             check_seen(queues, seen, who)

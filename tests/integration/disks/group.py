@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.integration.chaos.group import FIRST
-from tests.integration.chaos.journals import Consuming, Producing
+from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
 from tests.integration.disks.faulty import FaultyVolume, compile_program
 from tests.integration.disks.freeze import freeze
 from tests.integration.disks.images import Pool, Volume, restart_all
@@ -78,8 +78,8 @@ class DiskGroup(ReplicaGroup):
             nameserver=our_process("nameserver"),
             octet=octet,
         )
-        self.producing = Producing(directory / "producer" / "journal")
-        self.consuming = Consuming(directory / "consumers" / "journal")
+        self.producer_journal = ProducerJournal(directory / "producer" / "journal")
+        self.consumer_journal = ConsumerJournal(directory / "consumers" / "journal")
         self.producer = self._client("producer", "ChaosProducer", str(senders), "0")
         self.clients = [self._client("consumers", "ChaosConsumers")] if consumers else []
         self.clients.append(self.producer)
@@ -142,15 +142,15 @@ class DiskGroup(ReplicaGroup):
 
         def reached() -> bool:
             assert self.producer.alive, f"the producer ended: {self.producer.output()}"
-            self.producing.read()
-            return len(self.producing.acks) > count
+            self.producer_journal.read()
+            return len(self.producer_journal.acks) > count
 
         wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")
 
     def pause(self) -> None:
         """The producer's process stands still; what it had sent may still be stored."""
         freeze([self.producer])
-        self.producing.read()
+        self.producer_journal.read()
 
     def resume(self) -> None:
         """The producer sends again."""

@@ -10,21 +10,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.interop.controller_requests import ALTER, APPLY_ID, ELECT, HEARTBEAT, INFO, NO_METADATA, sync_set
-from tests.interop.mqadmin import MqAdmin, Outcome, Step
+from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
 from tests.support.cluster import Settings
 from tests.support.process import wait_until
 from tests.support.remoting import call, frame, read_frame, split_address
 from tests.support.replica_group import Factory, Member, ReplicaGroup
 
 OCTET = 60
-CALM: Settings = {"heartBeatTimeIntervalMs": 2000}
+SLOW_HEARTBEATS: Settings = {"heartBeatTimeIntervalMs": 2000}
 """DLedger's own: who leads goes on to lead on a busy machine. (A key of ours; RocketMQ's skip it.)"""
 REGISTER_AT_NAMESERVER = 103
-STANDING = (1, 2, 3)
+SIMULATED_BROKERS = (1, 2, 3)
 """Ids of the brokers that are stood for. 1 is elected, 2 is in sync, 3 dies."""
 
 
-def agreed(group: ReplicaGroup) -> bool:
+def leader_agreed(group: ReplicaGroup) -> bool:
     """Whether all controllers know the leader, and it decides. (Java's says that it leads before it does.)"""
     group.check_alive()
     found = [group.metadata(member) or {} for member in group.controllers]
@@ -36,16 +36,18 @@ def agreed(group: ReplicaGroup) -> bool:
     return answer is not None and answer.code == NO_METADATA
 
 
-class Stage:
+class ControllerFixture:
     """Make, `start`, `run`, `close`. Without `brokers` the replica group is stood for."""
 
     def __init__(self, directory: Path, controller: Factory, brokers: Sequence[Factory] = ()) -> None:
         self.directory = directory
-        self.group = ReplicaGroup(directory, [controller] * 3, brokers, controller=CALM, octet=OCTET)
+        self.group = ReplicaGroup(
+            directory, [controller] * 3, brokers, controller=SLOW_HEARTBEATS, octet=OCTET
+        )
         self.cluster_name, self.broker_name = self.group.CLUSTER, self.group.NAME
         self.nameserver_address = self.group.nameserver.address
         self.broker_address = "no broker alone"
-        self._stood_for = not brokers
+        self._simulated = not brokers
         self._stack = ExitStack()
         self._beats: dict[int, list[socket.socket]] = {}
         self._roles: dict[str, str] = {}
@@ -56,14 +58,14 @@ class Stage:
         """Starts everything, and has a master with a replica in sync."""
         try:
             self._stack.callback(self.group.kill)
-            if self._stood_for:
+            if self._simulated:
                 for member in [*self.group.controllers, self.group.nameserver]:
                     member.start()
-                wait_until(lambda: agreed(self.group), what="all controllers know the leader")
-                self._stand_for_brokers()
+                wait_until(lambda: leader_agreed(self.group), what="all controllers know the leader")
+                self._simulate_brokers()
             else:
                 self.group.start()
-                wait_until(lambda: agreed(self.group), what="all controllers know the leader")
+                wait_until(lambda: leader_agreed(self.group), what="all controllers know the leader")
             admin_home = self.directory / "admin"
             self.admin = MqAdmin(self, admin_home)  # type: ignore[arg-type]
             self._stack.callback(self.admin.close)
@@ -89,9 +91,9 @@ class Stage:
         """Where nobody listens."""
         return f"127.{OCTET}.0.{broker_id}:10911"
 
-    def _stand_for_brokers(self) -> None:
+    def _simulate_brokers(self) -> None:
         who = {"clusterName": self.cluster_name, "brokerName": self.broker_name}
-        for broker_id in STANDING:
+        for broker_id in SIMULATED_BROKERS:
             address = self.address_of(broker_id)
             applied = {"appliedBrokerId": str(broker_id), "registerCheckCode": f"{address};{broker_id}"}
             assert call(self.leader.address, APPLY_ID, {**who, **applied}).code == 0
@@ -174,10 +176,10 @@ class Stage:
             for step, outcome in zip(batch, self.admin.run(batch), strict=True)
         ]
 
-    def _comparable(self, step: Step, outcome: Outcome) -> list[str]:
+    def _comparable(self, step: Step, outcome: CommandOutput) -> list[str]:
         texts = []
         for text in outcome:
             for pattern, role in self._roles.items():
                 text = re.sub(pattern, role, text)
             texts.append(text)
-        return self.admin.comparable(step, Outcome(*texts))
+        return self.admin.comparable(step, CommandOutput(*texts))

@@ -15,7 +15,7 @@ Act = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Trouble:
+class ChaosFault:
     """`what` it is, in words; `process`: whether it is one of a process, which ends by starting it anew."""
 
     what: str
@@ -24,15 +24,15 @@ class Trouble:
     process: bool = False
 
 
-class Troubles:
+class ChaosFaultPlan:
     """Draws troubles from a shuffled pack of all kinds, so that a long round has every kind again and
     again."""
 
     def __init__(self, group: ChaosGroup, chance: random.Random) -> None:
         self._group = group
         self._chance = chance
-        self._pack: list[Callable[[], Trouble]] = []
-        self._kinds: list[Callable[[], Trouble]] = [
+        self._pack: list[Callable[[], ChaosFault]] = []
+        self._kinds: list[Callable[[], ChaosFault]] = [
             self._kill,
             self._kill_all,
             self._hang,
@@ -45,14 +45,14 @@ class Troubles:
             self._full_disk,
         ]
 
-    def draw(self) -> Trouble:
+    def draw(self) -> ChaosFault:
         """The next trouble."""
         if not self._pack:
             self._pack = list(self._kinds)
             self._chance.shuffle(self._pack)
         return self._pack.pop()()
 
-    def draw_some(self) -> list[Trouble]:
+    def draw_some(self) -> list[ChaosFault]:
         """One, or two at once; at most one of a process."""
         found = [self.draw()]
         if self._chance.random() < 0.4:
@@ -77,11 +77,11 @@ class Troubles:
 
     # Processes ----------------------------------------------------------------------------------------------
 
-    def _kill(self) -> Trouble:
+    def _kill(self) -> ChaosFault:
         victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
-        return Trouble(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
+        return ChaosFault(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
 
-    def _kill_all(self) -> Trouble:
+    def _kill_all(self) -> ChaosFault:
         """Every broker: what was acknowledged is in the files of all that were in sync."""
 
         def kill() -> None:
@@ -92,18 +92,18 @@ class Troubles:
             for member in self._group.brokers:
                 member.start()
 
-        return Trouble("kill every broker", kill, start, process=True)
+        return ChaosFault("kill every broker", kill, start, process=True)
 
-    def _hang(self) -> Trouble:
+    def _hang(self) -> ChaosFault:
         victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
-        return Trouble(
+        return ChaosFault(
             f"hang {victim.name}",
             lambda: victim.process.signal(signal.SIGSTOP),
             lambda: victim.process.signal(signal.SIGCONT),
             process=True,
         )
 
-    def _stop(self) -> Trouble:
+    def _stop(self) -> ChaosFault:
         victim = self._server()
 
         def again() -> None:
@@ -111,13 +111,13 @@ class Troubles:
             assert status == 0, f"{victim.name} did not end in order, but with {status}"
             victim.start()
 
-        return Trouble(
+        return ChaosFault(
             f"stop {victim.name}", lambda: victim.process.signal(signal.SIGTERM), again, process=True
         )
 
     # Links --------------------------------------------------------------------------------------------------
 
-    def _cut(self, how: str, *, hears: bool, heard: bool) -> Trouble:
+    def _cut(self, how: str, *, hears: bool, heard: bool) -> ChaosFault:
         network = self._group.network
         circles = {
             "everybody": self._group.places,
@@ -141,25 +141,25 @@ class Troubles:
                 act(sender, receiver)
 
         toward = "from" if how == "cut off" else "to"
-        return Trouble(
+        return ChaosFault(
             f"{victim} {how} {toward} {name}", lambda: change(network.cut), lambda: change(network.mend)
         )
 
-    def _slow_link(self) -> Trouble:
+    def _slow_link(self) -> ChaosFault:
         victim, kbit = self._server().name, self._chance.choice((200, 500, 1000))
         network = self._group.network
-        return Trouble(
+        return ChaosFault(
             f"{kbit} kbit/s for {victim}", lambda: network.slow(victim, kbit), lambda: network.fast(victim)
         )
 
     # Disks --------------------------------------------------------------------------------------------------
 
-    def _slow_disk(self) -> Trouble:
+    def _slow_disk(self) -> ChaosFault:
         victim, ms = self._server().name, self._chance.choice((5, 20, 100, 300))
         disk = self._group.slow_disks[victim]
-        return Trouble(f"disk of {victim} {ms} ms slower", lambda: disk.delay(ms), lambda: disk.delay(0))
+        return ChaosFault(f"disk of {victim} {ms} ms slower", lambda: disk.delay(ms), lambda: disk.delay(0))
 
-    def _full_disk(self) -> Trouble:
+    def _full_disk(self) -> ChaosFault:
         victim = self._broker().name
         disk = self._group.small_disks[victim]
-        return Trouble(f"disk of {victim} full", disk.fill, disk.free)
+        return ChaosFault(f"disk of {victim} full", disk.fill, disk.free)
