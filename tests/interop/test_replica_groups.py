@@ -29,7 +29,8 @@ SAFE = {
     "controllerHeartBeatTimeoutMills": 15_000,
 }
 PATIENCE_S = 15.0
-"""How long a producer may be without a master on a busy machine; docs/replication.md has what is measured."""
+"""How long a producer may be without a master on a busy machine; docs/develop/replication.md has the
+measured times."""
 JAVA_QUORUM: Sequence[Factory] = [java_controller] * 3
 GROUPS = [
     pytest.param((OURS, [our_broker, java_broker, our_broker]), id="one-java-broker-under-ours"),

@@ -9,7 +9,7 @@ The rules, in the order in which a reader meets them:
   peers.
 - `node`: the front door, which hands each input to its part.
 
-Safety beyond DLedger 0.3.1.2 (see docs/dledger.md): a leader commits only entries of its own term by counting
-(Raft §5.4.2); nothing is acknowledged before it is durable; a committed entry is never truncated; a leader
-that hears of a newer term steps down.
+Safety beyond DLedger 0.3.1.2 (see docs/develop/dledger.md): a leader commits only entries of its own term by
+counting (Raft §5.4.2); nothing is acknowledged before it is durable; a committed entry is never truncated; a
+leader that hears of a newer term steps down.
 """

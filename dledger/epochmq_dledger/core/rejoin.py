@@ -59,7 +59,7 @@ class Rejoin:
                 "rejoin",
                 "this peer has lost a part of its log or its vote, and its leader "
                 f"{request.leader_id} is not of this release: it replicates, but does not vote "
-                "(docs/dledger.md, damaged logs)",
+                "(docs/controller.md, damaged logs)",
             )
             return
         response.epochmq_rejoin = self.number

@@ -200,7 +200,8 @@ class ChaosRounds:
         lines = [
             f"seed {self.seed}, {self.settings}: {len(self.fault_records)} faults; "
             f"{producer_journal.outcomes[SEND_OK]} of the Java producer's "
-            f"{producer_journal.last} sends acknowledged, {self.direct_acks()} of {direct_sends} direct sends; "
+            f"{producer_journal.last} sends acknowledged, "
+            f"{self.direct_acks()} of {direct_sends} direct sends; "
             f"{len({ack.address for ack in self.acks})} brokers acknowledged; Java saw "
             f"{dict(producer_journal.outcomes)}"
         ]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TESTING = (ROOT / "docs" / "testing.md").read_text()
+TESTING = (ROOT / "docs" / "develop" / "testing.md").read_text()
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

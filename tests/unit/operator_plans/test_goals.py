@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-GOALS = (ROOT / "docs" / "operator-goals.md").read_text(encoding="utf-8")
+GOALS = (ROOT / "docs" / "develop" / "operator-goals.md").read_text(encoding="utf-8")
 
 
 def test_every_test_that_the_goals_name_is_there() -> None:
