@@ -36,6 +36,7 @@ from epochmq_operator.resources import (
     Metadata,
     load,
 )
+from epochmq_spark.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
@@ -58,7 +59,7 @@ def test_the_readme_names_every_verb() -> None:
 
 def test_every_exit_code_is_explained() -> None:
     explained = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS, re.MULTILINE)}
-    assert explained == set(Exit)
+    assert explained == {*Exit, *(verdict.exit_code for verdict in Verdict)}
 
 
 def test_every_phase_and_port_is_explained() -> None:
