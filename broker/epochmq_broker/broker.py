@@ -50,7 +50,7 @@ from epochmq_broker.state_files import StateFiles
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.ticks import Ticks
 from epochmq_broker.topics import TopicTable
 from epochmq_broker.uniq_key import UniqKeys
@@ -172,7 +172,7 @@ class Broker:
         self.delays.load()
         self.modes.load()
         self._write_tables()
-        self.store.on_append.append(self.pull.hold.arrived)
+        self.store.on_arrival.append(self.pull.hold.arrived)
         self.store.start()
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)

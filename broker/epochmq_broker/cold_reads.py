@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from epochmq_broker.store.reader import Reader
-from epochmq_broker.store.residency import NotResidentError, warm
+from epochmq_broker.store.message_reader import MessageReader
+from epochmq_broker.store.page_residency import NotResidentError, warm
 from epochmq_broker.store.statuses import StoreReadError
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -160,7 +160,7 @@ class OffLoop:
     """Wraps handlers that read from the store: a request that needs the disk is run again when the bytes are
     in memory. Such a handler changes nothing before it has read."""
 
-    def __init__(self, reader: Reader, reads: ColdReads) -> None:
+    def __init__(self, reader: MessageReader, reads: ColdReads) -> None:
         self._reader = reader
         self._reads = reads
 

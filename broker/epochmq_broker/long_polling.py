@@ -141,7 +141,7 @@ class PullHold:
         self.held += 1
 
     def arrived(self, queue: Queue, offset: int, tags_code: int) -> None:
-        """A message was stored (MessageStore.on_append). Costs one look-up when nobody waits there."""
+        """A message was stored (MessageStore.on_arrival). Costs one look-up when nobody waits there."""
         if queue not in self._waiting:
             return
         arrivals = self._arrivals

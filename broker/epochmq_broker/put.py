@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
-from epochmq_broker.store.append import Element
+from epochmq_broker.store.appender import BatchMessage
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol import message as records
@@ -343,7 +343,7 @@ def _refuse_timer(message: InnerMessage) -> None:
         )
 
 
-def _element(part: BatchElement, common: bytes) -> Element:
+def _element(part: BatchElement, common: bytes) -> BatchMessage:
     """One message of a batch with the batch's own properties appended, which thereby win
     (MessageExtEncoder)."""
     own = part.properties
@@ -351,7 +351,7 @@ def _element(part: BatchElement, common: bytes) -> Element:
     stored = own + separator + common
     properties = records.parse_properties(stored)
     tags = properties.get("TAGS")
-    return Element(
+    return BatchMessage(
         part.body,
         stored,
         part.flag,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import Element, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
+from epochmq_broker.store import BatchMessage, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
 from epochmq_broker.store.lock_file import LockFile, StoreLockedError
 from epochmq_protocol import message as records
 from tests.interop.java_env import JavaProcess, compile_java, run_java
@@ -110,7 +110,7 @@ def write(store: MessageStore, first: int, count: int) -> None:
                 own = {name: value for name, value in properties(at).items() if name != "DELAY"}
                 rendered = records.format_properties(own | {"CLUSTER": "interop"})
                 elements.append(
-                    Element(body(at), rendered, at % 9 - 4, tags_code_of(rendered), *keys_of(rendered))
+                    BatchMessage(body(at), rendered, at % 9 - 4, tags_code_of(rendered), *keys_of(rendered))
                 )
             status, *_ = store.append_batch(
                 store.queue("batches", 1), elements, born_timestamp=1_700_000_000_000 + number, born_host=V4

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from epochmq_broker.store.tail_state import AbortRecord, Tail, TailState, judge
+from epochmq_broker.store.tail_state import AbortRecord, LogTail, TailState, assess_tail
 from tests.simulation.records import RecordLog
 
 if TYPE_CHECKING:
@@ -163,11 +163,11 @@ class BrokerDisk:
         self.damaged = True
         return True
 
-    def open(self, log: RecordLog) -> Tail:
+    def open(self, log: RecordLog) -> LogTail:
         """A start judges the end of the log, recovers it, and flushes what it found: a killed process may
         have left it in memory only (`store.abort_file`, `MessageStore.load`)."""
         boot_id = f"boot {self.boot}"
-        tail = judge(self.abort, boot_id, None)
+        tail = assess_tail(self.abort, boot_id, None)
         lost_unflushed = tail.acknowledged_unflushed and tail.state is not TailState.INTACT
         self.abort = AbortRecord(
             boot_id=boot_id,
@@ -181,7 +181,7 @@ class BrokerDisk:
         self.durable = min(self.durable, log.end) if self.lies else log.end
         return tail
 
-    def clear_tail_doubt(self) -> None:
+    def clear_log_doubt(self) -> None:
         """What the log lacked is there again."""
         if self.abort is not None:
             self.abort = msgspec.structs.replace(self.abort, inherited=TailState.INTACT)

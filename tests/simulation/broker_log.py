@@ -63,7 +63,7 @@ class LogHolder(Host):
         if self.disk.failed:
             self.disk.forget_failed_pages(self.log, self.world.random)
             self.world.shorten(self.group, [self])
-        recovered_from = self.disk.flushed - self.disk.flushed % FILE_BYTES
+        recovery_start = self.disk.flushed - self.disk.flushed % FILE_BYTES
         tail = self.disk.open(self.log)
         doubt = log_doubt.after_start(
             self.doubt_kept,
@@ -71,12 +71,12 @@ class LogHolder(Host):
             may_lack_acknowledged=tail.may_lack_acknowledged,
             confirmed=self.confirmed_kept,
             end=self.log.end,
-            recovered_from=recovered_from,
+            recovery_start=recovery_start,
         )
         self.epochs.truncate_suffix(self.log.end + 1)
         with contextlib.suppress(OSError):
             self.keep_doubt(doubt)
-            self.disk.clear_tail_doubt()
+            self.disk.clear_log_doubt()
         self.confirmed = min(self.confirmed_kept, self.log.end)
         self.verified = log_doubt.verified_until(self.doubt, self.confirmed, self.log.end)
 
@@ -107,7 +107,7 @@ class LogHolder(Host):
             return
         with contextlib.suppress(OSError):
             self.keep_doubt(log_doubt.settled())
-            self.disk.clear_tail_doubt()
+            self.disk.clear_log_doubt()
         self.world.happened("doubts settled")
 
     def _end_whole(self) -> None:

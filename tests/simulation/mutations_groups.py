@@ -8,7 +8,7 @@ from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.replicas.core import Core
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_broker.store import tail_state
-from epochmq_broker.store.tail_state import Tail
+from epochmq_broker.store.tail_state import LogTail
 from epochmq_controller.replicas import policy
 from epochmq_protocol import epochs as protocol_epochs
 from tests.simulation.mutation import Mutation
@@ -226,7 +226,7 @@ GROUPS = [
     Mutation(
         "a power loss with ASYNC_FLUSH raises no doubt",
         "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
-        Tail,
+        LogTail,
         "may_lack_acknowledged",
         "return self.state is TailState.UNFLUSHED_LOST and self.acknowledged_unflushed",
         "return False",

@@ -55,15 +55,15 @@ def after_start(
     may_lack_acknowledged: bool,
     confirmed: int,
     end: int,
-    recovered_from: int = 0,
+    recovery_start: int = 0,
 ) -> LogDoubt:
     """What holds after a start. `kept` is from the life before; `confirmed` is up to where the log was known
-    to be confirmed, `end` where recovery found it to end, `recovered_from` where it began to read. With
+    to be confirmed, `end` where recovery found it to end, `recovery_start` where it began to read. With
     less than what was confirmed a log has rotted, or was exchanged, whatever the store says; but what was
     confirmed before it was flushed (ASYNC_FLUSH) goes with a loss of power."""
     unflushed = kept.unflushed_from
     if tail is TailState.UNFLUSHED_LOST:
-        unflushed = recovered_from if unflushed is None else min(unflushed, recovered_from)
+        unflushed = recovery_start if unflushed is None else min(unflushed, recovery_start)
     if confirmed > end and not (tail is TailState.UNFLUSHED_LOST and may_lack_acknowledged):
         tail, may_lack_acknowledged = TailState.UNKNOWN, True
     return msgspec.structs.replace(

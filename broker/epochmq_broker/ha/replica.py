@@ -190,7 +190,7 @@ class Replica:
 
     async def _follow(self, address: str) -> bool:
         """One connection, to its end; whether it came as far as following."""
-        self._store.note_received()
+        self._store.note_replicated_bytes()
         if self._epochs is not None:
             await self._cut_torn()
         host, _, port = address.rpartition(":")
@@ -200,7 +200,7 @@ class Replica:
             introduce = Handshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
         await self._flush_rest()
         stream = MasterStream(
-            self._store.inflow, self._epochs, introduce, self._loop.time, self._reported_end
+            self._store.replica_log, self._epochs, introduce, self._loop.time, self._reported_end
         )
         stream.on_bytes = self._grown
         stream.on_confirm = self._confirmed
@@ -239,7 +239,7 @@ class Replica:
                 stream.close(f"nothing was heard for {settings.ha_housekeeping_interval} ms")
             elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000 or self._has_failed:
                 stream.acknowledge()
-            if self._store.inflow.waiting:
+            if self._store.replica_log.has_undispatched:
                 self._dispatch_soon()  # also after a fault
 
     # What is on disk
@@ -283,7 +283,7 @@ class Replica:
         if end < store.max_phy_offset:
             log.info("the log ends at %d with a part of a record: cut to %d", store.max_phy_offset, end)
             self._truncate(end, torn=True)
-            store.note_received()
+            store.note_replicated_bytes()
         assert self._epochs is not None
         self._epochs.truncate_suffix(store.max_phy_offset + 1)
 
@@ -373,7 +373,7 @@ class Replica:
             store.log_flusher.wake()
         if self.on_caught_up is not None:
             self._loop.call_soon(self._look_whether_caught_up)
-        store.note_received()
+        store.note_replicated_bytes()
         if self._epochs is None:
             self._dispatch_soon()
 
@@ -410,14 +410,14 @@ class Replica:
         store = self._store
         limit = store.max_phy_offset if self._epochs is None else self.confirm_offset
         try:
-            more = store.inflow.dispatch(limit, SLICE)
+            more = store.replica_log.dispatch(limit, SLICE)
         except (DiskFullError, OSError) as error:
             if self._faults == 0:
                 log.error("what was received cannot be dispatched: %s", error)
             self._faults += 1
             return
         self._faults = 0
-        store.note_received()
+        store.note_replicated_bytes()
         if more:
             self._dispatch_soon()
 
@@ -448,11 +448,11 @@ class Replica:
 
 async def sound_end(store: MessageStore) -> int:
     """Where the last whole, sound record behind what is dispatched ends; others have their turn meanwhile."""
-    position = store.inflow.dispatched
+    position = store.replica_log.dispatched_offset
     if position >= store.max_phy_offset:
         return store.max_phy_offset
     while True:
-        position, over = store.inflow.sound_until(position, SLICE)
+        position, over = store.replica_log.scan_valid_records(position, SLICE)
         if over:
             return position
         await asyncio.sleep(0)
@@ -468,7 +468,7 @@ async def record_around(store: MessageStore, offset: int) -> int:
     while True:
         for _ in range(SLICE):
             found = commit_log.parse(position, (), check_crc=False)
-            if not isinstance(found, record.Dispatch) or position + found.size > offset:
+            if not isinstance(found, record.DispatchRequest) or position + found.size > offset:
                 return position
             position += found.size
         await asyncio.sleep(0)

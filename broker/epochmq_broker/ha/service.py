@@ -124,7 +124,7 @@ class HAService:
         self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
         self._verified = log_doubt.verified_until(self.doubt, self._confirmed, store.max_phy_offset)
         self._save_confirmed()
-        store.show_until(self._confirmed)
+        store.set_confirm_offset(self._confirmed)
         store.set_flag(RunningFlags.REPLICA, True)
 
     def _doubt(self) -> None:
@@ -138,7 +138,7 @@ class HAService:
             may_lack_acknowledged=store.may_lack_acknowledged,
             confirmed=store.confirm_offset_at_load,
             end=store.max_phy_offset,
-            recovered_from=store.recovered_from,
+            recovery_start=store.recovery_start,
         )
         if self.doubt.is_open:
             log.warning("the log ends at %d, what it may lack: %s", store.max_phy_offset, self.doubt)
@@ -147,7 +147,7 @@ class HAService:
             epochs.truncate_suffix(store.max_phy_offset + 1)
             file.save(self.doubt)
             if store.tail_state is not TailState.INTACT:
-                store.clear_tail_doubt()
+                store.clear_log_doubt()
         except OSError as error:
             log.error("%s cannot be written: %s", file.path, error)
 
@@ -194,7 +194,7 @@ class HAService:
         settled = log_doubt.settled()
         try:
             await asyncio.to_thread(self._doubt_file.save, settled)
-            await asyncio.to_thread(self._store.clear_tail_doubt)
+            await asyncio.to_thread(self._store.clear_log_doubt)
         except OSError as error:
             log.error("%s stays as it is: %s", self._doubt_file.path, error)
         self.doubt = settled
@@ -209,7 +209,7 @@ class HAService:
         async with self._lock:
             if self._live.current.broker_role == "SLAVE":
                 self._store.set_flag(RunningFlags.REPLICA, True)
-                self._store.inflow.begin()
+                self._store.replica_log.mark_all_dispatched()
                 self._follow(self._live.current.ha_master_address or None, epochs=None)
             else:
                 end = self._store.max_phy_offset
@@ -238,7 +238,7 @@ class HAService:
         sync, self.sync_state = self.sync_state, None
         if sync is not None:
             self._store.set_flag(RunningFlags.REPLICA, True)
-            self._store.inflow.begin()
+            self._store.replica_log.mark_all_dispatched()
             self._confirmed = sync.confirm_offset
             self._verified = self._store.max_phy_offset
             self._save_confirmed()
@@ -300,8 +300,8 @@ class HAService:
             self._broker_id = broker_id
             self._confirmed = min(self._confirmed, store.max_phy_offset)
             store.set_flag(RunningFlags.REPLICA, True)
-            store.show_until(self._confirmed)
-            store.inflow.begin()
+            store.set_confirm_offset(self._confirmed)
+            store.replica_log.mark_all_dispatched()
             self._follow(master_ha_address, epochs=self.epochs)
 
     def follow(self, master_ha_address: str | None) -> None:
@@ -351,8 +351,8 @@ class HAService:
     async def _end_whole(self) -> None:
         """The log ends with a whole record, at a place where the next one may begin."""
         store = self._store
-        store.inflow.close_blank()
-        store.note_received()
+        store.replica_log.complete_blank_record()
+        store.note_replicated_bytes()
         end = await sound_end(store)
         if end < store.max_phy_offset:
             log.warning("the log ends at %d within a record: cut to %d", store.max_phy_offset, end)
@@ -361,12 +361,12 @@ class HAService:
 
     async def _dispatch_rest(self) -> None:
         store = self._store
-        more = store.inflow.waiting
+        more = store.replica_log.has_undispatched
         while more:
-            more = store.inflow.dispatch(store.max_phy_offset, SLICE)
+            more = store.replica_log.dispatch(store.max_phy_offset, SLICE)
             await asyncio.sleep(0)  # others have their turn
-        store.inflow.close_blank()
-        store.note_received()
+        store.replica_log.complete_blank_record()
+        store.note_replicated_bytes()
 
     # Serving and following
 
@@ -454,16 +454,16 @@ class HAService:
         if sync is None:
             return
         if self.controlled:
-            self._store.show_until(sync.confirm_offset if sync.waits_for_replicas else None)
+            self._store.set_confirm_offset(sync.confirm_offset if sync.waits_for_replicas else None)
             self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
         if self._acks is not None:
             self._acks.settle()
 
     def _confirmed_by_master(self, offset: int) -> None:
         self._confirmed = offset
-        self._store.show_until(offset)
+        self._store.set_confirm_offset(offset)
         # Of whole records: a part of one does not survive a kill, and its loss is no sign of a damaged log.
-        self._store.checkpoint.confirm_phy_offset = min(offset, self._store.inflow.dispatched)
+        self._store.checkpoint.confirm_phy_offset = min(offset, self._store.replica_log.dispatched_offset)
 
     def _save_confirmed(self) -> None:
         if self.controlled:

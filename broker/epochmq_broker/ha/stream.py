@@ -16,8 +16,8 @@ from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import learn_epoch, with_bytes
 from epochmq_broker.ha.flow import FlowMonitor
 from epochmq_broker.ha.passage import Passage
-from epochmq_broker.store.inflow import Inflow
 from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.replica_log_writer import ReplicaLogWriter
 from epochmq_protocol.epochs import ENTRY_SIZE, EpochEntry, decode_entries
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
 from epochmq_protocol.ha import (
@@ -46,7 +46,7 @@ class MasterStream(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        inflow: Inflow,
+        replica_log: ReplicaLogWriter,
         epochs: EpochFile | None,
         introduce: Handshake | None,
         now: Callable[[], float],
@@ -55,7 +55,7 @@ class MasterStream(asyncio.BufferedProtocol):
         """`epochs` and `introduce` are None without a controller. `now` is monotonic, in seconds.
         `reported_end` says how far the log may be acknowledged, -1: not at all any more; without it, all of
         it."""
-        self._inflow = inflow
+        self._replica_log = replica_log
         self._epochs = epochs
         self._introduce = introduce
         self._now = now
@@ -81,7 +81,7 @@ class MasterStream(asyncio.BufferedProtocol):
         self._known: list[EpochEntry] = []  # the master's epochs, as it told them
         self.confirm = -1
         self._ack_soon = False
-        self._reported_end = reported_end if reported_end is not None else lambda: inflow.end
+        self._reported_end = reported_end if reported_end is not None else lambda: replica_log.end
         self.reported = -1
         """How far the master was last told that the log reaches."""
 
@@ -138,7 +138,7 @@ class MasterStream(asyncio.BufferedProtocol):
         while at < self._filled:
             if self._left:
                 size = min(self._left, self._filled - at)
-                self._inflow.write(self._inflow.end, self._view[at : at + size], more=self._large)
+                self._replica_log.write(self._replica_log.end, self._view[at : at + size], more=self._large)
                 self._left -= size
                 at += size
                 self._grown()
@@ -160,7 +160,7 @@ class MasterStream(asyncio.BufferedProtocol):
             assert self._transport is not None
             self._passage = Passage(self._transport.get_extra_info("socket").fileno())
         while self._left and not self._filled and not self._why:
-            took = self._inflow.take(self._inflow.end, self._left, self._passage.move)
+            took = self._replica_log.splice(self._replica_log.end, self._left, self._passage.move)
             if not took:
                 break
             self._left -= took
@@ -213,13 +213,13 @@ class MasterStream(asyncio.BufferedProtocol):
         self._epoch = header.epoch
 
     def _block(self, offset: int, size: int) -> None:
-        end = self._inflow.end
+        end = self._replica_log.end
         if end not in (0, offset):
             raise RemoteProtocolError(f"the master sends from {offset}, but the log ends at {end}")
         self.frames += 1
         if size and end != offset:
             # Our log is empty and begins where the master's does.
-            self._inflow.begin_at(offset, size)
+            self._replica_log.writable_file(offset, size)
         self._left = size
         self._large = size >= LARGE_BYTES and (self._passage is None or self._passage.open)
 
@@ -238,7 +238,7 @@ class MasterStream(asyncio.BufferedProtocol):
     @property
     def lacks_confirmed(self) -> bool:
         """Whether the master has said that more is confirmed than there is here."""
-        return self._introduce is not None and self.confirm > self._inflow.end
+        return self._introduce is not None and self.confirm > self._replica_log.end
 
     # Writing
 

@@ -21,7 +21,7 @@ from epochmq_broker.processors.addressee import is_another
 from epochmq_broker.processors.replica_refusals import refuse_pull
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.residency import NotResidentError
+from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.store.statuses import GetResult, GetStatus
 from epochmq_broker.subscriptions import (
     SubscriptionError,

@@ -70,7 +70,7 @@ class QueryProcessor:
     def view(self, connection: Connection, command: Command) -> Command:
         """The record at a commit-log offset."""
         offset = ViewMessageRequestHeader.decode(command.ext).offset
-        record = self._store.view(offset)
+        record = self._store.read_visible(offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return response(command, ResponseCode.SUCCESS, body=record)

@@ -87,7 +87,7 @@ class SteeringProcessor:
         if header.fenced is not None or header.drained is not None:
             log.info("steered: %s", now)
         takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
-        behind = self._store.inflow.behind if self._ha.role is Role.REPLICA else 0
+        behind = self._store.replica_log.undispatched_bytes if self._ha.role is Role.REPLICA else 0
         answer = SteerHeader(fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind)
         return response(command, ResponseCode.SUCCESS, header=answer)
 

@@ -1,18 +1,18 @@
 """RocketMQ's message store: commit log, consume queues, index files, checkpoint
 (org.apache.rocketmq.store)."""
 
-from epochmq_broker.store.append import Element
+from epochmq_broker.store.appender import BatchMessage
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.record import keys_of, property_value, tags_code_of
-from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import GetResult, GetStatus, PutStatus, QueryResult, RunningFlags
+from epochmq_broker.store.store_config import StoreConfig
 
 __all__ = [
+    "BatchMessage",
     "ConsumeQueue",
     "DiskFullError",
-    "Element",
     "GetResult",
     "GetStatus",
     "MessageStore",

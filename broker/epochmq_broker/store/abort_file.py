@@ -27,14 +27,14 @@ import msgspec
 
 from epochmq_broker.store.mapped_file import as_disk_full
 from epochmq_broker.store.tail_state import (
-    CLEAN,
+    CLEAN_TAIL,
     AbortRecord,
     FileIdentity,
-    Tail,
+    LogTail,
     TailState,
+    assess_tail,
     decode,
     encode,
-    judge,
 )
 from epochmq_protocol.durable_files import sync_directory
 
@@ -57,29 +57,29 @@ class AbortFile:
         self._mark: Path | None = None
         self._clean_before = False
 
-    def look(self) -> Tail:
+    def look(self) -> LogTail:
         """What the life before left. Raises OSError."""
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return judge(None, boot_id(), None)
+            return assess_tail(None, boot_id(), None)
         try:
             left = decode(os.pread(fd, RECORD_BYTES, 0))
             present = identity_of(fd)
         finally:
             os.close(fd)
-        if _marked(mark_of(present)):
+        if _marked(flush_failure_mark(present)):
             left = msgspec.structs.replace(left, flush_failed=True)
-        return judge(left, boot_id(), present)
+        return assess_tail(left, boot_id(), present)
 
-    def begin(self, tail: Tail, *, acknowledges_unflushed: bool) -> None:
+    def begin(self, tail: LogTail, *, acknowledges_unflushed: bool) -> None:
         """Records a new life, durably. What it inherits goes on until `clear_inherited`. Raises DiskFullError
         or OSError."""
         try:
             self._fd = fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise as_disk_full(error) from error
-        self._clean_before = tail is CLEAN
+        self._clean_before = tail is CLEAN_TAIL
         identity = identity_of(fd)
         inherited_unflushed = tail.acknowledged_unflushed and tail.state is not TailState.INTACT
         self._record = AbortRecord(
@@ -89,9 +89,9 @@ class AbortFile:
             inherited=tail.state,
             # Until the suspect bytes are on disk (`flushes_again`) this life has the failure of the last.
             flush_failed=tail.cache_suspect,
-            recovering=tail is not CLEAN and not tail.only_killed,
+            recovering=tail is not CLEAN_TAIL and not tail.only_killed,
         )
-        self._mark = mark_of(identity)
+        self._mark = flush_failure_mark(identity)
         try:
             with self._lock:
                 self._write()
@@ -200,7 +200,7 @@ def identity_of(fd: int) -> FileIdentity:
     return FileIdentity(status.st_ino, generation, status.st_dev)
 
 
-def mark_of(identity: FileIdentity) -> Path:
+def flush_failure_mark(identity: FileIdentity) -> Path:
     """The mark in memory that stands in for the record of a failed flush."""
     name = f"epochmq-flush-failed-{identity.device}-{identity.inode}-{identity.generation}"
     return MARK_DIRECTORY / name

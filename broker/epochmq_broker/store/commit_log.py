@@ -17,14 +17,14 @@ from epochmq_broker.store.mapped_file import (
     StoreDamagedError,
     file_name,
 )
-from epochmq_broker.store.settings import END_OF_FILE_BYTES
+from epochmq_broker.store.store_config import END_OF_FILE_BYTES
 
 RESERVE_BYTES = 32 << 20  # how much space is reserved at a time
 AHEAD_BYTES = 4 * RESERVE_BYTES  # how much space is reserved beyond what is written
 PREPARE_AT = 0.25  # the next file is made when so much of the last one is reserved
 
 
-class Ahead(Protocol):
+class Preallocator(Protocol):
     """Who makes files and reserves space on another thread before the log needs them."""
 
     def prepare(self, path: Path, start: int, size: int) -> None:
@@ -40,12 +40,12 @@ class Ahead(Protocol):
 class CommitLog:
     """The log's files and what can be read from them. `file` is the one that is written."""
 
-    __slots__ = ("ahead", "file", "files")
+    __slots__ = ("file", "files", "preallocator")
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self.files = MappedFileQueue(directory, file_size, keep_fd=True)
         self.file: MappedFile | None = None
-        self.ahead: Ahead | None = None  # set by the store while its workers run
+        self.preallocator: Preallocator | None = None  # set by the store while its workers run
 
     def load(self) -> None:
         """Opens the files; recovery must find the end. Raises StoreDamagedError or OSError."""
@@ -70,15 +70,15 @@ class CommitLog:
         as it was then, or has rolled to a new, empty file."""
         file = self.file
         if file is None:
-            return self.start_at(0, size)
+            return self.add_file(0, size)
         if file.wrote + size + END_OF_FILE_BYTES > file.size:
             if file.wrote < file.size:
                 self._blank(file)
-            return self.start_at(file.start + file.size, size)
+            return self.add_file(file.start + file.size, size)
         self._reserve(file, file.wrote + size)
         return file
 
-    def start_at(self, start: int, size: int) -> MappedFile:
+    def add_file(self, start: int, size: int) -> MappedFile:
         """Adds the file that starts here, with `size` bytes reserved. Raises DiskFullError or OSError."""
         file = self.files.add(start)
         self.file = file
@@ -97,22 +97,22 @@ class CommitLog:
         """Makes the bytes up to `end` writable, asks for the next chunk early, and for the next file."""
         end = min(end + END_OF_FILE_BYTES, file.size)
         if end > file.reserved:
-            if self.ahead is not None:
-                self.ahead.settle()
+            if self.preallocator is not None:
+                self.preallocator.settle()
             try:
                 file.reserve(min(-(-end // RESERVE_BYTES) * RESERVE_BYTES, file.size))
             except DiskFullError:
                 file.reserve(end)  # the last bytes of a disk are good for something too
-        if self.ahead is not None:
+        if self.preallocator is not None:
             if file.reserved < min(end + AHEAD_BYTES, file.size):
-                self.ahead.reserve(file, min(file.reserved + RESERVE_BYTES, file.size))
+                self.preallocator.reserve(file, min(file.reserved + RESERVE_BYTES, file.size))
             if file.reserved >= file.size * PREPARE_AT:
                 start = file.start + file.size
-                self.ahead.prepare(self.files.directory / file_name(start), start, file.size)
+                self.preallocator.prepare(self.files.directory / file_name(start), start, file.size)
         # Room is asked for long before the reserved space ends, so that more can be reserved meanwhile.
-        file.check_at = min(file.reserved - END_OF_FILE_BYTES, end + RESERVE_BYTES // 4)
+        file.unchecked_until = min(file.reserved - END_OF_FILE_BYTES, end + RESERVE_BYTES // 4)
 
-    def room_raw(self, start: int, size: int) -> MappedFile:
+    def writable_file_at(self, start: int, size: int) -> MappedFile:
         """The file that takes the next bytes of another replica's log, with space reserved for `size` of them
         or up to its end. The log must end exactly at `start`; an empty log may begin at any file boundary.
         Raises ValueError, DiskFullError or OSError."""
@@ -126,18 +126,18 @@ class CommitLog:
                 raise ValueError(
                     f"an empty log cannot begin at {start}, inside a file of {self.files.file_size} bytes"
                 )
-            return self.start_at(start, size)
+            return self.add_file(start, size)
         if start != file.end:
             raise ValueError(f"data for offset {start}, but the log ends at {file.end}")
         if file.wrote == file.size:
-            return self.start_at(start, size)
+            return self.add_file(start, size)
         self._reserve(file, file.wrote + size)
         return file
 
     def append_raw(self, start: int, data: bytes) -> None:
         """Writes bytes that another replica's log has at this offset; they never cross a file. Raises
         ValueError, DiskFullError or OSError."""
-        file = self.room_raw(start, len(data))
+        file = self.writable_file_at(start, len(data))
         if file.wrote + len(data) > file.size:
             raise ValueError(f"{len(data)} bytes at {start} cross the end of a file of {file.size} bytes")
         file.map[file.wrote : file.wrote + len(data)] = data
@@ -196,7 +196,7 @@ class CommitLog:
 
     def parse(
         self, offset: int, delays_ms: tuple[int, ...], *, check_crc: bool
-    ) -> record.Dispatch | str | None:
+    ) -> record.DispatchRequest | str | None:
         """The record that starts here, as `record.parse` answers; None behind the end of the log."""
         file = self.files.find(offset)
         if file is None:
@@ -212,7 +212,7 @@ class CommitLog:
             return
         before = self.files.files[at - 1]
         for after in self.files.files[at:]:
-            _, magic = record.SIZE_AND_MAGIC.unpack(after.peek(0, record.SIZE_AND_MAGIC.size))
+            _, magic = record.SIZE_AND_MAGIC.unpack(after.pread(0, record.SIZE_AND_MAGIC.size))
             if magic not in (record.MAGIC_V1, record.MAGIC_V2):
                 continue
             if flushed_until is None or record.store_timestamp_at(after.map, 0) <= flushed_until:

@@ -20,11 +20,11 @@ from typing import Final
 
 from epochmq_broker.store.config_files import write_config
 from epochmq_broker.store.pending_file import PendingFile, pending_path
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
 
-REST_S: Final = 0.5
+ROUND_INTERVAL_S: Final = 0.5
 """Seconds between two rounds of writes; content that was given meanwhile goes with the next one."""
 FILES_MAX: Final = 64  # a broker has fewer than ten
 
@@ -38,7 +38,7 @@ class ConfigWriter:
         self._files: dict[Path, PendingFile] = {}
         self._generation = 0
         self._lock = threading.Lock()  # held for memory and pending files, never during a sync
-        self._worker: Worker | None = None
+        self._worker: WorkerThread | None = None
         self._ending = threading.Event()
         self._rest_until = 0.0
 
@@ -68,7 +68,7 @@ class ConfigWriter:
         if not self._due:
             return
         if self._worker is None:
-            self._worker = Worker("config-files", capacity=2)
+            self._worker = WorkerThread("config-files", capacity=2)
         with contextlib.suppress(WorkerBusyError):  # the job that waits takes this along
             self._worker.submit(self._run)
 
@@ -92,7 +92,7 @@ class ConfigWriter:
         if rest_s > 0:
             self._ending.wait(rest_s)
         self._write_due()  # what fails stays due
-        self._rest_until = time.monotonic() + REST_S
+        self._rest_until = time.monotonic() + ROUND_INTERVAL_S
 
     def _write_due(self) -> OSError | None:
         """Writes each file that is due once; the first failure."""

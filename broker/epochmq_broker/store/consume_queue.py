@@ -21,15 +21,15 @@ from typing import ClassVar, Final, NamedTuple
 from epochmq_broker.store import record
 from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_broker.store.mapped_file import PAGE_BYTES
-from epochmq_broker.store.pending_units import DUE_BYTES, PendingUnits
-from epochmq_broker.store.queue_files import Mappings, QueueFile, QueueFiles
-from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
+from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
+from epochmq_broker.store.queue_files import MappingCache, QueueFile, QueueFiles
+from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from epochmq_protocol import javahash
 
 UNIT: Final = struct.Struct(">qiq")
 PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-RECOVERED_FILES: Final = 3  # how many of the last files recovery reads
+RECOVERY_FILES_MAX: Final = 3  # how many of the last files recovery reads
 
 _BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
 _BLANKS_AT_ONCE: Final = 3276
@@ -86,7 +86,7 @@ class ConsumeQueue:
         *,
         load: bool = False,
         pending: PendingUnits | None = None,
-        mappings: Mappings | None = None,
+        mappings: MappingCache | None = None,
     ) -> None:
         """`directory` is the folder of all consume queues. `load` finds the files that are there; `recover`
         must follow. `pending` is told when there is something to write. Raises OSError or StoreDamagedError
@@ -105,7 +105,7 @@ class ConsumeQueue:
         self.hasher = KeyHasher(javahash.topic_seed(topic))
         self.pending = PendingUnits() if pending is None else pending
         if mappings is None:
-            mappings = Mappings()
+            mappings = MappingCache()
         self.files = QueueFiles(directory / topic / str(queue_id), file_size, mappings)
         self.min_offset = 0
         self.max_offset = 0
@@ -147,10 +147,10 @@ class ConsumeQueue:
         pending = self.pending
         pending.waiting.setdefault(self)
         room = len(buffer)
-        if unwritten >= DUE_BYTES:
+        if unwritten >= WRITE_THRESHOLD_BYTES:
             pending.due.setdefault(self)
         else:
-            room = min(room, position + max(DUE_BYTES - unwritten, UNIT_BYTES))
+            room = min(room, position + max(WRITE_THRESHOLD_BYTES - unwritten, UNIT_BYTES))
         self.room = room - room % UNIT_BYTES
 
     def _grown(self, buffer: bytearray) -> bytearray:
@@ -306,7 +306,7 @@ class ConsumeQueue:
         in_file = self.files.file_size // UNIT_BYTES
         return offset + in_file - offset % in_file
 
-    def first_behind(self, physical: int, low: int, high: int) -> int:
+    def first_at_or_after(self, physical: int, low: int, high: int) -> int:
         """Smallest offset in [low, high) whose unit lies at or behind this physical offset, `high` when
         none does."""
         while low < high:
@@ -318,7 +318,7 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def first_ending_behind(self, physical: int, low: int, high: int) -> int:
+    def first_ending_after(self, physical: int, low: int, high: int) -> int:
         """Smallest offset in [low, high) whose record ends behind this physical offset, `high` when none
         does. It is looked for from the end, where it usually lies."""
         step = 1
@@ -352,7 +352,7 @@ class ConsumeQueue:
             return
         if zeroed and self._bisect_end(files[-1]):
             return
-        at = max(len(files) - RECOVERED_FILES, 0)
+        at = max(len(files) - RECOVERY_FILES_MAX, 0)
         end = 0
         last = -1
         for file in files[at:]:
@@ -360,7 +360,7 @@ class ConsumeQueue:
             end = file.start + found
             if found:
                 physical, size = _POSITION_AND_SIZE.unpack(
-                    file.peek(found - UNIT_BYTES, _POSITION_AND_SIZE.size)
+                    file.pread(found - UNIT_BYTES, _POSITION_AND_SIZE.size)
                 )
                 if size != PRE_BLANK_SIZE:
                     last = physical
@@ -401,7 +401,7 @@ class ConsumeQueue:
     def _recover_file(self, file: QueueFile, last: int) -> int:
         """Bytes of valid units at the head of a file, all behind physical offset `last`."""
         at = 0
-        for physical, size, _ in UNIT.iter_unpack(file.peek(0, file.size - file.size % UNIT_BYTES)):
+        for physical, size, _ in UNIT.iter_unpack(file.pread(0, file.size - file.size % UNIT_BYTES)):
             if size <= 0 or physical < 0 or (physical <= last and size != PRE_BLANK_SIZE):
                 break
             if size != PRE_BLANK_SIZE:
@@ -414,7 +414,7 @@ class ConsumeQueue:
         OSError."""
         if 0 <= self.max_physical <= physical:
             return  # the last record lies in front of it, and so do all
-        self.cut(self.first_behind(physical, self._first, self.max_offset))
+        self.cut(self.first_at_or_after(physical, self._first, self.max_offset))
 
     def cut(self, offset: int) -> None:
         """Ends the queue in front of this offset, on disk too. Raises OSError."""
@@ -495,7 +495,7 @@ class ConsumeQueue:
                 taken.append(files.pop(0))
         low = max(self.min_offset, min(found.min_offset, self.max_offset))
         if low * UNIT_BYTES >= self.written_end:
-            low = self.first_behind(min_physical, low, self.max_offset)  # in memory
+            low = self.first_at_or_after(min_physical, low, self.max_offset)  # in memory
         self.min_offset = low
         return taken
 
@@ -515,12 +515,12 @@ class ConsumeQueue:
             # Mostly it is the first of all; a mapping would cost more than this read.
             file = self.files.find(first * UNIT_BYTES)
             assert file is not None
-            place = file.peek(first * UNIT_BYTES - file.start, _POSITION_AND_SIZE.size)
+            place = file.pread(first * UNIT_BYTES - file.start, _POSITION_AND_SIZE.size)
             start, size = _POSITION_AND_SIZE.unpack(place)
             if start >= min_physical and size != PRE_BLANK_SIZE:
                 self.min_offset = first
                 return
-        self.min_offset = self.first_behind(min_physical, self._first, self.max_offset)
+        self.min_offset = self.first_at_or_after(min_physical, self._first, self.max_offset)
 
     def close(self) -> None:
         """Gives up memory and mappings. Whatever must be kept has been written before."""
@@ -540,7 +540,7 @@ class ConsumeQueue:
         self.pending.forget(self)
         self._leave()
         old = self.files
-        if old.files or self.pending.is_written_elsewhere:
+        if old.files or self.pending.written_by_worker:
             self.files = QueueFiles(old.directory, old.file_size, old.mappings)
             self.pending.remove(old)
 
@@ -555,5 +555,5 @@ def _place_at(files: QueueFiles, offset: int) -> tuple[int, int]:
 
 
 def _place_in(file: QueueFile, at: int) -> tuple[int, int]:
-    found: tuple[int, int] = _POSITION_AND_SIZE.unpack(file.peek(at, _POSITION_AND_SIZE.size))
+    found: tuple[int, int] = _POSITION_AND_SIZE.unpack(file.pread(at, _POSITION_AND_SIZE.size))
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.pending_units import PendingUnits
-from epochmq_broker.store.queue_files import Mappings
+from epochmq_broker.store.queue_files import MappingCache
 
 
 def is_queue_name(topic: str) -> bool:
@@ -28,7 +28,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         self.directory = directory
         self.file_size = file_size
         self.pending = PendingUnits()
-        self.mappings = Mappings()
+        self.mappings = MappingCache()
         self.unordered: list[ConsumeQueue] = []  # made since expiry has looked for the last time
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
 

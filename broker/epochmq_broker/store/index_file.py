@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.residency import Residency
+from epochmq_broker.store.page_residency import PageResidency
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
@@ -29,7 +29,7 @@ _RESERVE_BYTES = 1 << 20
 _SECONDS_MAX = 0x7FFF_FFFF
 _PUT_MAX = 1 << 20  # entries of one put, of which a killed process may have left some; there are far fewer
 
-Entry = tuple[int, int, int]  # hash of topic#key, physical offset, store time in epoch ms
+IndexEntry = tuple[int, int, int]  # hash of topic#key, physical offset, store time in epoch ms
 
 
 class IndexFile:
@@ -54,8 +54,8 @@ class IndexFile:
         self._capacity = capacity
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
         self._file = MappedFile(path, 0, self._entries_at + capacity * ENTRY_BYTES, keep_fd=False)
-        self._file.nameless = 1
-        header: tuple[int, ...] = HEADER.unpack(self._file.peek(0, HEADER_BYTES))
+        self._file.unsynced_parent_dirs = 1
+        header: tuple[int, ...] = HEADER.unpack(self._file.pread(0, HEADER_BYTES))
         self.begin_timestamp, self.end_timestamp, self.begin_physical, self.end_physical = header[:4]
         self.slots_used, count = header[4:]
         self.count = max(count, 1)  # the number the next entry gets
@@ -77,7 +77,7 @@ class IndexFile:
         if timestamp > 0:
             self.begin_timestamp = self.end_timestamp = timestamp
 
-    def put(self, entries: list[Entry], start: int) -> int:
+    def put(self, entries: list[IndexEntry], start: int) -> int:
         """Adds entries from `start` on until the file is full; where it stopped. Raises DiskFullError, with
         no entry added.
 
@@ -119,7 +119,8 @@ class IndexFile:
                 else:
                     used += 1
                     add(pack_entry(hashed, physical, seconds, _NO_ENTRY))
-            # Whole entries first, then the slots that lead to them, then the header: see `undo_unfinished`.
+            # Whole entries first, then the slots that point to them, then the header: `undo_unfinished_put`
+            # relies on this order.
             view[at : at + len(block) * ENTRY_BYTES] = b"".join(block)
             for slot, number in newest.items():
                 heads[slot] = number
@@ -130,7 +131,7 @@ class IndexFile:
         self.store_header()
         return end
 
-    def _put_first(self, entry: Entry, at: int) -> int:
+    def _put_first(self, entry: IndexEntry, at: int) -> int:
         hashed, physical, timestamp = entry
         slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
         view = self._file.map
@@ -145,7 +146,7 @@ class IndexFile:
         self.count = 2
         return at + ENTRY_BYTES
 
-    def undo_unfinished(self) -> None:
+    def undo_unfinished_put(self) -> None:
         """Mends what a process left that was killed in the middle of `put`, on a machine that went on: slots
         may lead to entries that the header does not count yet. They are led back to the newest one it counts;
         the messages are entered again by recovery. Entries are whole before any slot leads to them, so the
@@ -172,7 +173,7 @@ class IndexFile:
         end: int,
         found: list[int],
         limit: int,
-        residency: Residency | None = None,
+        residency: PageResidency | None = None,
     ) -> None:
         """Adds physical offsets of entries with this hash stored in [begin, end] (epoch ms, in steps of a
         second), newest first, until `found` has `limit`."""

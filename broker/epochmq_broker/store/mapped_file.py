@@ -39,7 +39,7 @@ class DiskFullError(EpochMQError):
     """No space (or quota) left for the bytes asked for; nothing has been changed."""
 
 
-class QueuesBehindError(DiskFullError):
+class QueueMemoryFullError(DiskFullError):
     """Consume queues hold as much in memory as they may, because the disk is too slow to take it."""
 
 
@@ -105,7 +105,18 @@ class MappedFile:
     """One file. Positions are relative to the file; `start` is the offset of its first byte in the queue of
     files."""
 
-    __slots__ = ("check_at", "fd", "flushed", "map", "nameless", "path", "reserved", "size", "start", "wrote")
+    __slots__ = (
+        "fd",
+        "flushed",
+        "map",
+        "path",
+        "reserved",
+        "size",
+        "start",
+        "unchecked_until",
+        "unsynced_parent_dirs",
+        "wrote",
+    )
 
     def __init__(self, path: Path, start: int, size: int, *, keep_fd: bool) -> None:
         """Opens a file of `size` bytes, making it when it is missing or empty. `keep_fd` keeps a descriptor
@@ -114,7 +125,7 @@ class MappedFile:
         self.path = path
         self.start = start
         self.size = size
-        self.nameless = 0  # directories above whose entries are not durable yet
+        self.unsynced_parent_dirs = 0  # directories above whose entries are not durable yet
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not keep_fd:
@@ -144,7 +155,7 @@ class MappedFile:
         self.wrote = 0
         self.flushed = 0
         self.reserved = 0
-        self.check_at = 0  # up to here the append path writes without asking for room
+        self.unchecked_until = 0  # up to here the append path writes without asking for room
 
     @property
     def end(self) -> int:
@@ -167,7 +178,7 @@ class MappedFile:
             while done < len(data):
                 done += os.pwrite(fd, data[done:], at + done)
 
-    def peek(self, at: int, size: int) -> bytes:
+    def pread(self, at: int, size: int) -> bytes:
         """Bytes that may be a hole. Read through the mapping a hole takes a page on a file system in memory,
         and raises SIGBUS when there is none left. Raises OSError."""
         with self._descriptor() as fd:
@@ -179,18 +190,18 @@ class MappedFile:
         good flush may be lost then, whatever a retry says."""
         with self._descriptor() as fd:
             os.fdatasync(fd)
-        if self.nameless:
-            for directory in list(self.path.parents)[: self.nameless]:
+        if self.unsynced_parent_dirs:
+            for directory in list(self.path.parents)[: self.unsynced_parent_dirs]:
                 sync_directory(directory)
-            self.nameless = 0
+            self.unsynced_parent_dirs = 0
 
-    def clear_behind(self, position: int) -> bool:
+    def zero_from(self, position: int) -> bool:
         """Zeros everything from `position` to the end of the file, on disk too; True when there was anything.
 
         Positions alone are not enough: old records behind a cut come back when a crash follows and the new
         records end where an old one began. Holes are skipped unread. Raises OSError."""
         with self._descriptor() as fd:
-            return clear_range(fd, position, self.size)
+            return zero_range(fd, position, self.size)
 
     def modified_ms(self) -> int:
         """When the file was last written, as the file system says (epoch ms)."""
@@ -222,7 +233,7 @@ class MappedFile:
             os.close(fd)
 
 
-def clear_range(fd: int, position: int, end: int) -> bool:
+def zero_range(fd: int, position: int, end: int) -> bool:
     """Zeros bytes [position, end) of a file, on disk too; True when there was anything. Holes are skipped
     unread. Raises OSError."""
     changed = False
@@ -313,7 +324,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
 
     def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, levels: int = 1) -> None:
         super().__init__(directory, file_size)
-        self.make: FileMaker = self.make_now  # replaced by one that has prepared the file already
+        self.make: FileMaker = self.create_now  # replaced by one that has prepared the file already
         self._keep_fd = keep_fd
         self._levels = levels
 
@@ -352,7 +363,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
         self.files.append(file)
         return file
 
-    def make_now(self, path: Path, start: int, size: int) -> MappedFile:
+    def create_now(self, path: Path, start: int, size: int) -> MappedFile:
         """Makes a file on disk; its first flush makes its name durable."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -361,7 +372,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
                 raise DiskFullError(str(error)) from error
             raise
         file = MappedFile(path, start, size, keep_fd=self._keep_fd)
-        file.nameless = self._levels
+        file.unsynced_parent_dirs = self._levels
         return file
 
     def truncate(self, offset: int) -> None:
@@ -372,11 +383,11 @@ class MappedFileQueue(FileSequence[MappedFile]):
             self.drop(behind)
         if self.files and self.files[-1].end >= offset:
             file = self.files[-1]
-            file.clear_behind(offset - file.start)
+            file.zero_from(offset - file.start)
             file.wrote = min(offset - file.start, file.size)
             file.flushed = min(file.flushed, file.wrote)
             file.reserved = min(file.reserved, file.wrote)
-            file.check_at = 0
+            file.unchecked_until = 0
 
     def close(self) -> None:
         """Closes all files."""

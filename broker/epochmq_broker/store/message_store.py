@@ -15,29 +15,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochmq_broker.store.abort_file import AbortFile
-from epochmq_broker.store.append import Appender
-from epochmq_broker.store.arrivals import Arrivals
-from epochmq_broker.store.by_topic import ByTopic
+from epochmq_broker.store.appender import Appender
+from epochmq_broker.store.arrival_listeners import ArrivalListeners
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
-from epochmq_broker.store.dispatch import Dispatcher
-from epochmq_broker.store.expiry import Expiry
-from epochmq_broker.store.flush import LogFlusher, sync_all
-from epochmq_broker.store.index import Index
-from epochmq_broker.store.inflow import Inflow
+from epochmq_broker.store.fsync_failure import FsyncFailure, is_descriptor_shortage
+from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.lock_file import LockFile
+from epochmq_broker.store.log_expiry import LogExpiry
+from epochmq_broker.store.log_flusher import LogFlusher, sync_all
+from epochmq_broker.store.maintenance import StoreMaintenance
 from epochmq_broker.store.mapped_file import DiskFullError, as_disk_full
-from epochmq_broker.store.queue_flush import QueueFlusher
-from epochmq_broker.store.reader import Reader
-from epochmq_broker.store.recovery import Recovered, Recovery
-from epochmq_broker.store.rewrite import rewrite_suspect
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.message_reader import MessageReader
+from epochmq_broker.store.queue_flusher import QueueFlusher
+from epochmq_broker.store.queue_lookup import QueueLookup
+from epochmq_broker.store.recovery import Recovery, RecoveryResult
+from epochmq_broker.store.replica_log_writer import ReplicaLogWriter
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
-from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
-from epochmq_broker.store.tail_state import CLEAN, TailState
-from epochmq_broker.store.upkeep import Upkeep
+from epochmq_broker.store.store_config import StoreConfig
+from epochmq_broker.store.suspect_rewrite import rewrite_suspect_files
+from epochmq_broker.store.tail_state import CLEAN_TAIL, TailState
 from epochmq_protocol.durable_files import replace_file
 
 log = logging.getLogger(__name__)
@@ -50,10 +50,11 @@ class MessageStore:
     """What the broker sees. The verbs that carry the load are its parts' own, bound once:
 
     - `append`, `append_batch`: see `Appender`;
-    - `get`, `max_offset` (what readers may see of a queue), `query`: see `Reader`;
-    - `existing_queue`, `topics`, `offset_by_time`, `store_time`, `earliest_time`, `position`: see `ByTopic`;
-    - `read`: see `CommitLog`; `when_flushed`: see `LogFlusher`; `on_append`: see `Arrivals`;
-    - `delete_expired_files`: see `Expiry.request`.
+    - `get`, `max_offset` (what readers may see of a queue), `query`: see `MessageReader`;
+    - `existing_queue`, `topics`, `offset_by_time`, `store_time`, `earliest_time`, `position`: see
+      `QueueLookup`;
+    - `read`: see `CommitLog`; `when_flushed`: see `LogFlusher`; `on_arrival`: see `ArrivalListeners`;
+    - `delete_expired_files`: see `LogExpiry.request`.
     """
 
     def __init__(self, config: StoreConfig, store_host: bytes = LOOPBACK_HOST) -> None:
@@ -63,14 +64,14 @@ class MessageStore:
         root = config.root
         self.log = CommitLog(config.commit_log_dir, config.mapped_file_size_commit_log)
         self.queues = ConsumeQueues(root / "consumequeue", config.mapped_file_size_consume_queue)
-        self.index = Index(root / "index", config.max_hash_slot_num, config.max_index_num)
+        self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
         self.appender = Appender(self.log, self.index, config, store_host)
-        self.reader = Reader(self.log, self.index, config)
+        self.reader = MessageReader(self.log, self.index, config)
         index = self.index if config.message_index_enable else None
-        self.dispatcher = Dispatcher(self.log, self.queues, index, config.delays_ms)
-        self.inflow = Inflow(self.log, self.dispatcher)
-        self.expiry = Expiry(self.log, config)
-        self.on_append = Arrivals(self._bind_arrivals, lambda: self.log.max_offset)
+        self.dispatcher = CommitLogDispatcher(self.log, self.queues, index, config.delays_ms)
+        self.replica_log = ReplicaLogWriter(self.log, self.dispatcher)
+        self.expiry = LogExpiry(self.log, config)
+        self.on_arrival = ArrivalListeners(self._bind_arrivals, lambda: self.log.max_offset)
         self.on_flush: list[Callable[[int], None]] = []  # called with how far the log is on disk
         self.on_failure: list[Callable[[], None]] = []  # called when an fsync has failed
         self.on_expire: list[Callable[[int], None]] = []  # called with the log's new first offset
@@ -79,24 +80,24 @@ class MessageStore:
         self.get = self.reader.get
         self.max_offset = self.reader.max_offset
         self.query = self.reader.query
-        self.by_topic = ByTopic(self.queues, self.reader)
-        self.existing_queue = self.by_topic.existing_queue
-        self.topics = self.by_topic.topics
-        self.offset_by_time = self.by_topic.offset_by_time
-        self.store_time = self.by_topic.store_time
-        self.earliest_time = self.by_topic.earliest_time
-        self.position = self.by_topic.position
+        self.queue_lookup = QueueLookup(self.queues, self.reader)
+        self.existing_queue = self.queue_lookup.existing_queue
+        self.topics = self.queue_lookup.topics
+        self.offset_by_time = self.queue_lookup.offset_by_time
+        self.store_time = self.queue_lookup.store_time
+        self.earliest_time = self.queue_lookup.earliest_time
+        self.position = self.queue_lookup.position
         self.read = self.reader.read
         self.delete_expired_files = self.expiry.request
         self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
         self.appender.on_failure = self._put_failed
         self.appender.on_index_backlog = self._index_is_behind
-        self.tail = CLEAN  # what the end of the log may lack since the life before; set by `load`
+        self.tail = CLEAN_TAIL  # what the end of the log may lack since the life before; set by `load`
         self.abort = AbortFile(root / "abort")
-        self.sync_failure = SyncFailure(self.abort.flush_failed)
+        self.sync_failure = FsyncFailure(self.abort.flush_failed)
         self._lock: LockFile | None = None
-        self._upkeep: Upkeep | None = None
-        self.recovered_from = 0  # where recovery began to read: what is before was flushed
+        self._maintenance: StoreMaintenance | None = None
+        self.recovery_start = 0  # where recovery began to read: what is before was flushed
         self.confirm_offset_at_load = 0  # what the checkpoint said before recovery
         self._queues_zeroed = False  # nothing but zeros lies behind the units of each queue
         self._behind = False  # the log ends with a part of a record, received from another replica
@@ -104,7 +105,7 @@ class MessageStore:
 
     # Life
 
-    def load(self) -> Recovered:
+    def load(self) -> RecoveryResult:
         """Locks, opens and recovers the directory; messages can be put and read then. Raises
         StoreLockedError, StoreDamagedError, DiskFullError or OSError, the directory being closed again."""
         root = self.config.root
@@ -142,17 +143,17 @@ class MessageStore:
             file.delete()
         return bool(expired)
 
-    def _load(self) -> Recovered:
+    def _load(self) -> RecoveryResult:
         root = self.config.root
         self.tail = self.abort.look()
-        clean, killed = self.tail is CLEAN, self.tail.only_killed
+        clean, killed = self.tail is CLEAN_TAIL, self.tail.only_killed
         self.log.load()
         self.checkpoint = Checkpoint(root / "checkpoint")
         # From here on files are changed, and a start that ends half way is not a clean stop.
         self.abort.begin(self.tail, acknowledges_unflushed=not self.config.sync_flush)
         if self.tail.cache_suspect:
             log.warning("an fsync failed in this boot: writing what it may have lost to %s again", root)
-            rewrite_suspect(self.config, self.log, self.checkpoint)
+            rewrite_suspect_files(self.config, self.log, self.checkpoint)
             self.abort.flushes_again()
         self.queues.load(zeroed=clean and self._queues_zeroed)
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
@@ -162,7 +163,7 @@ class MessageStore:
         self.appender.build_index(again=True)
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
-        self.recovered_from = found.start
+        self.recovery_start = found.start
         self.confirm_offset_at_load = self.checkpoint.confirm_phy_offset
         # As Java leaves it: the start of the last message, read by nobody outside controller and
         # duplication mode.
@@ -173,7 +174,7 @@ class MessageStore:
         self.queue_flusher = QueueFlusher(
             self.queues, self.appender, self.checkpoint, self.config, self.sync_failure
         )
-        self.log_flusher.on_failure = self.queue_flusher.on_failure = self.failed
+        self.log_flusher.on_failure = self.queue_flusher.on_failure = self.report_fsync_failure
         self.queue_flusher.on_full = self._put_failed
         self.log_flusher.on_flushed = self._flushed
         self.when_flushed = self.log_flusher.when_flushed
@@ -203,8 +204,8 @@ class MessageStore:
 
     def start(self) -> None:
         """Begins flushing, expiry and working ahead, on the running loop."""
-        self._upkeep = Upkeep(self, asyncio.get_running_loop())
-        self._upkeep.start()
+        self._maintenance = StoreMaintenance(self, asyncio.get_running_loop())
+        self._maintenance.start()
 
     def stop(self) -> None:
         """Ends background work, flushes everything and closes the directory. After a failed fsync the abort
@@ -212,9 +213,9 @@ class MessageStore:
         if self._lock is None:
             return
         self.appender.refuse = PutStatus.SERVICE_NOT_AVAILABLE
-        if self._upkeep is not None:
-            self._upkeep.stop()
-            self._upkeep = None
+        if self._maintenance is not None:
+            self._maintenance.stop()
+            self._maintenance = None
         clean = self._flush_all()
         self.log_flusher.stop()
         try:
@@ -278,8 +279,8 @@ class MessageStore:
     def configure(self, config: StoreConfig) -> None:
         """Takes over settings that may change while running; sizes and paths stay as they were."""
         self.config = config
-        if not config.sync_flush and self.abort.acknowledges_unflushed() and self._upkeep is not None:
-            self._upkeep.sync_abort_file()
+        if not config.sync_flush and self.abort.acknowledges_unflushed() and self._maintenance is not None:
+            self._maintenance.sync_abort_file()
         for part in (self.appender, self.reader, self.expiry, self.log_flusher, self.queue_flusher):
             part.configure(config)
         self._show()
@@ -300,10 +301,10 @@ class MessageStore:
             # What was put here itself is dispatched; behind a blank record the position is ahead already.
             self.dispatcher.position = max(self.dispatcher.position, start)
         count = self.dispatcher.catch_up()
-        self.note_received()
+        self.note_replicated_bytes()
         return count
 
-    def note_received(self) -> None:
+    def note_replicated_bytes(self) -> None:
         """The log has grown, or what is dispatched of it, other than by a put."""
         behind = self.dispatcher.position < self.log.max_offset
         if self.dispatcher.last_timestamp > self.appender.last_timestamp:
@@ -322,8 +323,8 @@ class MessageStore:
         first = offset == self.log.min_offset
         if not torn and not first and self.log.parse(offset, (), check_crc=True) is None:
             raise ValueError(f"no record starts at {offset}")
-        if self._upkeep is not None:
-            self._upkeep.settle()
+        if self._maintenance is not None:
+            self._maintenance.settle()
         # The log first: queues that know more than the log are cut at the next start, queues that know less
         # are not always completed.
         try:
@@ -334,7 +335,7 @@ class MessageStore:
             raise
         self.index.truncate(offset)
         self.log_flusher.truncated(offset)
-        self.on_append.forget()
+        self.on_arrival.forget()
         self.dispatcher.position = min(self.dispatcher.position, offset) if self._behind else offset
         self._behind = self.dispatcher.position < offset
         self._pull_back_checkpoint()
@@ -343,14 +344,14 @@ class MessageStore:
         self._show()
         self._apply_flags()
 
-    def show_until(self, offset: int | None) -> None:
+    def set_confirm_offset(self, offset: int | None) -> None:
         """Lets readers see messages that end at or before this physical offset (the confirm offset), None
         for all."""
         if offset != self._confirmed:
             self._confirmed = offset
             self._show()
 
-    def view(self, offset: int) -> bytes | None:
+    def read_visible(self, offset: int) -> bytes | None:
         """The record that starts at this physical offset, None when there is none that readers may see."""
         limit = self.reader.limit
         found = self.read(offset)
@@ -388,7 +389,7 @@ class MessageStore:
         """Whether bytes may be missing that were acknowledged in the life before."""
         return self.tail.may_lack_acknowledged
 
-    def clear_tail_doubt(self) -> None:
+    def clear_log_doubt(self) -> None:
         """What the log lacked at its start is there again (a master's confirmed bytes were received), or this
         log is now the group's own: the next crash starts from INTACT. `tail` stays what it was. Blocks on the
         disk; on any thread. Raises OSError."""
@@ -428,7 +429,7 @@ class MessageStore:
         """Empties queues none of whose messages is left; how many."""
         return self.queues.drop_expired(self.log.min_offset)
 
-    def failed(self, error: OSError) -> None:
+    def report_fsync_failure(self, error: OSError) -> None:
         """An fsync has failed: no more writes until the store has been recovered."""
         log.critical("fsync failed, no more messages are taken: %s", error)
         self.sync_failure.report(error)
@@ -438,8 +439,8 @@ class MessageStore:
 
     def _sync_failed(self, error: OSError | DiskFullError) -> None:
         """Something that syncs files has failed; a full disk or too few descriptors are no failed fsync."""
-        if isinstance(error, OSError) and not is_shortage(error):
-            self.failed(error)
+        if isinstance(error, OSError) and not is_descriptor_shortage(error):
+            self.report_fsync_failure(error)
 
     def _put_failed(self, error: OSError | DiskFullError) -> None:
         log.error("a message found no space: %s", error)
@@ -466,16 +467,16 @@ class MessageStore:
             limit = flushed if limit is None else min(limit, flushed)
         self.reader.limit = limit
         # With sync flush what nobody waits for is flushed soon too: readers wait.
-        self.on_append.wake = self.log_flusher.wake if sync_flush else None
-        self.on_append.hold(limit is not None)
+        self.on_arrival.wake = self.log_flusher.wake if sync_flush else None
+        self.on_arrival.hold(limit is not None)
         if limit is not None:
-            self.on_append.release(limit)
+            self.on_arrival.release(limit)
 
     def _flushed(self, offset: int) -> None:
         if self.config.sync_flush:
             limit = offset if self._confirmed is None else min(offset, self._confirmed)
             self.reader.limit = limit
-            self.on_append.release(limit)
+            self.on_arrival.release(limit)
         for listener in self.on_flush:
             listener(offset)
 

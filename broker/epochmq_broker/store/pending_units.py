@@ -1,8 +1,8 @@
 """Which consume queues hold units in memory that are not in their files yet, and how much memory that takes.
 
-A queue reports itself when it gets its first unit since it was last written, and again when `DUE_BYTES` have
-come together. The append path pays nothing for it: a queue that has nothing to write has no room for a unit
-either, so that the next one calls `ConsumeQueue.make_room`, which reports it.
+A queue reports itself when it gets its first unit since it was last written, and again when it holds
+`WRITE_THRESHOLD_BYTES`. The append path pays nothing for it: a queue without unwritten units has no room for
+a unit either, so the next unit calls `ConsumeQueue.make_room`, which reports the queue.
 """
 
 from __future__ import annotations
@@ -12,65 +12,69 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from epochmq_broker.store.mapped_file import QueuesBehindError
+from epochmq_broker.store.mapped_file import QueueMemoryFullError
 
 if TYPE_CHECKING:
     from epochmq_broker.store.consume_queue import ConsumeQueue
     from epochmq_broker.store.queue_files import QueueFile, QueueFiles
 
-DUE_BYTES: Final = 2 * 4096  # RocketMQ flushes a queue from two dirty pages on (flushConsumeQueueLeastPages)
-HURRY_BYTES: Final = 16 << 20
-HELD_MAX_BYTES: Final = 128 << 20
+WRITE_THRESHOLD_BYTES: Final = 2 * 4096
+"""RocketMQ flushes a queue that has two dirty pages or more (flushConsumeQueueLeastPages)."""
+EARLY_WRITE_BYTES: Final = 16 << 20
+MEMORY_MAX_BYTES: Final = 128 << 20
 """Units of six million messages: nothing more is accepted until the disk has taken some."""
 
 
 class PendingUnits:
-    """What is to be written. `waiting` are the queues that hold unwritten units, the longest waiting first;
-    `due` those that hold DUE_BYTES or more; `unsynced` the files that were written since they were last
-    synced; `removed` and `folders` are the files of queues that are gone, to be deleted before anything else
-    is written."""
+    """The queues with unwritten units, and the files to sync or delete.
+
+    `waiting` holds the queues with unwritten units, the longest waiting first. `due` holds those among them
+    with WRITE_THRESHOLD_BYTES or more. `unsynced` holds the files written since their last sync. `removed`
+    and `folders` belong to deleted queues; they are deleted before anything else is written."""
 
     __slots__ = (
         "due",
+        "early_write_bytes",
         "folders",
-        "held_bytes",
         "hurry",
-        "hurry_bytes",
-        "is_written_elsewhere",
         "max_bytes",
+        "memory_used_bytes",
         "removed",
         "unsynced",
         "waiting",
+        "written_by_worker",
     )
 
-    def __init__(self, *, hurry_bytes: int = HURRY_BYTES, max_bytes: int = HELD_MAX_BYTES) -> None:
+    def __init__(
+        self, *, early_write_bytes: int = EARLY_WRITE_BYTES, max_bytes: int = MEMORY_MAX_BYTES
+    ) -> None:
         self.waiting: dict[ConsumeQueue, None] = {}
         self.due: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[QueueFile, None] = {}
         self.removed: list[QueueFiles] = []
         self.folders: list[Path] = []
-        self.held_bytes = 0
-        self.hurry_bytes = hurry_bytes
+        self.memory_used_bytes = 0
+        self.early_write_bytes = early_write_bytes
         self.max_bytes = max_bytes
         self.hurry: Callable[[], None] = self.write_all
-        """Called when `hurry_bytes` are held. Without a worker thread everything is written at once."""
-        self.is_written_elsewhere = False
+        """Called when `early_write_bytes` are held. Without a worker thread everything is written at once."""
+        self.written_by_worker = False
         """Whether a worker thread writes, and deletes."""
 
     def hold(self, more: int) -> None:
-        """A queue takes so much more memory. Raises QueuesBehindError when there would be too much of it, or
-        what `hurry` raises."""
-        if self.held_bytes + more > self.hurry_bytes:
+        """Counts `more` bytes of memory for a queue. Raises QueueMemoryFullError beyond `max_bytes`, or what
+        `hurry` raises."""
+        if self.memory_used_bytes + more > self.early_write_bytes:
             self.hurry()
-            if self.held_bytes + more > self.max_bytes:
-                raise QueuesBehindError(
-                    f"consume queues hold {self.held_bytes} bytes that the disk has not taken yet"
+            if self.memory_used_bytes + more > self.max_bytes:
+                raise QueueMemoryFullError(
+                    f"consume queues hold {self.memory_used_bytes} bytes that the disk has not taken yet"
                 )
-        self.held_bytes += more
+        self.memory_used_bytes += more
 
     def free(self, less: int) -> None:
         """A queue gives back memory."""
-        self.held_bytes -= less
+        self.memory_used_bytes -= less
 
     def forget(self, queue: ConsumeQueue) -> None:
         """The queue has nothing to write any more."""
@@ -80,13 +84,13 @@ class PendingUnits:
     def remove(self, files: QueueFiles) -> None:
         """The files are not needed any more. Raises OSError."""
         self.removed.append(files)
-        if not self.is_written_elsewhere:
+        if not self.written_by_worker:
             self.remove_all()
 
     def remove_folders(self, folders: Iterable[Path]) -> None:
         """The folders of topics are not needed any more; whatever is in them goes. Raises OSError."""
         self.folders.extend(folders)
-        if not self.is_written_elsewhere:
+        if not self.written_by_worker:
             self.remove_all()
 
     def write_all(self) -> None:

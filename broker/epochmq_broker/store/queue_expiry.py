@@ -17,11 +17,11 @@ from typing import Final
 from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.queue_files import QueueFile
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
 
-QUEUES_AT_ONCE: Final = 256
+QUEUES_PER_JOB: Final = 256
 PAUSE_S: Final = 0.02
 
 _Found = list[tuple[ConsumeQueue, ExpiredUnits | None]]
@@ -33,7 +33,7 @@ class QueueExpiry:
     def __init__(
         self,
         queues: ConsumeQueues,
-        worker: Worker,
+        worker: WorkerThread,
         loop: asyncio.AbstractEventLoop,
         delete: Callable[[QueueFile], None],
         log_end: Callable[[], int],
@@ -72,7 +72,7 @@ class QueueExpiry:
         self._timer = None
         if self._running or not self._due:
             return
-        some = [self._due.popleft() for _ in range(min(len(self._due), QUEUES_AT_ONCE))]
+        some = [self._due.popleft() for _ in range(min(len(self._due), QUEUES_PER_JOB))]
         min_physical = self._min_physical
 
         def search() -> None:

@@ -24,10 +24,10 @@ from epochmq_broker.store.mapped_file import (
     DiskFullError,
     FileSequence,
     StoreDamagedError,
-    clear_range,
     file_name,
     is_full,
     reserve,
+    zero_range,
 )
 
 NEW_DIRECTORIES: Final = 3  # a queue's folder, its topic's, and the one of all queues may be new with a file
@@ -36,13 +36,13 @@ _RESERVE_MIN_BYTES: Final = 16 * 1024
 _RESERVE_MAX_BYTES: Final = 1 << 20
 
 
-class Mappings:
+class MappingCache:
     """The mappings of all queue files of a store, the oldest of which are given up beyond `limit`. Before
     Python 3.13 a mapping holds a descriptor, so the default limit is a quarter of the descriptors there may
     be."""
 
     def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit or default_mappings()
+        self._limit = limit or default_mapping_limit()
         self._files: dict[QueueFile, None] = {}
         self._lock = threading.Lock()
 
@@ -66,7 +66,7 @@ class Mappings:
             file.mapping = None
 
 
-def default_mappings() -> int:
+def default_mapping_limit() -> int:
     """How many queue files may be mapped: a quarter of the descriptors, MAPPINGS_MAX at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = max(soft, hard) if hard != resource.RLIM_INFINITY else MAPPINGS_MAX * 4
@@ -74,18 +74,18 @@ def default_mappings() -> int:
 
 
 class QueueFile:
-    """One file. `wrote` is how many bytes of it are written, `new_directories` how many directories above may
-    not have their entry on disk yet."""
+    """One file. `wrote` is the number of bytes written so far. `unsynced_parent_dirs` is the number of parent
+    directories whose entries may not be on disk yet."""
 
-    __slots__ = ("_mappings", "mapping", "new_directories", "path", "reserved", "size", "start", "wrote")
+    __slots__ = ("_mappings", "mapping", "path", "reserved", "size", "start", "unsynced_parent_dirs", "wrote")
 
-    def __init__(self, path: Path, start: int, size: int, mappings: Mappings) -> None:
+    def __init__(self, path: Path, start: int, size: int, mappings: MappingCache) -> None:
         self.path = path
         self.start = start
         self.size = size
         self.wrote = 0
         self.reserved = 0
-        self.new_directories = 0
+        self.unsynced_parent_dirs = 0
         self.mapping: mmap.mmap | None = None
         self._mappings = mappings
 
@@ -125,7 +125,7 @@ class QueueFile:
             if is_full(error):
                 raise DiskFullError(str(error)) from error
             raise
-        self.new_directories = NEW_DIRECTORIES
+        self.unsynced_parent_dirs = NEW_DIRECTORIES
 
     def append(self, data: memoryview) -> None:
         """Writes bytes at the end of what is written. Raises DiskFullError or OSError; `wrote` is as it was
@@ -170,7 +170,7 @@ class QueueFile:
         finally:
             os.close(fd)
 
-    def peek(self, at: int, size: int) -> bytes:
+    def pread(self, at: int, size: int) -> bytes:
         """Bytes of the file, not through the mapping. Raises OSError."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -186,11 +186,11 @@ class QueueFile:
         finally:
             os.close(fd)
 
-    def clear_behind(self, position: int) -> bool:
+    def zero_from(self, position: int) -> bool:
         """Zeros everything from `position` on, on disk too; True when there was anything. Raises OSError."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            return clear_range(fd, position, self.size)
+            return zero_range(fd, position, self.size)
         finally:
             os.close(fd)
 
@@ -209,7 +209,7 @@ class QueueFiles(FileSequence[QueueFile]):
 
     __slots__ = ("mappings",)
 
-    def __init__(self, directory: Path, file_size: int, mappings: Mappings) -> None:
+    def __init__(self, directory: Path, file_size: int, mappings: MappingCache) -> None:
         super().__init__(directory, file_size)
         self.mappings = mappings
 
@@ -283,7 +283,7 @@ class QueueFiles(FileSequence[QueueFile]):
             self.drop(behind)
         if self.files and self.files[-1].end >= offset:
             file = self.files[-1]
-            file.clear_behind(offset - file.start)
+            file.zero_from(offset - file.start)
             file.wrote = min(offset - file.start, file.size)
             file.reserved = min(file.reserved, file.wrote)
 

@@ -61,7 +61,7 @@ _TOPICS_MAX = 4096
 _topics = _Topics()
 
 
-class Dispatch(NamedTuple):
+class DispatchRequest(NamedTuple):
     """What consume queue and index need of a record (DispatchRequest)."""
 
     topic: str
@@ -127,7 +127,7 @@ def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[in
 
 def parse(
     log: mmap, at: int, end: int, offset: int, delays_ms: tuple[int, ...], *, check_crc: bool
-) -> Dispatch | str | None:
+) -> DispatchRequest | str | None:
     """Reads the record at position `at` of a log file, of which bytes up to `end` may be used; `offset` is
     the physical offset it must carry. `BLANK` when the file's used part ends here, None when there is no
     whole, sound record."""
@@ -174,7 +174,7 @@ def parse(
         if topic == SCHEDULE_TOPIC:
             delivery = delay_tags_code(properties, store_timestamp, delays_ms)
             tags_code = tags_code if delivery is None else delivery
-    return Dispatch(
+    return DispatchRequest(
         topic,
         queue_id,
         queue_offset,

@@ -19,17 +19,17 @@ from msgspec import Struct
 from epochmq_broker.store import record
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_broker.store.consume_queues import ConsumeQueues
-from epochmq_broker.store.dispatch import Dispatcher
-from epochmq_broker.store.index import Index
+from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.settings import RECORD_OVERHEAD_BYTES, StoreConfig
+from epochmq_broker.store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
 
 READ_BYTES: Final = 1 << 20
 READ_AHEAD_BYTES: Final = 8 << 20
 
 
-class Recovered(Struct, frozen=True):
+class RecoveryResult(Struct, frozen=True):
     """What recovery found: physical offsets, and how many records it read and dispatched."""
 
     clean: bool
@@ -59,7 +59,7 @@ class ReadAhead:
         while self._end < stop:
             count = min(stop - self._end, READ_BYTES)
             try:
-                file.peek(self._end, count)
+                file.pread(self._end, count)
             except OSError as error:
                 raise OSError(
                     error.errno,
@@ -78,9 +78,9 @@ class Recovery:
         config: StoreConfig,
         log: CommitLog,
         queues: ConsumeQueues,
-        index: Index,
+        index: KeyIndex,
         checkpoint: Checkpoint,
-        dispatcher: Dispatcher,
+        dispatcher: CommitLogDispatcher,
     ) -> None:
         self._config = config
         self._log = log
@@ -90,18 +90,18 @@ class Recovery:
         self._dispatcher = dispatcher
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
-    def run(self, *, clean: bool, check_crc: bool = False, reindex: bool = False) -> Recovered:
+    def run(self, *, clean: bool, check_crc: bool = False, reindex: bool = False) -> RecoveryResult:
         """Recovers. `check_crc`: whatever the settings say. `reindex`: the index may have lost its newest
         file. Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
             self._queues.destroy()
-            return Recovered(clean=clean, start=0, end=0, records=0, last_record=0)
+            return RecoveryResult(clean=clean, start=0, end=0, records=0, last_record=0)
         self._log.mend(None if clean else self._checkpoint.physic_msg_timestamp)
         clean = clean and not self._queues.damaged
         if clean:
             start, behind = self._start_after_clean_stop()
         else:
-            self._doubt_queues()
+            self._trim_unbacked_tail()
             start, behind = self._start_after_crash(reindex=reindex), -1
         self._dispatcher.repairing = not clean
         check_crc = check_crc or self._config.check_crc_on_recover
@@ -125,7 +125,7 @@ class Recovery:
         if unit is not None:
             self._read_before_mapping(unit[0])
             last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
-            if isinstance(last, record.Dispatch) and unit[0] + last.size == known:
+            if isinstance(last, record.DispatchRequest) and unit[0] + last.size == known:
                 return unit[0], known
         for file in reversed(self._log.files.files):
             if file.start <= known:
@@ -133,7 +133,7 @@ class Recovery:
         return self._log.min_offset, known
 
     def _start_after_crash(self, *, reindex: bool) -> int:
-        start = file_after_crash(self._config, self._log, self._checkpoint).start
+        start = crash_recovery_start(self._config, self._log, self._checkpoint).start
         if reindex and self._config.message_index_enable:
             unindexed = self._log.files.find(max(self._index.end_physical, self._log.min_offset))
             if unindexed is not None:
@@ -145,7 +145,7 @@ class Recovery:
         if file is not None:
             ReadAhead(self._ahead.margin).read(file, offset - file.start)
 
-    def _doubt_queues(self) -> None:
+    def _trim_unbacked_tail(self) -> None:
         """Takes units from the end of every queue that stand for no record of the log: lost pages leave
         such, and the last unit decides what the queue takes for new."""
         for queue in self._queues.values():
@@ -157,7 +157,7 @@ class Recovery:
                 self._read_before_mapping(unit[0])
                 found = self._log.parse(unit[0], self._config.delays_ms, check_crc=False)
                 if (
-                    isinstance(found, record.Dispatch)
+                    isinstance(found, record.DispatchRequest)
                     and (found.topic, found.queue_id) == (queue.topic, queue.queue_id)
                     and found.size == unit[1]
                 ):
@@ -165,7 +165,7 @@ class Recovery:
                 kept -= 1
             queue.cut(kept)
 
-    def _scan(self, start: int, *, behind: int, clean: bool, check_crc: bool) -> Recovered:
+    def _scan(self, start: int, *, behind: int, clean: bool, check_crc: bool) -> RecoveryResult:
         """Reads records from `start` on and dispatches those that begin at or behind `behind`."""
         parse = record.parse
         delays_ms = self._config.delays_ms
@@ -175,10 +175,10 @@ class Recovery:
         while file is not None:
             at = position - file.start
             self._ahead.read(file, at)
-            if not any(file.peek(at, record.SIZE_AND_MAGIC.size)):
+            if not any(file.pread(at, record.SIZE_AND_MAGIC.size)):
                 break  # nothing was written here; it may be a hole, and is not looked at
             found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)
-            if isinstance(found, record.Dispatch):
+            if isinstance(found, record.DispatchRequest):
                 last = position
                 if position >= behind:
                     self._dispatcher.dispatch(found)
@@ -189,16 +189,16 @@ class Recovery:
                 position = file.start
             else:
                 break
-        return Recovered(clean=clean, start=start, end=position, records=records, last_record=last)
+        return RecoveryResult(clean=clean, start=start, end=position, records=records, last_record=last)
 
 
-def file_after_crash(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> MappedFile:
+def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> MappedFile:
     """The newest log file of which everything before its first message is safe (isMappedFileMatchedRecover);
     there is at least one file. Raises OSError."""
     safe = config.message_index_enable and config.message_index_safe
     until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
     for file in reversed(log.files.files):
-        head = file.peek(0, record.HEAD_V4.size)
+        head = file.pread(0, record.HEAD_V4.size)
         _, magic = record.SIZE_AND_MAGIC.unpack_from(head)
         if magic not in (record.MAGIC_V1, record.MAGIC_V2):
             continue

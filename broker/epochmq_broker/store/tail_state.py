@@ -49,7 +49,7 @@ class AbortRecord(Struct, frozen=True):
     recovering: bool = False  # what a crash of the machine left is not repaired yet
 
 
-class Tail(Struct, frozen=True):
+class LogTail(Struct, frozen=True):
     """The end of the log at a start."""
 
     state: TailState
@@ -67,17 +67,19 @@ class Tail(Struct, frozen=True):
         return self.state is TailState.UNFLUSHED_LOST and self.acknowledged_unflushed
 
 
-CLEAN = Tail(state=TailState.INTACT, acknowledged_unflushed=False, only_killed=False, cache_suspect=False)
+CLEAN_TAIL = LogTail(
+    state=TailState.INTACT, acknowledged_unflushed=False, only_killed=False, cache_suspect=False
+)
 
 
-def judge(left: AbortRecord | None, boot_id: str, present: FileIdentity | None) -> Tail:
+def assess_tail(left: AbortRecord | None, boot_id: str, present: FileIdentity | None) -> LogTail:
     """The end of the log, from what was `left` (None after a clean stop), this boot, and the identity that
     the abort file has now."""
     if left is None:
-        return CLEAN
+        return CLEAN_TAIL
     same_boot = left.boot_id == boot_id
     own = _state(left, same_boot, present)
-    return Tail(
+    return LogTail(
         state=max(own, left.inherited),
         acknowledged_unflushed=left.acknowledged_unflushed,
         only_killed=own is TailState.INTACT and not left.recovering,

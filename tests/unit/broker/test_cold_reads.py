@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from epochmq_broker.cold_reads import ColdReads
-from epochmq_broker.store import residency
+from epochmq_broker.store import page_residency
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.residency import NotResidentError, Residency, warm
+from epochmq_broker.store.page_residency import NotResidentError, PageResidency, warm
 from epochmq_broker.store.statuses import StoreReadError
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -43,7 +43,7 @@ class Disk:
         self.error: Exception | None = None
         self.reads = 0
         self.threads: set[int] = set()
-        monkeypatch.setattr(Residency, "_is_resident", self._is_resident)
+        monkeypatch.setattr(PageResidency, "_is_resident", self._is_resident)
         bench.broker.store.queues.pending.write_all()
         self._store = bench.broker.store
         self.forget()
@@ -252,9 +252,9 @@ def evicted(path: Path, size: int) -> MappedFile:
 
 
 def test_pages_that_are_not_in_memory_are_told_and_can_be_brought(tmp_path: Path) -> None:
-    size = 3 * residency.BLOCK_BYTES
+    size = 3 * page_residency.BLOCK_BYTES
     file = evicted(tmp_path / "0", size)
-    known = Residency()
+    known = PageResidency()
     if known._is_resident(file.map, size - 100, size):
         pytest.skip("the file system of the temporary directory keeps its files in memory")
     with pytest.raises(NotResidentError) as missing:
@@ -265,7 +265,7 @@ def test_pages_that_are_not_in_memory_are_told_and_can_be_brought(tmp_path: Path
     with pytest.raises(NotResidentError):
         known.require(file, 0, 10)
     with pytest.raises(NotResidentError):
-        known.require(file, residency.BLOCK_BYTES - 1, size - 2 * residency.BLOCK_BYTES)
+        known.require(file, page_residency.BLOCK_BYTES - 1, size - 2 * page_residency.BLOCK_BYTES)
     file.close()
 
 

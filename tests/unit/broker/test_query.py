@@ -79,7 +79,7 @@ async def test_a_message_that_readers_may_not_see_yet_is_not_found_by_its_place(
     end = stored.physical_offset + stored.store_size
     view = ViewMessageRequestHeader(offset=stored.physical_offset)
     for limit, code in ((end - 1, ResponseCode.SYSTEM_ERROR), (end, ResponseCode.SUCCESS)):
-        bench.broker.store.show_until(limit)
+        bench.broker.store.set_confirm_offset(limit)
         assert bench.peer().call(command(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == code
 
 

@@ -13,7 +13,7 @@ from epochmq_broker.ha.master_log import MasterChecksums, MasterLog
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.put import MessagePut
 from epochmq_broker.store import MessageStore, PutStatus
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.store_config import StoreConfig
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.net import free_port
 from tests.unit.store.support import Message, put

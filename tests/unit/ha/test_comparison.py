@@ -15,7 +15,7 @@ from epochmq_broker.ha import comparison
 from epochmq_broker.ha.comparison import Comparison, LogRange, may_truncate
 from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_broker.ha.replica import Step
-from epochmq_broker.store.record import Dispatch
+from epochmq_broker.store.record import DispatchRequest
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.ha.kit import LOG_FILE, DirectLog, Node, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
@@ -291,7 +291,7 @@ def spoil(node: Node, directory: Path, number: int) -> None:
     position = 0
     for _ in range(number):
         found = node.store.log.parse(position, (), check_crc=True)
-        assert isinstance(found, Dispatch)
+        assert isinstance(found, DispatchRequest)
         position += found.size
     with (directory / "commitlog" / f"{0:020}").open("r+b") as log:
         log.seek(position + 40)

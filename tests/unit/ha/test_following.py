@@ -84,7 +84,7 @@ async def test_getting_what_is_confirmed_comes_before_dispatching_it(
         monkeypatch.setattr(asyncio.get_running_loop(), "call_later", slow(seldom, b))
         await b.follow(address, 1)
         await same(a, b)
-        assert b.store.inflow.behind == 0
+        assert b.store.replica_log.undispatched_bytes == 0
         assert seldom
         assert all(end < a.end for end in seldom)
 
@@ -319,7 +319,7 @@ async def test_a_record_that_came_in_half_is_cut_before_the_replica_leads(tmp_pa
         a.put(1)
         data = a.log_bytes()
         await b.follow(None, 1)
-        b.store.inflow.write(0, memoryview(data[:-7]))
+        b.store.replica_log.write(0, memoryview(data[:-7]))
         b.ha.epochs.append(EpochEntry(1, 0))
         assert b.offsets() == {}
         await b.lead(2)
@@ -339,7 +339,7 @@ async def test_a_log_that_ends_within_a_blank_record_goes_on_at_the_next_file(tm
         first_file = a.log_bytes()[:size]
         blank = len(first_file.rstrip(b"\0"))
         await b.follow(None, 1)
-        b.store.inflow.write(0, memoryview(first_file[: blank + 20]))
+        b.store.replica_log.write(0, memoryview(first_file[: blank + 20]))
         b.ha.epochs.append(EpochEntry(1, 0))
         await b.lead(2)
         assert b.end == size

@@ -43,7 +43,7 @@ ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
 )
 def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -> None:
     assert (
-        after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovered_from=70)
+        after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovery_start=70)
         == found
     )
     # What the lives before left goes on, after an orderly stop, too.
@@ -95,7 +95,7 @@ def test_a_broker_may_cut_what_it_knows_to_have_lost_and_nothing_else_that_was_c
         may_lack_acknowledged=False,
         confirmed=90,
         end=100,
-        recovered_from=80,
+        recovery_start=80,
     )
     assert again.unflushed_from == 70
 
@@ -249,6 +249,6 @@ def test_a_failed_disk_speaks_against_an_election_at_once(tmp_path: Path) -> Non
     node.store.load()
     node.ha.load()
     assert not node.ha.may_lack_acknowledged
-    node.store.failed(OSError(5, "the disk failed"))
+    node.store.report_fsync_failure(OSError(5, "the disk failed"))
     assert node.ha.may_lack_acknowledged
     node.store.stop()

@@ -13,7 +13,7 @@ import msgspec
 
 from epochmq_broker.store import MessageStore, PutStatus, StoreConfig, tail_state
 from epochmq_broker.store.abort_file import identity_of
-from epochmq_broker.store.append import Put
+from epochmq_broker.store.appender import AppendResult
 from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
@@ -62,7 +62,7 @@ class Message:
     born_host: bytes = HOST
 
 
-def put(store: MessageStore, message: Message) -> Put:
+def put(store: MessageStore, message: Message) -> AppendResult:
     """Appends with what the send path has in hand."""
     tags = message.properties.get("TAGS")
     return store.append(
@@ -79,7 +79,7 @@ def put(store: MessageStore, message: Message) -> Put:
     )
 
 
-def put_all(store: MessageStore, messages: list[Message]) -> list[Put]:
+def put_all(store: MessageStore, messages: list[Message]) -> list[AppendResult]:
     """Appends all; every one must be stored."""
     done = [put(store, message) for message in messages]
     assert all(status is PutStatus.PUT_OK for status, *_ in done)

@@ -216,7 +216,7 @@ def test_a_burst_of_changes_is_synced_few_times(tmp_path: Path, monkeypatch: pyt
         first.set()
 
     monkeypatch.setattr(config_writer, "write_config", noted)
-    monkeypatch.setattr(config_writer, "REST_S", 3600.0)
+    monkeypatch.setattr(config_writer, "ROUND_INTERVAL_S", 3600.0)
     writer = ConfigWriter()
     writer.write(tmp_path / "topics.json", b"0")
     assert first.wait(60)

@@ -30,8 +30,8 @@ def receive(store: MessageStore, log: bytes, until: int, rng: random.Random) -> 
     """A block of a master's log, which may end within a record, but not behind its file."""
     start = store.max_phy_offset
     size = min(rng.randint(1, BLOCK_MAX), until - start, LOG_FILE - start % LOG_FILE)
-    store.inflow.write(start, memoryview(log)[start : start + size])
-    store.note_received()
+    store.replica_log.write(start, memoryview(log)[start : start + size])
+    store.note_replicated_bytes()
 
 
 @pytest.mark.parametrize("flush_disk_type", ["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -57,9 +57,12 @@ def test_a_replica_recovers_what_it_had_flushed(
         if luck < 0.2:
             replica.log_flusher.flush_now()
         elif luck < 0.5:
-            replica.inflow.dispatch(rng.randint(0, replica.max_phy_offset), 64)
+            replica.replica_log.dispatch(rng.randint(0, replica.max_phy_offset), 64)
         elif luck < 0.55:
-            cut = max((end for end in ends if end <= replica.inflow.dispatched * rng.random()), default=0)
+            cut = max(
+                (end for end in ends if end <= replica.replica_log.dispatched_offset * rng.random()),
+                default=0,
+            )
             if cut:
                 replica.truncate(cut)
                 reported = min(reported, cut)

@@ -15,13 +15,13 @@ import pytest
 from epochmq_broker.store import MessageStore, PutStatus, StoreDamagedError, abort_file
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.tail_state import (
-    CLEAN,
+    CLEAN_TAIL,
     AbortRecord,
     FileIdentity,
     TailState,
+    assess_tail,
     decode,
     encode,
-    judge,
 )
 from tests.unit.store.support import (
     Message,
@@ -73,7 +73,7 @@ def replaced(left: AbortRecord, **changes: Any) -> AbortRecord:
 def test_the_state_of_the_tail_follows_from_the_abort_file(
     left: AbortRecord | None, boot: str, present: FileIdentity, state: TailState, lacks: bool
 ) -> None:
-    tail = judge(left, boot, present)
+    tail = assess_tail(left, boot, present)
     assert tail.state is state
     assert tail.may_lack_acknowledged is lacks
 
@@ -99,14 +99,14 @@ def test_an_abort_file_reads_back_as_it_was_written(left: AbortRecord) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"4711", b"\0" * 512, b"\xff\xfe=\n=\n", b"4711\n"])
 def test_an_abort_file_that_tells_nothing_counts_as_a_power_loss_under_async_flush(data: bytes) -> None:
-    tail = judge(decode(data), "boot-1", HERE)
+    tail = assess_tail(decode(data), "boot-1", HERE)
     assert tail.state is TailState.UNFLUSHED_LOST
     assert tail.may_lack_acknowledged
 
 
 def test_an_abort_file_of_an_older_version_still_tells_a_kill_from_a_power_loss() -> None:
-    assert judge(decode(b"4711\nboot-1"), "boot-1", HERE).state is TailState.INTACT
-    assert judge(decode(b"4711\nboot-1"), "boot-2", HERE).state is TailState.UNFLUSHED_LOST
+    assert assess_tail(decode(b"4711\nboot-1"), "boot-1", HERE).state is TailState.INTACT
+    assert assess_tail(decode(b"4711\nboot-1"), "boot-2", HERE).state is TailState.UNFLUSHED_LOST
 
 
 def reopened(root: Path, **changes: Any) -> MessageStore:
@@ -117,7 +117,7 @@ def reopened(root: Path, **changes: Any) -> MessageStore:
 
 def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
     store = opened(tmp_path / "a")
-    assert (store.tail_state, store.tail) == (TailState.INTACT, CLEAN)
+    assert (store.tail_state, store.tail) == (TailState.INTACT, CLEAN_TAIL)
     put_all(store, some_messages(1, 10))
     killed, lost_power = crash(store, tmp_path / "b"), crash(store, tmp_path / "c")
     shutil.copytree(tmp_path / "a", restored := tmp_path / "d")
@@ -164,7 +164,7 @@ def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
     store = opened(tmp_path / "b", flush_disk_type="SYNC_FLUSH")
     crash(store, tmp_path / "c")
     assert store.may_lack_acknowledged
-    store.clear_tail_doubt()
+    store.clear_log_doubt()
     crash(store, tmp_path / "d")
     store.stop()
     for name, lacks in (("c", True), ("d", False)):
@@ -267,7 +267,7 @@ def fail_a_flush(store: MessageStore, of: str) -> None:
     flusher = store.log_flusher if of == "commitlog" else store.queue_flusher
     with pytest.raises(OSError, match="injected"):
         flusher.flush_now()
-    store.failed(OSError(errno.EIO, "injected"))
+    store.report_fsync_failure(OSError(errno.EIO, "injected"))
 
 
 @pytest.mark.parametrize("of", ["commitlog", "consumequeue"])
@@ -357,7 +357,7 @@ def test_a_failed_flush_is_remembered_in_memory_when_the_file_system_takes_no_mo
         raise OSError(errno.EROFS, "injected")
 
     monkeypatch.setattr(os, "pwrite", read_only)
-    store.failed(OSError(errno.EIO, "injected"))
+    store.report_fsync_failure(OSError(errno.EIO, "injected"))
     store.stop()
     monkeypatch.setattr(os, "pwrite", pwrite)
     assert not decode((tmp_path / "a" / "abort").read_bytes()).flush_failed

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochmq_broker.store import PutStatus
-from epochmq_broker.store import append as append_module
-from epochmq_broker.store import index as index_module
-from epochmq_broker.store import upkeep as upkeep_module
-from epochmq_broker.store.index import BUILD_AT, Index, Note, time_name
+from epochmq_broker.store import appender as append_module
+from epochmq_broker.store import key_index as index_module
+from epochmq_broker.store import maintenance as maintenance_module
 from epochmq_broker.store.index_file import IndexFile
-from epochmq_broker.store.record import Dispatch
+from epochmq_broker.store.key_index import BUILD_THRESHOLD, KeyIndex, UnindexedMessage, index_file_name
+from epochmq_broker.store.record import DispatchRequest
 from epochmq_protocol import javahash
 from tests.unit.store.support import INDEX_CAPACITY, INDEX_SLOTS, Message, opened, put, put_all, tree
 
@@ -72,13 +72,13 @@ def test_batches_make_the_files_that_single_puts_would(
     tmp_path_factory: object, sent: list[tuple[str, str | None, str | None, int]], parsed: bool
 ) -> None:
     directory = tmp_path_factory.mktemp("index")  # type: ignore[attr-defined]
-    index = Index(directory / "index", INDEX_SLOTS, INDEX_CAPACITY)
+    index = KeyIndex(directory / "index", INDEX_SLOTS, INDEX_CAPACITY)
     plain: list[PlainIndexFile] = []
     stored = 1_000_000
     for number, (topic, uniq_key, keys, step) in enumerate(sent):
         physical, stored = number * 100, stored + step
         if parsed:
-            index.dispatch(Dispatch(topic, 0, 0, physical, 100, 0, stored, 0, uniq_key, keys))
+            index.dispatch(DispatchRequest(topic, 0, 0, physical, 100, 0, stored, 0, uniq_key, keys))
         elif uniq_key or keys:
             index.waiting.append((index.hasher(topic), uniq_key, keys, physical, stored))
         for key in ([uniq_key] if uniq_key else []) + [key for key in (keys or "").split(" ") if key]:
@@ -113,7 +113,7 @@ def test_a_damaged_chain_ends_a_search(tmp_path: Path) -> None:
 
 
 def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
-    index = Index(tmp_path / "index", INDEX_SLOTS, INDEX_CAPACITY)
+    index = KeyIndex(tmp_path / "index", INDEX_SLOTS, INDEX_CAPACITY)
     for number in range(100):
         index.waiting.append((index.hasher("t"), f"{number:032X}", None, number, 1_000_000))
     index.build()
@@ -124,13 +124,16 @@ def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
 
 
 def test_names_are_local_times(monkeypatch: object) -> None:
-    assert len(time_name(1_700_000_000_123)) == 17
-    assert time_name(1_700_000_000_123).endswith("123")
+    assert len(index_file_name(1_700_000_000_123)) == 17
+    assert index_file_name(1_700_000_000_123).endswith("123")
 
 
 def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
-    index = Index(tmp_path / "index", INDEX_SLOTS, 1000)
-    sent = [Dispatch("t", 0, n, n * 100, 100, 0, 1_000_000, 0, f"{n:032X}", None) for n in range(BUILD_AT)]
+    index = KeyIndex(tmp_path / "index", INDEX_SLOTS, 1000)
+    sent = [
+        DispatchRequest("t", 0, n, n * 100, 100, 0, 1_000_000, 0, f"{n:032X}", None)
+        for n in range(BUILD_THRESHOLD)
+    ]
     for message in sent:
         index.dispatch(message)
     assert not index.waiting
@@ -143,22 +146,22 @@ def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
 class BrokenDisk:
     """Opening index files fails while `error` is set; counts the keys that are hashed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, index: KeyIndex) -> None:
         self.error: OSError | None = OSError(errno.EIO, "injected")
         self.hashed = 0
-        put, build = Index._next, Index._build
+        put, build = KeyIndex._next, KeyIndex._build
 
-        def next_file(index: Index, full: IndexFile | None) -> IndexFile:
+        def next_file(index: KeyIndex, full: IndexFile | None) -> IndexFile:
             if self.error is not None:
                 raise self.error
             return put(index, full)
 
-        def counted(index: Index, part: list[Note]) -> None:
+        def counted(index: KeyIndex, part: list[UnindexedMessage]) -> None:
             self.hashed += len(part)
             build(index, part)
 
-        monkeypatch.setattr(Index, "_next", next_file)
-        monkeypatch.setattr(Index, "_build", counted)
+        monkeypatch.setattr(KeyIndex, "_next", next_file)
+        monkeypatch.setattr(KeyIndex, "_build", counted)
 
 
 def test_messages_do_not_try_a_failing_index_again_and_again(
@@ -167,39 +170,43 @@ def test_messages_do_not_try_a_failing_index_again_and_again(
     """A backlog is hashed once a tick at most, in bounded steps, and every key is found afterwards."""
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
     disk = BrokenDisk(monkeypatch, store.index)
-    keyed = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_AT)]
+    keyed = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_THRESHOLD)]
     put_all(store, keyed)
-    assert disk.hashed == BUILD_AT, "the first failure, and none of the messages behind it"
+    assert disk.hashed == BUILD_THRESHOLD, "the first failure, and none of the messages behind it"
     store.appender.build_index(again=True)
-    assert disk.hashed == BUILD_AT + len(keyed)
+    assert disk.hashed == BUILD_THRESHOLD + len(keyed)
     assert len(store.index.waiting) == len(keyed)
     disk.error = None
     store.appender.build_index(again=True)
     assert not store.index.waiting
-    put_all(store, keyed[:BUILD_AT])
+    put_all(store, keyed[:BUILD_THRESHOLD])
     assert not store.index.waiting, "it is built as before"
-    for number in (0, 1, BUILD_AT, len(keyed) - 1):
-        assert store.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (number < BUILD_AT)
+    for number in (0, 1, BUILD_THRESHOLD, len(keyed) - 1):
+        assert store.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (number < BUILD_THRESHOLD)
     store.stop()
 
 
 async def test_puts_are_refused_while_too_much_waits_for_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (index_module, append_module, upkeep_module):
-        monkeypatch.setattr(module, "WAITING_MAX", 2 * BUILD_AT)
+    for module in (index_module, append_module, maintenance_module):
+        monkeypatch.setattr(module, "INDEX_BACKLOG_MAX", 2 * BUILD_THRESHOLD)
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20, flush_interval_commit_log=1)
     disk = BrokenDisk(monkeypatch, store.index)
     store.start()
-    messages = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_AT)]
+    messages = [
+        Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_THRESHOLD)
+    ]
     statuses = [put(store, message)[0] for message in messages]
-    assert statuses.count(PutStatus.PUT_OK) == 2 * BUILD_AT
-    assert len(store.index.waiting) == 2 * BUILD_AT
+    assert statuses.count(PutStatus.PUT_OK) == 2 * BUILD_THRESHOLD
+    assert len(store.index.waiting) == 2 * BUILD_THRESHOLD
     disk.error = None
     async with asyncio.timeout(60):
         while not store.writable:  # noqa: ASYNC110  # a tick of the store ends it
             await asyncio.sleep(0.001)
     assert put(store, messages[-1])[0] is PutStatus.PUT_OK
-    found = [store.query("orders", f"key{number}", 9, 0, 1 << 60).count for number in range(3 * BUILD_AT)]
-    assert found == [1] * (2 * BUILD_AT) + [0] * (BUILD_AT - 1) + [1]
+    found = [
+        store.query("orders", f"key{number}", 9, 0, 1 << 60).count for number in range(3 * BUILD_THRESHOLD)
+    ]
+    assert found == [1] * (2 * BUILD_THRESHOLD) + [0] * (BUILD_THRESHOLD - 1) + [1]
     store.stop()

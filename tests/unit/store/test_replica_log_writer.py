@@ -121,17 +121,17 @@ def test_a_kill_right_behind_a_cut_does_not_bring_anything_back(tmp_path: Path) 
 def test_readers_see_nothing_behind_the_confirmed_offset(tmp_path: Path) -> None:
     store = opened(tmp_path)
     arrived: list[int] = []
-    store.on_append.append(lambda queue, offset, tags_code: arrived.append(offset))
-    store.show_until(0)
+    store.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
+    store.set_confirm_offset(0)
     done = put_all(store, [Message()] * 10)
     queue = store.queue("orders", 0)
     assert store.get(queue, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    store.show_until(done[3][1] + 5)  # in the middle of a record
+    store.set_confirm_offset(done[3][1] + 5)  # in the middle of a record
     assert store.max_offset(queue) == 3
     assert store.get(queue, 0, 32).count == 3
     assert store.get(queue, 3, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert arrived == [0, 1, 2]
-    store.show_until(None)
+    store.set_confirm_offset(None)
     assert store.get(queue, 0, 32).count == 10
     assert arrived == list(range(10))
     store.stop()

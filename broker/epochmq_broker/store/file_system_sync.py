@@ -17,7 +17,7 @@ FILES_MAX: Final = 64
 together instead of for each."""
 
 
-class FileSystem:
+class FileSystemSync:
     """The file system that holds a store's queues. Its descriptor stays open, so that `syncfs` reports every
     error since."""
 
@@ -37,7 +37,7 @@ class FileSystem:
         else:
             _sync_each(distinct)
         for file in distinct:
-            file.new_directories = 0
+            file.unsynced_parent_dirs = 0
 
     def _sync_whole(self) -> None:
         assert _SYNCFS is not None
@@ -51,7 +51,7 @@ def _sync_each(files: Iterable[QueueFile]) -> None:
     for file in files:
         with contextlib.suppress(FileNotFoundError):
             file.sync()
-            folders.update(dict.fromkeys(list(file.path.parents)[: file.new_directories]))
+            folders.update(dict.fromkeys(list(file.path.parents)[: file.unsynced_parent_dirs]))
     for folder in folders:
         with contextlib.suppress(FileNotFoundError):
             sync_directory(folder)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import PutStatus, queue_flush, sync_files
+from epochmq_broker.store import PutStatus, file_system_sync, queue_flusher
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
+from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.mapped_file import DiskFullError
-from epochmq_broker.store.queue_files import Mappings, QueueFile
+from epochmq_broker.store.queue_files import MappingCache, QueueFile
 from epochmq_broker.store.statuses import GetStatus, RunningFlags
-from epochmq_broker.store.sync_files import FileSystem
 from tests.unit.store.support import QUEUE_FILE, Message, opened, put, put_all, read_log, tree
-from tests.unit.store.test_flush import DEADLINE_S, running, until
+from tests.unit.store.test_log_flusher import DEADLINE_S, running, until
 
 SOON: dict[str, Any] = {"flush_interval_consume_queue": 1, "flush_consume_queue_thorough_interval": 1}
 
@@ -122,7 +122,7 @@ async def test_units_in_several_files_are_written_and_read_across_memory_and_fil
 async def test_a_slow_sync_keeps_the_checkpoint_back_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, FileSystem, "sync")
+    gate = Gate(monkeypatch, FileSystemSync, "sync")
     async with running(tmp_path, **SOON) as store:
         put_all(store, [Message()])
         await until(lambda: gate.entered == 1)
@@ -142,13 +142,13 @@ async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
 ) -> None:
     """A queue with two pages of units is written at once, but synced with all others."""
     synced: list[set[str]] = []
-    real = FileSystem.sync
+    real = FileSystemSync.sync
 
-    def noted(self: FileSystem, files: Any) -> None:
+    def noted(self: FileSystemSync, files: Any) -> None:
         synced.append({file.path.parent.name for file in files})
         real(self, files)
 
-    monkeypatch.setattr(FileSystem, "sync", noted)
+    monkeypatch.setattr(FileSystemSync, "sync", noted)
     async with running(
         tmp_path, flush_interval_consume_queue=1, mapped_file_size_consume_queue=20 * 10_000,
         mapped_file_size_commit_log=1 << 20,
@@ -167,15 +167,15 @@ async def test_a_round_of_many_queues_ends_when_the_last_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    real = FileSystem.sync
+    real = FileSystemSync.sync
 
-    def noted(self: FileSystem, files: Any) -> None:
+    def noted(self: FileSystemSync, files: Any) -> None:
         synced.append(len(list(files)))
         real(self, files)
 
-    monkeypatch.setattr(FileSystem, "sync", noted)
-    monkeypatch.setattr(queue_flush, "QUEUES_AT_ONCE", 2)
-    monkeypatch.setattr(queue_flush, "PAUSE_S", 0.0)
+    monkeypatch.setattr(FileSystemSync, "sync", noted)
+    monkeypatch.setattr(queue_flusher, "QUEUES_PER_JOB", 2)
+    monkeypatch.setattr(queue_flusher, "PAUSE_S", 0.0)
     async with running(tmp_path, **SOON) as store:
         put_all(store, [Message(queue_id=number) for number in range(7)])
         await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
@@ -199,7 +199,7 @@ async def test_a_tick_costs_what_has_changed_not_what_there_is(
         put_all(store, [Message(queue_id=7)])
         await until(lambda: not store.queues.pending.waiting)
         assert set(looked_at) == {7}
-        assert store.queues.pending.held_bytes == 0
+        assert store.queues.pending.memory_used_bytes == 0
 
 
 async def test_a_queue_that_got_units_while_it_was_written_is_due_again_at_two_pages(
@@ -222,12 +222,12 @@ async def test_a_queue_that_got_units_while_it_was_written_is_due_again_at_two_p
 
 async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: calls.append(fd) or 0)
-    monkeypatch.setattr(sync_files, "has_reliable_syncfs", lambda: True)
+    monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: calls.append(fd) or 0)
+    monkeypatch.setattr(file_system_sync, "has_reliable_syncfs", lambda: True)
     alone: list[Path] = []
     monkeypatch.setattr(QueueFile, "sync", lambda file: alone.append(file.path))
     async with running(tmp_path, **SOON) as store:
-        put_all(store, [Message(queue_id=number) for number in range(sync_files.FILES_MAX + 1)])
+        put_all(store, [Message(queue_id=number) for number in range(file_system_sync.FILES_MAX + 1)])
         await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
         assert (len(calls), alone) == (1, [])
         store.appender._clock = lambda: 4_000_000_000.0
@@ -239,15 +239,15 @@ async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: py
 async def test_an_error_of_the_file_system_ends_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_files, "FILES_MAX", 0)
-    monkeypatch.setattr(sync_files, "has_reliable_syncfs", lambda: True)
-    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: -1)
+    monkeypatch.setattr(file_system_sync, "FILES_MAX", 0)
+    monkeypatch.setattr(file_system_sync, "has_reliable_syncfs", lambda: True)
+    monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: -1)
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.EIO)
     store = opened(tmp_path, **SOON)
     store.start()
     put_all(store, [Message()])
     await until(lambda: bool(store.flags & RunningFlags.FLUSH_FAILED))
-    monkeypatch.setattr(sync_files, "_SYNCFS", lambda fd: 0)
+    monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: 0)
     assert store.checkpoint.logics_msg_timestamp == 0
     store.stop()
     assert (tmp_path / "abort").exists()
@@ -256,7 +256,7 @@ async def test_an_error_of_the_file_system_ends_writing(
 async def test_a_failed_sync_that_nobody_has_been_told_of_yet_keeps_the_abort_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, FileSystem, "sync")
+    gate = Gate(monkeypatch, FileSystemSync, "sync")
     store = opened(tmp_path, **SOON)
     store.start()
     put_all(store, [Message()])
@@ -327,20 +327,20 @@ async def test_beyond_a_limit_of_memory_messages_are_refused_with_nothing_change
     gate = Gate(monkeypatch, QueueFile, "create")
     async with running(tmp_path, **SOON) as store:
         pending = store.queues.pending
-        pending.hurry_bytes, pending.max_bytes = 1000, 4000
+        pending.early_write_bytes, pending.max_bytes = 1000, 4000
         stored = 0
         while put(store, Message(queue_id=stored % 5))[0] is PutStatus.PUT_OK:
             stored += 1
             await asyncio.sleep(0)
         assert 100 <= stored <= 200
-        assert pending.held_bytes <= 4000
+        assert pending.memory_used_bytes <= 4000
         assert sum(store.queue("orders", number).max_offset for number in range(5)) == stored
         assert len(list(read_log(tmp_path))) == stored
         gate.free.set()
         store.set_flag(RunningFlags.DISK_FULL, False)
         await until(lambda: not pending.waiting)
         put_all(store, [Message()])
-    assert pending.held_bytes == 0
+    assert pending.memory_used_bytes == 0
 
 
 def test_units_that_were_in_memory_only_are_there_after_a_kill(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ async def test_a_cut_while_a_queue_is_being_written_leaves_nothing_behind_it(
 
 def test_files_are_mapped_when_they_are_read_and_only_so_many(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.queues.mappings = Mappings(limit=4)
+    store.queues.mappings = MappingCache(limit=4)
     put_all(store, [Message(queue_id=number) for number in range(20)])
     store.queues.pending.write_all()
     assert len(store.queues.mappings) == 0
@@ -408,8 +408,8 @@ async def test_queues_are_in_their_files_before_what_waits_for_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is synced for it, and those that come meanwhile wait for units of their own."""
-    gate = Gate(monkeypatch, queue_flush.QueueFiles, "write")
-    synced = Gate(monkeypatch, FileSystem, "sync")
+    gate = Gate(monkeypatch, queue_flusher.QueueFiles, "write")
+    synced = Gate(monkeypatch, FileSystemSync, "sync")
     async with running(tmp_path, flush_consume_queue_thorough_interval=3_600_000) as store:
         put_all(store, [Message(queue_id=number) for number in range(30)])
         done: list[str] = []
@@ -429,7 +429,7 @@ async def test_queues_are_in_their_files_before_what_waits_for_that_is_done(
 async def test_what_waits_for_the_queues_does_not_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
     async with running(tmp_path) as store:
         put_all(store, [Message()])
-        store.failed(OSError(errno.EIO, "broken"))
+        store.report_fsync_failure(OSError(errno.EIO, "broken"))
         done: list[bool] = []
         store.when_queues_written(lambda: done.append(True))
         assert done == [True]

@@ -26,20 +26,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from epochmq_broker.store.append import Appender
+from epochmq_broker.store.appender import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.file_system_sync import FileSystemSync
+from epochmq_broker.store.fsync_failure import FsyncFailure, is_descriptor_shortage
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.queue_files import QueueFile, QueueFiles
-from epochmq_broker.store.settings import StoreConfig
-from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
-from epochmq_broker.store.sync_files import FileSystem
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.store_config import StoreConfig
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
 
-QUEUES_AT_ONCE: Final = 500
+QUEUES_PER_JOB: Final = 500
 """Queues that one job of the worker writes: making as many files takes it some 50 ms."""
 PAUSE_S: Final = 0.05  # between the jobs of a round
 
@@ -55,16 +55,16 @@ class QueueFlusher:
         appender: Appender,
         checkpoint: Checkpoint,
         config: StoreConfig,
-        failed: SyncFailure,
+        failed: FsyncFailure,
     ) -> None:
         self._failed = failed
         self._pending = queues.pending
-        self._file_system = FileSystem(queues.directory)
+        self._file_system = FileSystemSync(queues.directory)
         self._appender = appender
         self._checkpoint = checkpoint
         self._config = config
         self._running = False
-        self._worker: Worker | None = None
+        self._worker: WorkerThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._complete_at = 0.0
         self._round: deque[ConsumeQueue] | None = None  # queues that the round under way has yet to write
@@ -80,13 +80,13 @@ class QueueFlusher:
         """Takes over intervals."""
         self._config = config
 
-    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         """Flushes on this worker from now on."""
         self._worker = worker
         self._loop = loop
         self._complete_at = loop.time()
         self._pending.hurry = self._hurry
-        self._pending.is_written_elsewhere = True
+        self._pending.written_by_worker = True
 
     def stop(self) -> None:
         """No tick flushes any more; whoever needs something written does it himself."""
@@ -95,7 +95,7 @@ class QueueFlusher:
             self._next.cancel()
             self._next = None
         self._pending.hurry = self._pending.write_all
-        self._pending.is_written_elsewhere = False
+        self._pending.written_by_worker = False
 
     def close(self) -> None:
         """Lets go of the file system."""
@@ -145,7 +145,7 @@ class QueueFlusher:
                 self._checkpoint.flush()
             except (OSError, DiskFullError) as error:
                 failure = error
-                if isinstance(error, OSError) and not is_shortage(error):
+                if isinstance(error, OSError) and not is_descriptor_shortage(error):
                     self._failed.report(error)
             loop.call_soon_threadsafe(self._done, work, synced, failure)
 
@@ -191,7 +191,7 @@ class QueueFlusher:
             pending.write_all()
             self._file_system.sync(pending.unsynced)
         except OSError as error:
-            if not is_shortage(error):
+            if not is_descriptor_shortage(error):
                 self._failed.report(error)
             raise
         pending.unsynced.clear()
@@ -241,13 +241,13 @@ class QueueFlusher:
             else:
                 queue.written()
 
-        while due and len(work) < QUEUES_AT_ONCE:
+        while due and len(work) < QUEUES_PER_JOB:
             take(next(iter(due)))
-        while self._round and len(work) < QUEUES_AT_ONCE:
+        while self._round and len(work) < QUEUES_PER_JOB:
             queue = self._round.popleft()
             if queue in waiting:
                 take(queue)
-        while self._unwritten and len(work) < QUEUES_AT_ONCE:
+        while self._unwritten and len(work) < QUEUES_PER_JOB:
             queue = self._unwritten.popleft()
             if queue in waiting:
                 take(queue)
@@ -270,7 +270,7 @@ class QueueFlusher:
                 self._pending.unsynced.pop(file, None)
             if self._loop is not None:
                 self._end_round()
-        if self._round is not None or self._unwritten or len(self._pending.due) >= QUEUES_AT_ONCE:
+        if self._round is not None or self._unwritten or len(self._pending.due) >= QUEUES_PER_JOB:
             self._soon(PAUSE_S)
 
     def _not_done(self, failure: OSError | DiskFullError) -> None:

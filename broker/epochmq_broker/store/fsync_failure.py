@@ -17,12 +17,12 @@ from collections.abc import Callable
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE))  # fsync itself returns neither
 
 
-def is_shortage(error: OSError) -> bool:
+def is_descriptor_shortage(error: OSError) -> bool:
     """Whether the process or machine had no descriptor left, so that nothing has been tried."""
     return error.errno in _SHORTAGES
 
 
-class SyncFailure:
+class FsyncFailure:
     """The latch. `error` is the first failure, None while there is none."""
 
     def __init__(self, record: Callable[[], None]) -> None:

@@ -6,36 +6,36 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from epochmq_broker.store.append import Arrival
+from epochmq_broker.store.appender import ArrivalListener
 from epochmq_broker.store.consume_queue import ConsumeQueue
 
-HELD_MAX: Final = 1 << 17
+HELD_ARRIVALS_MAX: Final = 1 << 17
 
 
-class Arrivals(list[Arrival]):
+class ArrivalListeners(list[ArrivalListener]):
     """Listeners, called with (queue, queue offset, tag code) on the loop when a message can be read.
 
     While messages become visible only behind their append (sync flush, replication), arrivals are held
-    until `release`. Beyond HELD_MAX the oldest are forgotten: long polling looks at its queues every few
+    until `release`. Beyond HELD_ARRIVALS_MAX the oldest are dropped: long polling checks its queues every few
     seconds anyway.
     """
 
-    def __init__(self, bind: Callable[[Arrival | None], None], end: Callable[[], int]) -> None:
+    def __init__(self, bind: Callable[[ArrivalListener | None], None], end: Callable[[], int]) -> None:
         """`bind` is given what to call at every append, None when nobody listens; `end` says where the log
         ends."""
         super().__init__()
         self._bind = bind
         self._end = end
-        self._held: deque[tuple[int, ConsumeQueue, int, int]] = deque(maxlen=HELD_MAX)
+        self._held: deque[tuple[int, ConsumeQueue, int, int]] = deque(maxlen=HELD_ARRIVALS_MAX)
         self._holding = False
         self.wake: Callable[[], None] | None = None  # called whenever an arrival is held
 
-    def append(self, listener: Arrival) -> None:
+    def append(self, listener: ArrivalListener) -> None:
         """Adds a listener."""
         super().append(listener)
         self.rebind()
 
-    def remove(self, listener: Arrival) -> None:
+    def remove(self, listener: ArrivalListener) -> None:
         """Takes a listener out. Raises ValueError when it is none."""
         super().remove(listener)
         self.rebind()

@@ -13,7 +13,7 @@ class WorkerBusyError(Exception):
     """The worker's queue is full; the caller tries again at its next tick."""
 
 
-class Worker:
+class WorkerThread:
     """One daemon thread that runs jobs in order. A job must not raise: what can fail reports through its
     own callback."""
 

@@ -8,7 +8,7 @@ written when it started; puts that wait meanwhile share the next one.
 **A failed fsync is final.** The kernel reports a write-back error once and marks the pages clean, so a
 second fsync that succeeds says nothing about the bytes of the first: they may exist in memory only. The
 store then refuses writes, fails whoever waits, moves neither flushed position nor checkpoint, and records the
-failure in its abort file at once (`SyncFailure`), so that the next start does not trust the page cache.
+failure in its abort file at once (`FsyncFailure`), so that the next start does not trust the page cache.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from epochmq_broker.store.append import Appender
+from epochmq_broker.store.appender import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.fsync_failure import FsyncFailure, is_descriptor_shortage
 from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
-from epochmq_broker.store.settings import StoreConfig
 from epochmq_broker.store.statuses import PutStatus
-from epochmq_broker.store.sync_failure import SyncFailure, is_shortage
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.store_config import StoreConfig
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
 
-Flushed = Callable[[PutStatus], None]
+FlushCallback = Callable[[PutStatus], None]
 _SHORTAGE_RETRY_S = 0.1  # after a flush that found no descriptor
 _WAITERS_MAX = 1 << 17  # puts that may wait for the disk; more are answered FLUSH_DISK_TIMEOUT at once
 
@@ -44,16 +44,16 @@ class LogFlusher:
         appender: Appender,
         checkpoint: Checkpoint,
         config: StoreConfig,
-        failed: SyncFailure,
+        failed: FsyncFailure,
     ) -> None:
         self._failed = failed
         self._log = log
         self._appender = appender
         self._checkpoint = checkpoint
         self._config = config
-        self._worker: Worker | None = None
+        self._worker: WorkerThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiters: deque[tuple[int, float, Flushed]] = deque()
+        self._waiters: deque[tuple[int, float, FlushCallback]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._running = False
@@ -68,13 +68,13 @@ class LogFlusher:
         """Takes over intervals and time-outs."""
         self._config = config
 
-    def start(self, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def start(self, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         """Flushes on this worker from now on."""
         self._worker = worker
         self._loop = loop
         self._complete_at = loop.time()
 
-    def when_flushed(self, end: int, callback: Flushed) -> None:
+    def when_flushed(self, end: int, callback: FlushCallback) -> None:
         """Calls back, on the loop, with PUT_OK when the log is on disk up to `end`, or with
         FLUSH_DISK_TIMEOUT when that takes longer than syncFlushTimeout or cannot be done any more."""
         if end <= self.flushed:
@@ -223,7 +223,7 @@ class LogFlusher:
 
 
 def sync_all(
-    work: Iterable[tuple[MappedFile, int]], failed: SyncFailure, *, missing_ok: bool = False
+    work: Iterable[tuple[MappedFile, int]], failed: FsyncFailure, *, missing_ok: bool = False
 ) -> None:
     """Syncs files; on any thread. `missing_ok`: a file that was deleted meanwhile needs no sync. Raises
     OSError: a failed fsync, this one or an earlier one, has been reported to `failed`; a shortage of
@@ -236,7 +236,7 @@ def sync_all(
                 failed.report(error)
                 raise
         except OSError as error:
-            if not is_shortage(error):
+            if not is_descriptor_shortage(error):
                 failed.report(error)
             raise
     if (earlier := failed.error) is not None:

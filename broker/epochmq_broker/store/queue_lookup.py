@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
-from epochmq_broker.store.reader import Reader
+from epochmq_broker.store.message_reader import MessageReader
 
 
-class ByTopic:
+class QueueLookup:
     """Answers about queues that need not exist; asking makes none. Times are epoch ms."""
 
     __slots__ = ("_queues", "_reader")
 
-    def __init__(self, queues: ConsumeQueues, reader: Reader) -> None:
+    def __init__(self, queues: ConsumeQueues, reader: MessageReader) -> None:
         self._queues = queues
         self._reader = reader
 
@@ -25,7 +25,7 @@ class ByTopic:
         return {topic for topic, _ in self._queues}
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
-        """See `Reader.offset_by_time`; 0 for a queue that does not exist."""
+        """See `MessageReader.offset_by_time`; 0 for a queue that does not exist."""
         queue = self.existing_queue(topic, queue_id)
         return 0 if queue is None else self._reader.offset_by_time(queue, timestamp, upper=upper)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.store import index_file
-from epochmq_broker.store.index_file import Entry, IndexFile
+from epochmq_broker.store.index_file import IndexEntry, IndexFile
 
 SLOTS, CAPACITY = 7, 400  # few slots: long chains
 ALWAYS = (0, 1 << 62)
@@ -21,7 +21,7 @@ def found(file: IndexFile, hashed: int) -> list[int]:
     return sorted(numbers)
 
 
-def entries(rng: random.Random, first: int, count: int) -> list[Entry]:
+def entries(rng: random.Random, first: int, count: int) -> list[IndexEntry]:
     return [(rng.randint(1, 40), (first + at) * 100, 1_000_000 + (first + at) * 10) for at in range(count)]
 
 
@@ -34,7 +34,7 @@ def test_a_kill_inside_a_put_loses_no_older_entry_and_leads_to_none_of_another_k
     rng = random.Random(seed)
     path = tmp_path / "20261121000000000"
     file = IndexFile(path, SLOTS, CAPACITY)
-    known: list[Entry] = []
+    known: list[IndexEntry] = []
     for _ in range(rng.randint(1, 4)):
         batch = entries(rng, len(known) + 1, rng.randint(1, 40))
         file.put(batch, 0)
@@ -47,7 +47,7 @@ def test_a_kill_inside_a_put_loses_no_older_entry_and_leads_to_none_of_another_k
     file.close()
 
     again = IndexFile(copy, SLOTS, CAPACITY)
-    again.undo_unfinished()
+    again.undo_unfinished_put()
     for hashed in range(1, 41):
         assert found(again, hashed) == sorted(p for h, p, _ in known if h == hashed)
     again.put(lost, 0)
@@ -56,7 +56,7 @@ def test_a_kill_inside_a_put_loses_no_older_entry_and_leads_to_none_of_another_k
     again.close()
 
 
-def killed_put(file: IndexFile, batch: list[Entry], rng: random.Random) -> None:
+def killed_put(file: IndexFile, batch: list[IndexEntry], rng: random.Random) -> None:
     """A put of which the entries, and a part of the slots, reached the file, and the header did not."""
     before = {name: getattr(file, name) for name in IndexFile.__slots__ if not name.startswith("_")}
     view = file._file.map

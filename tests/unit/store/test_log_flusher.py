@@ -16,7 +16,7 @@ import pytest
 
 from epochmq_broker.store import GetStatus, MessageStore, PutStatus, RunningFlags
 from epochmq_broker.store.tail_state import TailState
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 from tests.unit.store.support import Message, opened, put, put_all
 
 DEADLINE_S = 60
@@ -116,7 +116,7 @@ async def test_a_slow_disk_is_a_time_out_and_the_message_stays(tmp_path: Path, d
 async def test_with_sync_flush_readers_see_only_what_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     async with running(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
         arrived: list[int] = []
-        store.on_append.append(lambda queue, offset, tags_code: arrived.append(offset))
+        store.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
         disk.free.clear()
         put_all(store, [Message(properties={"KEYS": "k"})] * 3)
         queue = store.queue("orders", 0)
@@ -136,12 +136,12 @@ async def test_with_async_flush_readers_see_messages_at_once(tmp_path: Path, dis
     async with running(tmp_path) as store:
         arrived: list[tuple[int, int]] = []
         also: list[int] = []
-        store.on_append.append(lambda queue, offset, tags_code: arrived.append((queue.queue_id, offset)))
+        store.on_arrival.append(lambda queue, offset, tags_code: arrived.append((queue.queue_id, offset)))
         put_all(store, [Message(queue_id=2)])
-        store.on_append.append(lambda queue, offset, tags_code: also.append(offset))
+        store.on_arrival.append(lambda queue, offset, tags_code: also.append(offset))
         put_all(store, [Message(queue_id=2)])
         assert (arrived, also) == ([(2, 0), (2, 1)], [1])
-        store.on_append.remove(store.on_append[1])
+        store.on_arrival.remove(store.on_arrival[1])
         put_all(store, [Message()])
         assert (arrived[-1], also) == ((0, 0), [1])
 
@@ -346,7 +346,7 @@ async def test_a_tick_that_fails_is_not_the_last_one(tmp_path: Path) -> None:
 
 
 def test_a_worker_takes_no_more_than_its_queue_holds() -> None:
-    worker = Worker("test", capacity=1)
+    worker = WorkerThread("test", capacity=1)
     gate = threading.Event()
     started = threading.Event()
 
@@ -364,7 +364,7 @@ def test_a_worker_takes_no_more_than_its_queue_holds() -> None:
 
 
 def test_what_fails_on_a_worker_is_raised_to_whoever_waits() -> None:
-    worker = Worker("test")
+    worker = WorkerThread("test")
 
     def fail() -> None:
         raise ValueError("no")

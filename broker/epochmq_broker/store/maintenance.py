@@ -8,26 +8,26 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from epochmq_broker.store.allocator import Allocator
-from epochmq_broker.store.index import WAITING_MAX
+from epochmq_broker.store.fsync_failure import is_descriptor_shortage
 from epochmq_broker.store.index_file import IndexFile
+from epochmq_broker.store.key_index import INDEX_BACKLOG_MAX
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
+from epochmq_broker.store.page_residency import PageResidency
+from epochmq_broker.store.preallocator import BackgroundPreallocator
 from epochmq_broker.store.queue_expiry import QueueExpiry
 from epochmq_broker.store.queue_files import QueueFile
-from epochmq_broker.store.residency import Residency
 from epochmq_broker.store.statuses import RunningFlags
-from epochmq_broker.store.sync_failure import is_shortage
-from epochmq_broker.store.worker import Worker, WorkerBusyError
+from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 if TYPE_CHECKING:
     from epochmq_broker.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-FULL_CHECK_MS = 1000  # how often a full disk is looked at again
+DISK_CHECK_INTERVAL_MS = 1000  # how often a full disk is looked at again
 
 
-class Upkeep:
+class StoreMaintenance:
     """Runs while the store is started. Three threads: one flushes the log, one the queues, one works ahead
     of the log."""
 
@@ -35,10 +35,10 @@ class Upkeep:
         self._store = store
         self._loop = loop
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._log_worker = Worker("store-flush-log")
-        self._queue_worker = Worker("store-flush-queues")
-        self._ahead_worker = Worker("store-ahead")
-        self._residency = Residency()
+        self._log_worker = WorkerThread("store-flush-log")
+        self._queue_worker = WorkerThread("store-flush-queues")
+        self._ahead_worker = WorkerThread("store-ahead")
+        self._residency = PageResidency()
         self._queue_expiry = QueueExpiry(
             store.queues,
             self._queue_worker,
@@ -46,7 +46,7 @@ class Upkeep:
             lambda file: self._delete(self._queue_worker, file),
             lambda: store.log.max_offset,
         )
-        self._allocator = Allocator(store.log, self._ahead_worker, loop)
+        self._allocator = BackgroundPreallocator(store.log, self._ahead_worker, loop)
 
     def start(self) -> None:
         """Begins."""
@@ -58,7 +58,7 @@ class Upkeep:
         self._every("log", lambda: self._store.config.flush_interval_commit_log, self._tick_log)
         self._every("queues", lambda: self._store.config.flush_interval_consume_queue, self._tick_queues)
         self._every("expiry", lambda: self._store.config.clean_resource_interval, self._tick_expiry)
-        self._every("full", lambda: FULL_CHECK_MS, self._tick_full)
+        self._every("full", lambda: DISK_CHECK_INTERVAL_MS, self._tick_full)
         log.info("the store in %s has started", config.root)
         self._tick_expiry()
 
@@ -99,7 +99,10 @@ class Upkeep:
     def _tick_log(self) -> None:
         store = self._store
         store.appender.build_index(again=True)
-        if store.flags & RunningFlags.WRITE_INDEX_FILE_ERROR and len(store.index.waiting) < WAITING_MAX // 2:
+        if (
+            store.flags & RunningFlags.WRITE_INDEX_FILE_ERROR
+            and len(store.index.waiting) < INDEX_BACKLOG_MAX // 2
+        ):
             log.warning("messages are taken again: %d wait for the index", len(store.index.waiting))
             store.set_flag(RunningFlags.WRITE_INDEX_FILE_ERROR, False)
         self._store.log_flusher.tick()
@@ -150,11 +153,11 @@ class Upkeep:
             try:
                 file.flush()
             except OSError as error:
-                if is_shortage(error):
+                if is_descriptor_shortage(error):
                     self._loop.call_soon_threadsafe(self._later, flush)
                     return
                 self._store.sync_failure.report(error)
-                self._loop.call_soon_threadsafe(self._store.failed, error)
+                self._loop.call_soon_threadsafe(self._store.report_fsync_failure, error)
             else:
                 self._loop.call_soon_threadsafe(flushed)
 
@@ -177,22 +180,22 @@ class Upkeep:
                 self._later(flush)
 
         if self._timers:  # not after the stop
-            self._timers["index"] = self._loop.call_later(FULL_CHECK_MS / 1000, again)
+            self._timers["index"] = self._loop.call_later(DISK_CHECK_INTERVAL_MS / 1000, again)
 
-    def _submit(self, worker: Worker, sync: Callable[[], None]) -> None:
+    def _submit(self, worker: WorkerThread, sync: Callable[[], None]) -> None:
         def run() -> None:
             try:
                 sync()
             except OSError as error:
                 self._store.sync_failure.report(error)
-                self._loop.call_soon_threadsafe(self._store.failed, error)
+                self._loop.call_soon_threadsafe(self._store.report_fsync_failure, error)
 
         try:
             worker.submit(run)
         except WorkerBusyError:
             log.warning("%s is not synced now: the worker is busy", self._store.config.root / "abort")
 
-    def _delete(self, worker: Worker, file: MappedFile | QueueFile | IndexFile) -> None:
+    def _delete(self, worker: WorkerThread, file: MappedFile | QueueFile | IndexFile) -> None:
         def delete() -> None:
             try:
                 file.delete()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.store import (
+    BatchMessage,
     DiskFullError,
-    Element,
     GetStatus,
     MessageStore,
     PutStatus,
@@ -25,8 +25,8 @@ from epochmq_broker.store import (
 )
 from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
-from epochmq_broker.store.expiry import MANUAL_ROUNDS, Expiry, disk_used
-from epochmq_broker.store.tail_state import Tail
+from epochmq_broker.store.log_expiry import MANUAL_EXPIRY_TICKS, LogExpiry, disk_used
+from epochmq_broker.store.tail_state import LogTail
 from tests.unit.store.support import (
     HOST,
     LOG_FILE,
@@ -38,7 +38,7 @@ from tests.unit.store.support import (
     small,
     some_messages,
 )
-from tests.unit.store.test_flush import until
+from tests.unit.store.test_log_flusher import until
 
 HOUR_S = 3600
 
@@ -50,11 +50,11 @@ def aged(store: MessageStore, hours: list[float]) -> None:
         os.utime(file.path, (then, then))
 
 
-def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: object) -> Expiry:
+def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: object) -> LogExpiry:
     """The store's expiry at a certain hour with the disk used to a certain share."""
     now = time.mktime((2026, 11, 21, hour, 30, 0, 0, 0, -1))
     offset = now - time.time()
-    made = Expiry(
+    made = LogExpiry(
         store.log,
         small(store.config.root, **changes),
         used=lambda path: used,
@@ -102,7 +102,7 @@ def test_on_request_old_files_go_at_any_hour_for_some_rounds(store: MessageStore
     made = expiry(store, hour=12, delete_file_batch_max=1)
     made.request()
     assert [len(made.expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
-    for _ in range(MANUAL_ROUNDS):
+    for _ in range(MANUAL_EXPIRY_TICKS):
         made.expired()
     aged(store, [1000])
     assert made.expired() == []
@@ -164,8 +164,8 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
 def expire_a_file(store: MessageStore) -> None:
     """The periodic look for expired files, now."""
     store.delete_expired_files()
-    assert store._upkeep is not None
-    store._upkeep._tick_expiry()
+    assert store._maintenance is not None
+    store._maintenance._tick_expiry()
 
 
 async def test_expiry_looks_at_queues_that_lose_messages_only(
@@ -292,7 +292,7 @@ def test_a_put_without_space_changes_nothing(
     else:
         pytest.fail("the disk never was full")
     assert store.flags & RunningFlags.DISK_FULL
-    batch = [Element(bytes(500), b"")] * 4
+    batch = [BatchMessage(bytes(500), b"")] * 4
     store.set_flag(RunningFlags.DISK_FULL, False)
     status, *_ = store.append_batch(store.queue("orders", 0), batch, born_timestamp=0, born_host=HOST)
     assert status in (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK)
@@ -390,7 +390,7 @@ def test_a_start_that_finds_no_space_removes_what_may_go_and_tries_again(
     first = tmp_path / "commitlog" / ("0" * 20)
     begin = AbortFile.begin
 
-    def full(abort: AbortFile, tail: Tail, *, acknowledges_unflushed: bool) -> None:
+    def full(abort: AbortFile, tail: LogTail, *, acknowledges_unflushed: bool) -> None:
         if first.exists():
             raise DiskFullError("no space left")
         begin(abort, tail, acknowledges_unflushed=acknowledges_unflushed)

@@ -16,25 +16,25 @@ from zlib import crc32
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
-from epochmq_broker.store.index import BUILD_AT, WAITING_MAX, Index
+from epochmq_broker.store.key_index import BUILD_THRESHOLD, INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
-from epochmq_broker.store.settings import (
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.store.store_config import (
     CONSUME_QUEUE_UNIT_BYTES,
     END_OF_FILE_BYTES,
     RECORD_OVERHEAD_BYTES,
     StoreConfig,
 )
-from epochmq_broker.store.statuses import PutStatus
 
 # (status, physical offset, queue offset, size in bytes); the numbers mean something when the status is
 # PUT_OK.
-Put = tuple[PutStatus, int, int, int]
+AppendResult = tuple[PutStatus, int, int, int]
 # The same for a batch, with the physical offset of every element.
-PutBatch = tuple[PutStatus, list[int], int, int]
+BatchAppendResult = tuple[PutStatus, list[int], int, int]
 # Called with (queue, queue offset, tag code) when a unit has been added to a queue.
-Arrival = Callable[[ConsumeQueue, int, int], None]
+ArrivalListener = Callable[[ConsumeQueue, int, int], None]
 
-INDEXED_A_TICK_MAX: Final = 8192  # after a failure the backlog is entered in steps, a step a tick
+INDEX_BACKLOG_PER_TICK: Final = 8192  # after a failure the backlog is entered in steps, a step a tick
 
 _OK: Final = PutStatus.PUT_OK
 _HEAD: Final = record.HEAD_V4
@@ -43,7 +43,7 @@ _PROPERTIES_MAX: Final = record.PROPERTIES_MAX_BYTES
 _LENGTHS: Final = tuple(size.to_bytes(2, "big") for size in range(_PROPERTIES_MAX + 1))
 
 
-class Element(NamedTuple):
+class BatchMessage(NamedTuple):
     """One message of a batch. `properties` are complete: what the request's header adds is appended
     already; the other fields are what they say (TAGS, UNIQ_KEY, KEYS)."""
 
@@ -77,15 +77,17 @@ class Appender:
         "store_host",
     )
 
-    def __init__(self, log: CommitLog, index: Index, config: StoreConfig, store_host: bytes) -> None:
+    def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig, store_host: bytes) -> None:
         """`store_host` is this broker's address and port, encoded; records carry it."""
         self.log = log
         self.index = index
         self.store_host = store_host
         self.refuse: PutStatus | None = None
-        self.on_append: Arrival | None = None
+        self.on_append: ArrivalListener | None = None
         self.on_failure: Callable[[OSError | DiskFullError], None] | None = None
-        self.on_index_backlog: Callable[[], None] | None = None  # WAITING_MAX messages wait for the index
+        self.on_index_backlog: Callable[[], None] | None = (
+            None  # INDEX_BACKLOG_MAX messages wait for the index
+        )
         self.last_timestamp = 0  # store time of the newest message, epoch ms; never goes back
         self._clock = time.time
         self._waiting = index.waiting
@@ -110,7 +112,7 @@ class Appender:
         flag: int = 0, sys_flag: int = 0, reconsume_times: int = 0, prepared_offset: int = 0,
         tags_code: int = 0, uniq_key: str | None = None, keys: str | None = None,
         store_host: bytes | None = None,
-    ) -> Put:  # fmt: skip
+    ) -> AppendResult:  # fmt: skip
         """Stores one message (CommitLog.asyncPutMessage). `tags_code`, `uniq_key` and `keys` are what
         `properties` say (TAGS, UNIQ_KEY, KEYS); they are not parsed again. Hosts are address and port,
         encoded; `store_host` is this broker's unless the message keeps that of an earlier record. Times are
@@ -134,7 +136,11 @@ class Appender:
         # Half and rolled back messages of a transaction (as types) have no place in a queue, and offset 0.
         queued = not sys_flag & 4
         file = self.log.file
-        if file is None or file.wrote + size > file.check_at or (queue.position >= queue.room and queued):
+        if (
+            file is None
+            or file.wrote + size > file.unchecked_until
+            or (queue.position >= queue.room and queued)
+        ):
             made = self._make_room(queue if queued else None, size)
             if isinstance(made, PutStatus):
                 return made, -1, -1, 0
@@ -168,7 +174,7 @@ class Appender:
             queue.max_physical = physical + size
         if (uniq_key or keys) and self._index_enabled and sys_flag & 12 != 12:
             self._note((queue.hasher, uniq_key, keys, physical, now))
-            if len(self._waiting) >= BUILD_AT:
+            if len(self._waiting) >= BUILD_THRESHOLD:
                 self.build_index()
         if queued and self.on_append is not None:
             self.on_append(queue, offset, tags_code)
@@ -177,13 +183,13 @@ class Appender:
     def append_batch(
         self,
         queue: ConsumeQueue,
-        elements: Sequence[Element],
+        elements: Sequence[BatchMessage],
         *,
         born_timestamp: int,
         born_host: bytes,
         sys_flag: int = 0,
         reconsume_times: int = 0,
-    ) -> PutBatch:
+    ) -> BatchAppendResult:
         """Stores the elements of a batch in one file under one store time with consecutive queue offsets,
         all or none (CommitLog.asyncPutMessages). Transaction types are MESSAGE_ILLEGAL."""
         if self.refuse is not None:
@@ -230,7 +236,7 @@ class Appender:
         return _OK, places, first, total
 
     def _dispatch_batch(
-        self, queue: ConsumeQueue, elements: Sequence[Element], places: list[int], sizes: list[int]
+        self, queue: ConsumeQueue, elements: Sequence[BatchMessage], places: list[int], sizes: list[int]
     ) -> PutStatus | None:
         """Adds the batch's units, ahead of its records; on a full disk none of them stays."""
         try:
@@ -242,13 +248,13 @@ class Appender:
         return None
 
     def _announce_batch(
-        self, queue: ConsumeQueue, elements: Sequence[Element], places: list[int], first: int, now: int
+        self, queue: ConsumeQueue, elements: Sequence[BatchMessage], places: list[int], first: int, now: int
     ) -> None:
         if self._index_enabled:
             for element, physical in zip(elements, places, strict=True):
                 if element.uniq_key or element.keys:
                     self._note((queue.hasher, element.uniq_key, element.keys, physical, now))
-            if len(self._waiting) >= BUILD_AT:
+            if len(self._waiting) >= BUILD_THRESHOLD:
                 self.build_index()
         if self.on_append is not None:
             for offset, element in enumerate(elements, first):
@@ -259,11 +265,11 @@ class Appender:
         tries `again`, the messages in between do not."""
         index = self.index
         if index.failing and not again:
-            if len(self._waiting) >= WAITING_MAX and self.on_index_backlog is not None:
+            if len(self._waiting) >= INDEX_BACKLOG_MAX and self.on_index_backlog is not None:
                 self.on_index_backlog()
             return
         try:
-            index.build(INDEXED_A_TICK_MAX)
+            index.build(INDEX_BACKLOG_PER_TICK)
         except (DiskFullError, OSError) as error:
             self._failed(error)
 

@@ -13,34 +13,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from epochmq_broker.store.index_file import Entry, IndexFile
+from epochmq_broker.store.index_file import IndexEntry, IndexFile
 from epochmq_broker.store.key_hash import MASK, POWER_2, POWER_4, KeyHasher, heads, pairs
 from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError
-from epochmq_broker.store.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, Dispatch
-from epochmq_broker.store.residency import Residency
+from epochmq_broker.store.page_residency import PageResidency
+from epochmq_broker.store.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, DispatchRequest
 from epochmq_protocol import javahash
 
 UNIQ_KEY_SIZE: Final = 32  # of a client with an IPv4 address
-BUILD_AT: Final = 256  # messages that wait before they are put into the file
-BUILD_MAX: Final = 8192  # messages put into the file at a time: what an error makes be hashed again
-WAITING_MAX: Final = 100_000  # messages that may wait while the index fails; then puts are refused
+BUILD_THRESHOLD: Final = 256  # messages that wait before they are put into the file
+BUILD_BATCH_MAX: Final = 8192  # messages put into the file at a time: what an error makes be hashed again
+INDEX_BACKLOG_MAX: Final = 100_000  # messages that may wait while the index fails; then puts are refused
 
 # (hasher of the topic, unique key, KEYS, physical offset, store time in epoch ms)
-Note = tuple[KeyHasher, str | None, str | None, int, int]
+UnindexedMessage = tuple[KeyHasher, str | None, str | None, int, int]
 
 
-def time_name(now_ms: int) -> str:
+def index_file_name(now_ms: int) -> str:
     """Name of an index file: local time to the millisecond (UtilAll.timeMillisToHumanString)."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
 
 
-class Index:
+class KeyIndex:
     """The index files, oldest first. `waiting` is appended to directly by the append path."""
 
     def __init__(self, directory: Path, slots: int, capacity: int) -> None:
         self.directory = directory
         self.files: list[IndexFile] = []
-        self.waiting: list[Note] = []
+        self.waiting: list[UnindexedMessage] = []
         # Called with a file that has just become full; the store flushes it and moves the checkpoint.
         self.on_full: Callable[[IndexFile], None] | None = None
         self._slots = slots
@@ -71,7 +71,7 @@ class Index:
             else:
                 self.files.append(file)
         if killed and self.files:
-            self.files[-1].undo_unfinished()
+            self.files[-1].undo_unfinished_put()
 
     @property
     def end_physical(self) -> int:
@@ -85,9 +85,9 @@ class Index:
             hasher = self._hashers[topic] = KeyHasher(javahash.topic_seed(topic))
         return hasher
 
-    def dispatch(self, message: Dispatch) -> None:
+    def dispatch(self, message: DispatchRequest) -> None:
         """Takes a message parsed from the log; one the files have already is skipped. When the index
-        cannot be written, messages wait. Raises DiskFullError or OSError when WAITING_MAX do."""
+        cannot be written, messages wait. Raises DiskFullError or OSError when INDEX_BACKLOG_MAX do."""
         if message.physical_offset < self.end_physical:
             return
         if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -104,31 +104,31 @@ class Index:
             )
         )
         waiting = len(self.waiting)
-        if waiting < (WAITING_MAX if self.failing else BUILD_AT):
+        if waiting < (INDEX_BACKLOG_MAX if self.failing else BUILD_THRESHOLD):
             return
         try:
             self.build()
         except (DiskFullError, OSError):
-            if waiting >= WAITING_MAX:
+            if waiting >= INDEX_BACKLOG_MAX:
                 raise
 
     def build(self, most: int | None = None) -> None:
-        """Puts what waits into the files, at most so many messages (in steps of BUILD_MAX). Raises
+        """Puts what waits into the files, at most so many messages (in steps of BUILD_BATCH_MAX). Raises
         DiskFullError or OSError; what was not put still waits then."""
         waiting = self.waiting
         count = 0
         self.failing = bool(waiting)
         while waiting and (most is None or count < most):
-            part = waiting[:BUILD_MAX]
+            part = waiting[:BUILD_BATCH_MAX]
             self._build(part)
             del waiting[: len(part)]
             count += len(part)
-        self.failing = len(waiting) >= BUILD_AT
+        self.failing = len(waiting) >= BUILD_THRESHOLD
 
-    def _build(self, waiting: list[Note]) -> None:
+    def _build(self, waiting: list[UnindexedMessage]) -> None:
         """Puts these messages into the files; after an error `self.waiting` begins with the first that is
         not."""
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         add = entries.append
         for hasher, uniq_key, keys, physical, timestamp in waiting:
             if uniq_key:
@@ -165,7 +165,7 @@ class Index:
     def _next(self, full: IndexFile | None) -> IndexFile:
         self.directory.mkdir(parents=True, exist_ok=True)
         now_ms = time.time_ns() // 1_000_000
-        while (path := self.directory / time_name(now_ms)).exists():
+        while (path := self.directory / index_file_name(now_ms)).exists():
             now_ms += 1
         try:
             file = IndexFile(path, self._slots, self._capacity)
@@ -178,7 +178,13 @@ class Index:
         return file
 
     def find(
-        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, residency: Residency | None = None
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        begin_ms: int,
+        end_ms: int,
+        residency: PageResidency | None = None,
     ) -> list[int]:
         """Physical offsets of messages of a topic with this key (or unique key), newest file first. Some
         may have another key with the same hash. What waits is entered first; on a full disk it is not

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epochmq_broker.store import Element, PutStatus
+from epochmq_broker.store import BatchMessage, PutStatus
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from tests.unit.store.support import (
@@ -154,7 +154,7 @@ def test_a_batch_is_stored_whole_in_one_file_under_one_time(tmp_path: Path) -> N
     store = opened(tmp_path)
     put_all(store, [Message(body=bytes(2000))] * 3)
     elements = [
-        Element(b"x" * n, b"TAGS\x01TagA\x02", flag=n, tags_code=TAG_A, uniq_key=None, keys="k")
+        BatchMessage(b"x" * n, b"TAGS\x01TagA\x02", flag=n, tags_code=TAG_A, uniq_key=None, keys="k")
         for n in (500, 200, 1000)
     ]
     queue = store.queue("orders", 1)
@@ -179,11 +179,13 @@ def test_batches_of_transaction_types_or_too_large_ones_are_illegal(tmp_path: Pa
     store = opened(tmp_path)
     queue = store.queue("orders", 0)
     ask = {"born_timestamp": 0, "born_host": HOST}
-    assert store.append_batch(queue, [Element(b"", b"")], sys_flag=4, **ask)[0] is PutStatus.MESSAGE_ILLEGAL
+    assert (
+        store.append_batch(queue, [BatchMessage(b"", b"")], sys_flag=4, **ask)[0] is PutStatus.MESSAGE_ILLEGAL
+    )
     assert store.append_batch(queue, [], **ask)[0] is PutStatus.MESSAGE_ILLEGAL
-    large = [Element(bytes(2000), b"")] * 5
+    large = [BatchMessage(bytes(2000), b"")] * 5
     assert store.append_batch(queue, large, **ask)[0] is PutStatus.MESSAGE_ILLEGAL
-    long = [Element(b"", bytes(32768))]
+    long = [BatchMessage(b"", bytes(32768))]
     assert store.append_batch(queue, long, **ask)[0] is PutStatus.PROPERTIES_SIZE_EXCEEDED
     assert (queue.max_offset, store.max_phy_offset) == (0, 0)
     store.stop()
@@ -195,7 +197,7 @@ def test_nothing_is_taken_before_loading_and_after_stopping(tmp_path: Path) -> N
     store.stop()
     refused = store.append(queue, body=b"", properties=b"", born_timestamp=0, born_host=HOST)
     assert refused[0] is PutStatus.SERVICE_NOT_AVAILABLE
-    assert store.append_batch(queue, [Element(b"", b"")], born_timestamp=0, born_host=HOST)[0] is (
+    assert store.append_batch(queue, [BatchMessage(b"", b"")], born_timestamp=0, born_host=HOST)[0] is (
         PutStatus.SERVICE_NOT_AVAILABLE
     )
 

@@ -9,10 +9,10 @@ from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues, is_queue_name
-from epochmq_broker.store.index import Index
+from epochmq_broker.store.key_index import KeyIndex
 
 
-class Dispatcher:
+class CommitLogDispatcher:
     """Follows the log. `position` is the physical offset up to which everything is dispatched."""
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Dispatcher:
     )
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, index: Index | None, delays_ms: tuple[int, ...]
+        self, log: CommitLog, queues: ConsumeQueues, index: KeyIndex | None, delays_ms: tuple[int, ...]
     ) -> None:
         self._log = log
         self._queues = queues
@@ -38,7 +38,7 @@ class Dispatcher:
         self.last_timestamp = 0  # store time of the newest message dispatched, epoch ms
         self.on_append: Callable[[ConsumeQueue, int, int], None] | None = None
 
-    def dispatch(self, message: record.Dispatch) -> None:
+    def dispatch(self, message: record.DispatchRequest) -> None:
         """One message. Raises DiskFullError or OSError; dispatching it again is harmless."""
         if message.in_consume_queue:
             queue = self._queues.get((message.topic, message.queue_id))
@@ -50,7 +50,7 @@ class Dispatcher:
             self._index.dispatch(message)
         self.last_timestamp = max(self.last_timestamp, message.store_timestamp)
 
-    def _file(self, queue: ConsumeQueue, message: record.Dispatch) -> None:
+    def _file(self, queue: ConsumeQueue, message: record.DispatchRequest) -> None:
         """Puts a message into its queue."""
         _, _, offset, physical, size, tags_code, *_ = message
         if queue.put(offset, physical, size, tags_code):
@@ -69,7 +69,7 @@ class Dispatcher:
             end = limit
         while self.position < end and count != most:
             found = self._log.parse(self.position, self._delays_ms, check_crc=False)
-            if isinstance(found, record.Dispatch):
+            if isinstance(found, record.DispatchRequest):
                 if self.position + found.size > end:
                     break
                 self.dispatch(found)

@@ -21,8 +21,8 @@ from typing import Final
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_broker.store.queue_files import QueueFile
-from epochmq_broker.store.settings import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from epochmq_broker.store.statuses import StoreReadError
+from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 
 BLOCK_BITS: Final = 18
 BLOCK_BYTES: Final = 1 << BLOCK_BITS
@@ -46,7 +46,7 @@ class NotResidentError(Exception):
         """More that is missing, to be read with it."""
 
 
-class Residency:
+class PageResidency:
     """What is known to be in memory. `forget` must be called about once a second."""
 
     def __init__(self) -> None:

@@ -20,14 +20,14 @@ from pathlib import Path
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.mapped_file import data_ranges
-from epochmq_broker.store.recovery import file_after_crash
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.recovery import crash_recovery_start
+from epochmq_broker.store.store_config import StoreConfig
 from epochmq_protocol.durable_files import sync_directory
 
 _CHUNK_BYTES = 1 << 20
 
 
-def rewrite_suspect(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> None:
+def rewrite_suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> None:
     """Rewrites and syncs every file that a failed fsync may concern, before anything has been read through a
     mapping (the cache does not let mapped pages go). Raises OSError: the disk still fails, and the store must
     not open."""
@@ -40,7 +40,7 @@ def rewrite_suspect(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint)
 def suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> Iterator[Path]:
     """The files to rewrite."""
     if log.files.files:
-        first = file_after_crash(config, log, checkpoint)
+        first = crash_recovery_start(config, log, checkpoint)
         yield from (file.path for file in log.files.files if file.start >= first.start)
     for folder in ("consumequeue", "index"):
         yield from (path for path in sorted((config.root / folder).rglob("*")) if path.is_file())

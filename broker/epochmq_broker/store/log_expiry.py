@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.settings import StoreConfig
+from epochmq_broker.store.store_config import StoreConfig
 
-MANUAL_ROUNDS = 20  # ticks that a request to delete expired files lasts
+MANUAL_EXPIRY_TICKS = 20  # ticks that a request to delete expired files lasts
 _HOUR_MS = 3_600_000
 
 
@@ -42,7 +42,7 @@ def disk_used(path: Path) -> float:
     return -(-used * 100 // entire) / 100 if entire else -1.0
 
 
-class Expiry:
+class LogExpiry:
     """Decides which log files go. The store deletes them and tells queues and index."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Expiry:
 
     def request(self) -> None:
         """Deletes what is old enough at the next ticks, whatever the hour (DELETE_EXPIRED_COMMITLOG)."""
-        self._manual = MANUAL_ROUNDS
+        self._manual = MANUAL_EXPIRY_TICKS
 
     def measure(self) -> DiskUse:
         """Looks at the disks."""

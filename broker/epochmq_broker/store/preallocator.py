@@ -12,20 +12,20 @@ from pathlib import Path
 
 from epochmq_broker.store.commit_log import RESERVE_BYTES, CommitLog
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError, reserve
-from epochmq_broker.store.worker import Job, Worker, WorkerBusyError
+from epochmq_broker.store.worker_thread import Job, WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.5
 
 
-class Allocator:
+class BackgroundPreallocator:
     """Works ahead of one commit log on a worker thread. Files and space are asked for long before they are
     needed. What is not ready all the same, because the disk hangs, is waited for once, WAIT_S at most; from
     then on the caller gets SpaceNotReadyError until it is there. What cannot be made ahead (a full disk) is
     tried again, and fails, in the caller. `late` counts how often something was not ready."""
 
-    def __init__(self, commit_log: CommitLog, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, commit_log: CommitLog, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         self._log = commit_log
         self._worker = worker
         self._loop = loop
@@ -39,13 +39,13 @@ class Allocator:
         self._has_waited = False
         self.late = 0
         commit_log.files.make = self._make
-        commit_log.ahead = self
+        commit_log.preallocator = self
 
     def stop(self) -> None:
         """Finishes what runs and lets the log do its own work again. A file made ahead stays, as Java's
         do."""
-        self._log.files.make = self._log.files.make_now
-        self._log.ahead = None
+        self._log.files.make = self._log.files.create_now
+        self._log.preallocator = None
         self._worker.run(_nothing)
         if self._ready is not None:
             self._ready.close()
@@ -107,7 +107,7 @@ class Allocator:
 
         def work() -> None:
             try:
-                file = self._log.files.make_now(path, start, size)
+                file = self._log.files.create_now(path, start, size)
                 file.reserve(min(RESERVE_BYTES, size))
             except (OSError, DiskFullError):
                 return
@@ -146,7 +146,7 @@ class Allocator:
                 self._ready = None
                 return file
         self._drop_ready()
-        return self._log.files.make_now(path, start, size)
+        return self._log.files.create_now(path, start, size)
 
     def _drop_ready(self) -> None:
         if self._ready is not None:

@@ -13,21 +13,21 @@ from typing import Final
 
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
-from epochmq_broker.store.dispatch import Dispatcher
+from epochmq_broker.store.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_broker.store.mapped_file import MappedFile
 
-ROUND_RECORDS: Final = 256
+DISPATCH_BATCH_RECORDS: Final = 256
 BULK_BYTES: Final = 64 * 1024
 """From here on a system call is cheaper than the pages that a store into the mapping would have to fill with
 zeros first."""
 
 
-class Inflow:
+class ReplicaLogWriter:
     """The end of a replica's log. `end` is its offset."""
 
     __slots__ = ("_dispatcher", "_log")
 
-    def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
+    def __init__(self, log: CommitLog, dispatcher: CommitLogDispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
 
@@ -36,18 +36,18 @@ class Inflow:
         """Offset behind the last byte."""
         return self._log.max_offset
 
-    def begin_at(self, start: int, size: int) -> MappedFile:
+    def writable_file(self, start: int, size: int) -> MappedFile:
         """The file that takes the next bytes of the log, with space for `size` of them or up to its end.
         Raises ValueError when `start` is not the log's end, DiskFullError or OSError."""
         if self._log.max_offset == 0:
             self._dispatcher.position = start
-        return self._log.room_raw(start, size)
+        return self._log.writable_file_at(start, size)
 
     def write(self, start: int, data: memoryview, *, more: bool = False) -> None:
-        """Appends bytes; `more`: they are part of much. Raises as `begin_at` does, and ValueError for bytes
-        that cross the end of a file."""
+        """Appends bytes; `more` says that many follow. Raises as `writable_file` does, and ValueError for
+        bytes that cross the end of a file."""
         size = len(data)
-        file = self.begin_at(start, size)
+        file = self.writable_file(start, size)
         at = file.wrote
         if at + size > file.size:
             raise ValueError(f"{size} bytes at {start} cross the end of a file")
@@ -57,55 +57,56 @@ class Inflow:
             file.write(at, data)
         file.wrote = at + size
 
-    def take(self, start: int, most: int, move: Callable[[int, int, int], int]) -> int:
-        """Appends up to `most` bytes that `move` puts into a file: it is told the descriptor, the position in
-        the file, and how many at most, and says how many it put there. Raises as `begin_at` and `move`
+    def splice(self, start: int, max_bytes: int, move: Callable[[int, int, int], int]) -> int:
+        """Appends up to `max_bytes` bytes, which `move(descriptor, position in the file, max bytes)` puts
+        into the file and whose number it returns. Returns that number. Raises as `writable_file` and `move`
         do."""
-        file = self.begin_at(start, most)
+        file = self.writable_file(start, max_bytes)
         at = file.wrote
-        count = move(file.fd, at, min(most, file.size - at))
+        count = move(file.fd, at, min(max_bytes, file.size - at))
         file.wrote = at + count
         return count
 
     # Dispatch
 
-    def begin(self) -> None:
+    def mark_all_dispatched(self) -> None:
         """The log stops being written here itself: all that was put is dispatched."""
         self._dispatcher.position = max(self._dispatcher.position, self._log.max_offset)
 
     @property
-    def waiting(self) -> bool:
+    def has_undispatched(self) -> bool:
         """Whether the log ends behind what is dispatched."""
         return self._dispatcher.position < self._log.max_offset
 
     @property
-    def behind(self) -> int:
+    def undispatched_bytes(self) -> int:
         """Bytes of the log that are in no queue yet."""
         return max(self._log.max_offset - self._dispatcher.position, 0)
 
     @property
-    def dispatched(self) -> int:
+    def dispatched_offset(self) -> int:
         """Up to which offset records are in queues and index; within a blank record it may lie behind the
         end of the log."""
         return self._dispatcher.position
 
-    def dispatch(self, limit: int, most: int = ROUND_RECORDS) -> bool:
-        """Dispatches up to `most` records that end at or in front of `limit`; whether it stopped for having
-        done so many. Raises DiskFullError or OSError."""
-        return self._dispatcher.catch_up(limit, most) >= most
+    def dispatch(self, limit: int, max_records: int = DISPATCH_BATCH_RECORDS) -> bool:
+        """Dispatches up to `max_records` records that end at or before `limit`. True when that number was
+        reached. Raises DiskFullError or OSError."""
+        return self._dispatcher.catch_up(limit, max_records) >= max_records
 
     # The end
 
-    def sound_until(self, position: int, most: int) -> tuple[int, bool]:
-        """Reads up to `most` records from `position` on, checksums too: where the first one that is not whole
-        and sound begins, or how far it got; and whether the end of the log was reached that way."""
+    def scan_valid_records(self, position: int, max_records: int) -> tuple[int, bool]:
+        """Reads up to `max_records` records from `position` on and verifies their checksums. Returns the
+        start of the first invalid record, or the end of the last record read, and whether the scan is
+        complete: it has met an invalid record or the end of the log."""
         log = self._log
         end = log.max_offset
-        for _ in range(most):
+        for _ in range(max_records):
             if position >= end:
                 return min(position, end), True
             found = log.parse(position, (), check_crc=True)
-            if isinstance(found, record.Dispatch):
+            if isinstance(found, record.DispatchRequest):
                 position += found.size
             elif found == record.BLANK:
                 position = log.roll_next_file(position)
@@ -113,7 +114,7 @@ class Inflow:
                 return position, True
         return position, False
 
-    def close_blank(self) -> None:
+    def complete_blank_record(self) -> None:
         """When the log ends within a blank record, it goes on at the next file, as the blank record says."""
         file = self._log.file
         if (

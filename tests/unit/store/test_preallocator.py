@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import PutStatus, allocator, commit_log, mapped_file
+from epochmq_broker.store import PutStatus, commit_log, mapped_file, preallocator
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, MappedFileQueue
 from tests.unit.store.support import LOG_FILE, Message, opened, put, put_all, read_log
-from tests.unit.store.test_flush import DEADLINE_S, running, until
+from tests.unit.store.test_log_flusher import DEADLINE_S, running, until
 
 
 async def test_the_next_file_is_made_before_it_is_needed(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ async def test_space_is_reserved_ahead_in_stretches(tmp_path: Path, monkeypatch:
 async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocator, "WAIT_S", 0.01)
+    monkeypatch.setattr(preallocator, "WAIT_S", 0.01)
     gate = threading.Event()
     entered = threading.Event()
-    real = MappedFileQueue.make_now
+    real = MappedFileQueue.create_now
 
     def hanging(files: MappedFileQueue, path: Path, start: int, size: int) -> MappedFile:
         if start:
@@ -79,7 +79,7 @@ async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
             assert gate.wait(DEADLINE_S)
         return real(files, path, start, size)
 
-    monkeypatch.setattr(MappedFileQueue, "make_now", hanging)
+    monkeypatch.setattr(MappedFileQueue, "create_now", hanging)
     async with running(tmp_path) as store:
         put_all(store, [Message()])
         await until(entered.is_set)
@@ -90,9 +90,9 @@ async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
         queue = store.queue("orders", 0)
         for _ in range(20):
             assert put(store, Message(body=bytes(1000)))[0] is PutStatus.OS_PAGE_CACHE_BUSY
-        ahead = store.log.ahead
-        assert isinstance(ahead, allocator.Allocator)
-        assert ahead.late == 1, "only the first put has waited"
+        space = store.log.preallocator
+        assert isinstance(space, preallocator.BackgroundPreallocator)
+        assert space.late == 1, "only the first put has waited"
         assert queue.max_offset == stored
         assert not store.flags
         gate.set()

@@ -28,10 +28,10 @@ def test_the_short_way_of_a_get_answers_as_the_long_one(tmp_path: Path) -> None:
         offset = rng.randrange(queue.min_offset, queue.max_offset)
         count, size = rng.choice([0, 1, 2, 32, 1000]), rng.choice([0, 150, 2000, 1 << 20])
         given = (queue, offset, queue.min_offset, queue.max_offset, count, size)
-        short = reader._stretch(*given)
+        short = reader._get_fast(*given)
         if short is not None:
             short_answers += 1
-            assert told(short) == told(reader._collect(*given, None))
+            assert told(short) == told(reader._get_by_scan(*given, None))
             assert short.status is GetStatus.FOUND
     assert short_answers > 500
     store.stop()
