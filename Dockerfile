@@ -63,7 +63,7 @@ RUN python3 -m venv --without-pip /opt/epochmq \
 COPY --from=wheel /build/wheels wheels
 # What is compiled here need not be where it runs, on machines of this kind.
 RUN tools/bin/pip --python /opt/epochmq/bin/python install --quiet --no-deps wheels/*.whl \
-    && NUMBA_CACHE_DIR=/opt/epochmq/numba /opt/epochmq/bin/python3 -m epochmq_spark.decode.warm
+    && NUMBA_CACHE_DIR=/opt/epochmq/numba /opt/epochmq/bin/python3 -m epochmq_spark.decode.precompile
 
 # Of audits: `driver`, `reader` and `executor` are what their pods run; anything else is the command.
 FROM user AS java

@@ -10,11 +10,11 @@ fi
 case "${1:-}" in
 driver)
     shift
-    exec python3 -m epochmq_spark.cluster "$@"
+    exec python3 -m epochmq_spark.kubernetes_driver "$@"
     ;;
 reader)
     shift
-    exec python3 -m epochmq_spark.reader "$@"
+    exec python3 -m epochmq_spark.volume_reader "$@"
     ;;
 executor) ;;
 *)

@@ -22,7 +22,7 @@ LANES = 2
 NO_TESTS_COLLECTED = 5
 
 
-class Part(NamedTuple):
+class TestPart(NamedTuple):
     """One command of the suite."""
 
     name: str
@@ -43,24 +43,24 @@ def interop(*, replicas: bool) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in files]
 
 
-def pytest(name: str, *paths: str, alone: bool = False) -> Part:
+def pytest(name: str, *paths: str, alone: bool = False) -> TestPart:
     """A part that pytest runs, of the short tests."""
-    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], alone)
+    return TestPart(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], alone)
 
 
-def soak(folder: str) -> Part:
+def soak(folder: str) -> TestPart:
     """The long rounds of a folder."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "--timeout=7200", f"tests/{folder}"]
-    return Part(f"soak: {folder}", command)
+    return TestPart(f"soak: {folder}", command)
 
 
 # The longest first, so that both lanes end together.
 TEST = [
-    Part("ruff", [str(BIN / "ruff"), "check", "."]),
-    Part("format", [str(BIN / "ruff"), "format", "--check", "."]),
-    Part("arrows between rooms", [str(BIN / "lint-imports")]),
-    Part("purity", [sys.executable, "tools/purity.py"]),
-    Part("types", [str(BIN / "mypy")]),
+    TestPart("ruff", [str(BIN / "ruff"), "check", "."]),
+    TestPart("format", [str(BIN / "ruff"), "format", "--check", "."]),
+    TestPart("arrows between rooms", [str(BIN / "lint-imports")]),
+    TestPart("purity", [sys.executable, "tools/purity.py"]),
+    TestPart("types", [str(BIN / "mypy")]),
     pytest("integration: real processes", "tests/integration"),
     pytest("interop: brokers, controllers, stores", *interop(replicas=True)),
     pytest("interop: clients and tools", *interop(replicas=False)),
@@ -71,14 +71,14 @@ TEST = [
 ]
 SOAK = [
     *(soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")),
-    Part("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
+    TestPart("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
 ]
 
 
-class Run:
+class SuiteRun:
     """The parts of one run, and how each ended."""
 
-    def __init__(self, parts: list[Part], lanes: int) -> None:
+    def __init__(self, parts: list[TestPart], lanes: int) -> None:
         self.parts = parts
         self.lanes = lanes
         self.failed: list[str] = []
@@ -97,7 +97,7 @@ class Run:
             print(f"  failed: {name}")
         return 1 if self.failed else 0
 
-    def _one(self, numbered: tuple[int, Part]) -> None:
+    def _one(self, numbered: tuple[int, TestPart]) -> None:
         number, part = numbered
         label = f"[{number}/{len(self.parts)}] {part.name}"
         print(f"{label} …", flush=True)
@@ -123,8 +123,8 @@ def main() -> int:
     # A shell starts its background jobs deaf to Ctrl-C, and so would be all that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "soak":
-        return Run(SOAK, 1).all()
-    return Run(TEST, min(LANES, os.cpu_count() or 1)).all()
+        return SuiteRun(SOAK, 1).all()
+    return SuiteRun(TEST, min(LANES, os.cpu_count() or 1)).all()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from epochmq.exits import guarded
+from epochmq.exits import exit_code_of
 
 app = typer.Typer(
     name="epochmq",
@@ -23,7 +23,7 @@ app = typer.Typer(
 STATE_DEFAULT = Path(".epochmq")
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     """How results are printed."""
 
     TEXT = "text"
@@ -31,28 +31,28 @@ class Output(StrEnum):
     JSON = "json"
 
 
-Namespace = Annotated[
+NamespaceOption = Annotated[
     str | None,
     typer.Option("--namespace", "-N", metavar="NAME", help="On a cluster: groups of this namespace."),
 ]
-Context = Annotated[
+ContextOption = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="On a cluster: this context of the kubeconfig."),
 ]
-Kubeconfig = Annotated[
+KubeconfigOption = Annotated[
     str | None,
     typer.Option("--kubeconfig", metavar="FILE", help="On a cluster: this kubeconfig, not kubectl's."),
 ]
-State = Annotated[
+StateOption = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="The directory that holds everything of this run.")
 ]
-StateOrNone = Annotated[
+OptionalStateOption = Annotated[
     Path | None,
     typer.Option(
         "--state", metavar="DIR", help="The run to talk to, by its state directory. [default: .epochmq]"
     ),
 ]
-Nameserver = Annotated[
+NameserverOption = Annotated[
     str | None,
     typer.Option(
         "--nameserver",
@@ -61,14 +61,14 @@ Nameserver = Annotated[
         help="Nameservers to ask instead, host:port, several with ';' between.",
     ),
 ]
-BrokerGroupName = Annotated[
+BrokerGroupOption = Annotated[
     str | None,
     typer.Option(
         "--broker-group", metavar="NAME", help="Which group's nameservers, when the run has several."
     ),
 ]
-OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How results are printed.")]
-Timeout = Annotated[
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How results are printed.")]
+TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer.")
 ]
 
@@ -83,7 +83,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _end(action: Callable[[], int]) -> None:
-    raise typer.Exit(guarded(action))
+    raise typer.Exit(exit_code_of(action))
 
 
 @app.command()
@@ -92,7 +92,7 @@ def up(
         list[Path],
         typer.Option("--file", "-f", metavar="FILE", help="A file with resources; '-' reads the input."),
     ],
-    state: State = STATE_DEFAULT,
+    state: StateOption = STATE_DEFAULT,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when all is ready; it goes on running.")
     ] = False,
@@ -113,7 +113,7 @@ def up(
 
 
 @app.command()
-def down(state: State = STATE_DEFAULT) -> None:
+def down(state: StateOption = STATE_DEFAULT) -> None:
     """Stop what `up` started.
 
     Brokers first, then controllers, then nameservers. Their data stays."""
@@ -124,95 +124,97 @@ def down(state: State = STATE_DEFAULT) -> None:
 
 @app.command()
 def status(
-    state: State = STATE_DEFAULT,
-    output: OutputFormat = Output.TEXT,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    state: StateOption = STATE_DEFAULT,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Show what runs, as it is now.
 
     On this machine; with --namespace, --context or --kubeconfig on a Kubernetes cluster. Ends with 3 when
     nothing does."""
     from epochmq.verbs import status as verb
-    from epochmq.verbs.target import ClusterTarget
+    from epochmq.verbs.target import KubernetesTarget
 
-    cluster = ClusterTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.run(state, cluster, as_json=output is Output.JSON))
+    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
 
 
-Replica = Annotated[
+ReplicaArgument = Annotated[
     str,
     typer.Argument(
         metavar="GROUP/REPLICA", help="Such as orders/0, or orders/orders-broker-0; `status` shows them."
     ),
 ]
-SwitchTimeout = Annotated[
+SwitchoverTimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long it may take.")
 ]
-Off = Annotated[bool, typer.Option("--off", help="Take it back.")]
+OffOption = Annotated[bool, typer.Option("--off", help="Take it back.")]
 
 
 @app.command()
 def promote(
-    replica: Replica,
-    state: State = STATE_DEFAULT,
-    timeout: SwitchTimeout = 15,
-    output: OutputFormat = Output.TEXT,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    replica: ReplicaArgument,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Make a replica the master.
 
     It catches up to the last byte first; sends wait for a moment, and none fails."""
-    from epochmq.verbs import steer as verb
-    from epochmq.verbs.target import ClusterTarget
+    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs.target import KubernetesTarget
 
-    cluster = ClusterTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is Output.JSON))
+    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is OutputFormat.JSON))
 
 
 @app.command()
 def fence(
-    replica: Replica,
-    off: Off = False,
-    state: State = STATE_DEFAULT,
-    output: OutputFormat = Output.TEXT,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    replica: ReplicaArgument,
+    off: OffOption = False,
+    state: StateOption = STATE_DEFAULT,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Stop a replica from taking messages.
 
     Until `--off`, also after a restart. It keeps its role: of a master, the whole group takes none."""
-    from epochmq.verbs import steer as verb
-    from epochmq.verbs.target import ClusterTarget
+    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs.target import KubernetesTarget
 
-    cluster = ClusterTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is Output.JSON))
+    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    _end(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is OutputFormat.JSON))
 
 
 @app.command()
 def drain(
-    replica: Replica,
-    off: Off = False,
-    state: State = STATE_DEFAULT,
-    timeout: SwitchTimeout = 15,
-    output: OutputFormat = Output.TEXT,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    replica: ReplicaArgument,
+    off: OffOption = False,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Get a replica ready to be removed.
 
     A mastership goes to another; then it leaves the SyncStateSet, for good until `--off`, and only copies the
     log."""
-    from epochmq.verbs import steer as verb
-    from epochmq.verbs.target import ClusterTarget
+    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs.target import KubernetesTarget
 
-    cluster = ClusterTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is Output.JSON))
+    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    _end(
+        lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is OutputFormat.JSON)
+    )
 
 
 @app.command()
@@ -228,19 +230,19 @@ def produce(
         str | None, typer.Option("--keys", help="The messages' keys, blanks between, to find them by.")
     ] = None,
     group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
-    state: StateOrNone = None,
-    nameserver: Nameserver = None,
-    broker_group: BrokerGroupName = None,
-    output: OutputFormat = Output.TEXT,
-    timeout: Timeout = 5,
+    state: OptionalStateOption = None,
+    nameserver: NameserverOption = None,
+    broker_group: BrokerGroupOption = None,
+    output: OutputOption = OutputFormat.TEXT,
+    timeout: TimeoutOption = 5,
 ) -> None:
     """Send messages to a topic.
 
     A topic that is not there is created, where brokers do that."""
     from epochmq.verbs import produce as verb
-    from epochmq.verbs.target import Target
+    from epochmq.verbs.target import NameserverTarget
 
-    target = Target(state, nameserver, broker_group)
+    target = NameserverTarget(state, nameserver, broker_group)
     _end(
         lambda: verb.run(
             target,
@@ -249,7 +251,7 @@ def produce(
             tags=tags,
             keys=keys,
             group=group,
-            as_json=output is Output.JSON,
+            as_json=output is OutputFormat.JSON,
             timeout_s=timeout,
         )
     )
@@ -273,19 +275,19 @@ def consume(
             "--timeout", metavar="SECONDS", min=0.1, help="End with 1 when nothing came for so long."
         ),
     ] = None,
-    state: StateOrNone = None,
-    nameserver: Nameserver = None,
-    broker_group: BrokerGroupName = None,
-    output: OutputFormat = Output.TEXT,
+    state: OptionalStateOption = None,
+    nameserver: NameserverOption = None,
+    broker_group: BrokerGroupOption = None,
+    output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Print a topic's messages.
 
     They are printed as they come, until Ctrl-C. A group that never read the topic starts at its beginning,
     another goes on where it left off."""
     from epochmq.verbs import consume as verb
-    from epochmq.verbs.target import Target
+    from epochmq.verbs.target import NameserverTarget
 
-    target = Target(state, nameserver, broker_group)
+    target = NameserverTarget(state, nameserver, broker_group)
     _end(
         lambda: verb.run(
             target,
@@ -293,7 +295,7 @@ def consume(
             group=group,
             tags=tags,
             count=count,
-            as_json=output is Output.JSON,
+            as_json=output is OutputFormat.JSON,
             timeout_s=timeout,
         )
     )
@@ -317,8 +319,8 @@ def audit(
         typer.Option("--out", metavar="DIR", help="Where the results go. [default: STATE/audits/TIME]"),
     ] = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="How many to use.")] = None,
-    state: State = STATE_DEFAULT,
-    output: OutputFormat = Output.TEXT,
+    state: StateOption = STATE_DEFAULT,
+    output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Prove, or disprove, that the replicas of a group tell the same story.
 
@@ -333,63 +335,63 @@ def audit(
             out=out,
             cores=cores,
             metadata=metadata,
-            as_json=output is Output.JSON,
+            as_json=output is OutputFormat.JSON,
         )
     )
 
 
 @app.command()
 def report(
-    state: State = STATE_DEFAULT,
-    namespace: Namespace = None,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
+    state: StateOption = STATE_DEFAULT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
 ) -> None:
     """Print where the last audit's report is.
 
     On this machine; with --namespace, --context or --kubeconfig the last verdict of each audit of a
     Kubernetes cluster. Ends with 3 when there is none."""
     from epochmq.verbs import audit as verb
-    from epochmq.verbs.target import ClusterTarget
+    from epochmq.verbs.target import KubernetesTarget
 
-    cluster = ClusterTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
     _end(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
 
 
-ConfigFile = Annotated[
+ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="Its configuration file.")
 ]
-Overrides = Annotated[
+OverridesOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key that wins over the file.")
 ]
 
 
 @app.command()
-def nameserver(config: ConfigFile = None, overrides: Overrides = None) -> None:
+def nameserver(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
     """What a nameserver pod runs."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
-def controller(config: ConfigFile = None, overrides: Overrides = None) -> None:
+def controller(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
     """What a controller pod runs."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
-def broker(config: ConfigFile = None, overrides: Overrides = None) -> None:
+def broker(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
     """What a broker pod runs."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
-def operator(config: ConfigFile = None, overrides: Overrides = None) -> None:
+def operator(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
     """What looks after groups on a Kubernetes cluster."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
-def admin(config: ConfigFile = None, overrides: Overrides = None) -> None:
+def admin(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
     """What stands beside a broker or controller in its pod."""
     raise AssertionError("main() starts it before this module is imported")
 

@@ -13,7 +13,7 @@ TRACEBACK = "EPOCHMQ_TRACEBACK"
 """Set to anything, this variable of the environment shows where an unexpected error came from."""
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What the command ends with."""
 
     OK = 0
@@ -31,12 +31,12 @@ class Exit(IntEnum):
     """Whoever read the output has gone."""
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """A message on the error output."""
     print(f"epochmq: {message}", file=sys.stderr, flush=True)
 
 
-def guarded(action: Callable[[], int]) -> int:
+def exit_code_of(action: Callable[[], int]) -> int:
     """Runs an action and returns its exit code, or that of the error it ended with, after saying what it
     was."""
     from epochmq_protocol.errors import ConfigError, EpochMQError, RequestError
@@ -44,25 +44,25 @@ def guarded(action: Callable[[], int]) -> int:
     try:
         return action()
     except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Nothing that is still buffered can be written; do not let the interpreter try when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.PIPE
+        return ExitCode.PIPE
     except (ConfigError, UsageError) as error:
-        complain(str(error))
-        return Exit.USAGE
+        print_error(str(error))
+        return ExitCode.USAGE
     except RequestError as error:
-        complain(f"{_code_name(error.code)}: {error.remark}")
-        return Exit.FAILED
+        print_error(f"{_code_name(error.code)}: {error.remark}")
+        return ExitCode.FAILED
     except EpochMQError as error:
-        complain(str(error))
-        return Exit.FAILED
+        print_error(str(error))
+        return ExitCode.FAILED
     except Exception as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        complain(f"unexpected {type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)")
-        return Exit.INTERNAL
+        print_error(f"unexpected {type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)")
+        return ExitCode.INTERNAL
 
 
 class UsageError(Exception):

@@ -15,7 +15,7 @@ def main() -> None:
     """The entry point; never returns."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] in PROCESSES:
-        end_when_told()
+        exit_on_sigterm()
         from epochmq.processes import run_process
 
         raise SystemExit(run_process(arguments[0], arguments[1:]))
@@ -24,7 +24,7 @@ def main() -> None:
     raise SystemExit(run(arguments))
 
 
-def end_when_told() -> None:
+def exit_on_sigterm() -> None:
     """The first process of a container gets no signal that it has no handler for. Until the process that is
     to run has one of its own, which may take many seconds on a busy machine, SIGTERM ends it here."""
     if os.getpid() == 1:

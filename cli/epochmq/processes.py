@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from epochmq.exits import Exit, complain, guarded
+from epochmq.exits import ExitCode, exit_code_of, print_error
 
 USAGE = {
     "broker": """\
@@ -63,7 +63,7 @@ Usage: epochmq supervise --state DIR
 
 
 @dataclass(slots=True)
-class _Options:
+class _ProcessOptions:
     config: str | None = None
     state: str | None = None
     release: bool = False
@@ -75,30 +75,30 @@ def run_process(verb: str, arguments: list[str]) -> int:
     if verb == "controller" and arguments[:1] == ["members"]:
         from epochmq_controller.controller.members import run as run_members
 
-        return guarded(lambda: run_members(arguments[1:]))
+        return exit_code_of(lambda: run_members(arguments[1:]))
     if verb == "admin-call":
         from epochmq.verbs.admin_call import run as run_call
 
-        return guarded(lambda: run_call(arguments))
+        return exit_code_of(lambda: run_call(arguments))
     release = verb == "operator" and "--release" in arguments
     if release:
         arguments = [one for one in arguments if one != "--release"]
     if "--help" in arguments or "-h" in arguments:
         print(USAGE[verb], end="")
-        return Exit.OK
+        return ExitCode.OK
     try:
         options = _parse(verb, arguments)
     except ValueError as error:
-        complain(f"{verb}: {error}")
+        print_error(f"{verb}: {error}")
         print(USAGE[verb], end="", file=sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
     options.release = release
-    return guarded(lambda: _run(verb, options))
+    return exit_code_of(lambda: _run(verb, options))
 
 
-def _parse(verb: str, arguments: list[str]) -> _Options:
+def _parse(verb: str, arguments: list[str]) -> _ProcessOptions:
     """ValueError for what the verb does not take."""
-    options = _Options()
+    options = _ProcessOptions()
     rest = iter(arguments)
     for argument in rest:
         name, assigned, value = argument.partition("=")
@@ -122,7 +122,7 @@ def _parse(verb: str, arguments: list[str]) -> _Options:
     return options
 
 
-def _run(verb: str, options: _Options) -> int:
+def _run(verb: str, options: _ProcessOptions) -> int:
     if verb == "broker":
         from epochmq_broker.main import run
 

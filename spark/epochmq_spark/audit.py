@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochmq_spark import drill, group, layout, tables
+from epochmq_spark import audit_state, drill_down, schemas, store_layout
+from epochmq_spark.audit_state import AuditState
 from epochmq_spark.findings import KINDS, finding
-from epochmq_spark.group import Known
 from epochmq_spark.sources import register
-from epochmq_spark.sources.base import PARTITION_BYTES
+from epochmq_spark.sources.file_ranges import PARTITION_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,26 +28,26 @@ Look = Callable[[Row], list[Row]]
 
 
 @dataclass
-class Result:
+class AuditResult:
     """What an audit found: a table of findings, small or large, and what the driver knows of the groups."""
 
     findings: DataFrame
-    known: Known
+    known: AuditState
     tables: dict[str, DataFrame] = field(default_factory=dict)
 
 
 def run(
     spark: SparkSession,
-    replicas: Sequence[layout.Replica],
+    replicas: Sequence[store_layout.AuditedReplica],
     *,
     metadata: Any = None,
     progress: Progress = lambda text: None,
     partition_bytes: int | None = None,
-) -> Result:
+) -> AuditResult:
     """Audits groups of replicas. What is wrong with files is among the findings. Raises ValueError for
     metadata that are none, and what Spark raises when it cannot run."""
     register(spark)
-    options = {"replicas": layout.encode(replicas)}
+    options = {"replicas": store_layout.encode(replicas)}
     if partition_bytes:
         options["partitionBytes"] = str(partition_bytes)
 
@@ -55,13 +55,13 @@ def run(
         return spark.read.format(name).options(**options).load()
 
     progress("looking at the directories")
-    known = group.look(replicas)
+    known = audit_state.look(replicas)
     options["taskBytes"] = str(_task_bytes(spark, known))
     progress("reading logs, queues and indexes")
     summary = load("epochmq.summary").persist()
     spans = summary.where("kind = 'span'").select("group", "replica", "at", "end", "low", "high", "detail")
     epochs = load("epochmq.epochs")
-    group.take(
+    audit_state.take(
         known,
         (row.asDict() for row in spans.collect()),
         (row.asDict() for row in epochs.collect()),
@@ -71,30 +71,30 @@ def run(
     torn: dict[str, set[str]] = defaultdict(set)
     for row in logs.where("kind = 'log.tail-not-common'").select("group", "replica").distinct().collect():
         torn[row["group"]].add(row["replica"])
-    small = known.findings + group.between(known, torn, metadata)
+    small = known.findings + audit_state.between(known, torn, metadata)
     progress("comparing queues and indexes with the logs")
-    findings = spark.createDataFrame(pa.Table.from_pylist(small, schema=tables.FINDINGS))
+    findings = spark.createDataFrame(pa.Table.from_pylist(small, schema=schemas.FINDINGS))
     for more in (
         logs,
         _rows_as_findings(summary),
         _compare_queues(known, summary),
         _compare_keys(known, summary),
         _compare_offsets(load("epochmq.offsets"), summary),
-        _repeated(spark, known),
+        _find_resent_messages(spark, known),
     ):
         findings = findings.unionByName(more)
     findings = _with_epochs(spark, known, findings)
-    return Result(findings, known, {"summary": summary, "epochs": epochs})
+    return AuditResult(findings, known, {"summary": summary, "epochs": epochs})
 
 
-def _task_bytes(spark: SparkSession, known: Known) -> int:
+def _task_bytes(spark: SparkSession, known: AuditState) -> int:
     """How much a task reads. A task costs about as much as 100 MB of the pass; each core gets some."""
     total = sum(file.size for there in known.contents.values() for file in there.log)
     share = total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     return min(max(share, PARTITION_BYTES), TASK_BYTES_MAX)
 
 
-def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> DataFrame:
+def _with_epochs(spark: SparkSession, known: AuditState, findings: DataFrame) -> DataFrame:
     """Findings that have a place in the log, with the epoch it belongs to."""
     from pyspark.sql import functions as f
 
@@ -115,25 +115,25 @@ def _with_epochs(spark: SparkSession, known: Known, findings: DataFrame) -> Data
         & (f.col("start_offset") < f.col("to_offset"))
     )
     joined = findings.join(f.broadcast(ranges), inside, "left")
-    return joined.withColumn("epoch", f.coalesce("epoch", "of_epoch")).select(*tables.FINDINGS.names)
+    return joined.withColumn("epoch", f.coalesce("epoch", "of_epoch")).select(*schemas.FINDINGS.names)
 
 
-def _looked(frame: DataFrame, look: Look) -> DataFrame:
+def _findings_per_row(frame: DataFrame, look: Look) -> DataFrame:
     """The findings of a closer look at each row; that a file cannot be read any more is one."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drill.forget()
+        drill_down.forget()
         told: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():
-                found = without_told(looked_at(look, row), told)
-                yield pa.RecordBatch.from_pylist(found, schema=tables.FINDINGS)
+                found = without_reported(findings_or_unreadable(look, row), told)
+                yield pa.RecordBatch.from_pylist(found, schema=schemas.FINDINGS)
 
-    return frame.mapInArrow(each, from_arrow_schema(tables.FINDINGS))
+    return frame.mapInArrow(each, from_arrow_schema(schemas.FINDINGS))
 
 
-def looked_at(look: Look, row: Row) -> list[Row]:
+def findings_or_unreadable(look: Look, row: Row) -> list[Row]:
     """The findings of a closer look, or the one that there is nothing to look at."""
     try:
         return look(row)
@@ -141,7 +141,7 @@ def looked_at(look: Look, row: Row) -> list[Row]:
         return [finding(row["group"], row["replica"], "file.unreadable", detail=str(error))]
 
 
-def without_told(found: list[Row], told: set[tuple[str, str, str]]) -> list[Row]:
+def without_reported(found: list[Row], told: set[tuple[str, str, str]]) -> list[Row]:
     """Findings without those of files that cannot be read which were `told` already: a large file is looked
     at many times."""
     kept = []
@@ -155,7 +155,7 @@ def without_told(found: list[Row], told: set[tuple[str, str, str]]) -> list[Row]
     return kept
 
 
-def _compare_blocks(spark: SparkSession, known: Known, summary: DataFrame) -> DataFrame:
+def _compare_blocks(spark: SparkSession, known: AuditState, summary: DataFrame) -> DataFrame:
     """Blocks whose sums differ between the replicas that should have them, and then their records."""
     from pyspark.sql import functions as f
 
@@ -163,7 +163,7 @@ def _compare_blocks(spark: SparkSession, known: Known, summary: DataFrame) -> Da
     reach = spark.createDataFrame(
         rows, "group string, replica string, log_start long, log_end long, common long"
     )
-    size = drill.BLOCK_BYTES
+    size = drill_down.BLOCK_BYTES
     sums = (
         summary.where("kind = 'block'")
         .groupBy("group", "replica", "at")
@@ -187,7 +187,9 @@ def _compare_blocks(spark: SparkSession, known: Known, summary: DataFrame) -> Da
         .select("group", "at")
     )
     reaches = {name: known.reaches(name) for name in known.histories}
-    return _looked(suspects, lambda row: drill.block(row["group"], row["at"], reaches[row["group"]]))
+    return _findings_per_row(
+        suspects, lambda row: drill_down.block(row["group"], row["at"], reaches[row["group"]])
+    )
 
 
 def _rows_as_findings(summary: DataFrame) -> DataFrame:
@@ -196,7 +198,7 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = from_arrow_schema(tables.FINDINGS)
+    schema = from_arrow_schema(schemas.FINDINGS)
 
     def of(kind: str, name: str, **given: str) -> DataFrame:
         columns = {column.name: f.lit(None).cast(column.dataType) for column in schema}
@@ -221,7 +223,7 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
     return bad.unionByName(chains).unionByName(of("file", "file.unreadable", detail="detail"))
 
 
-def _compare_queues(known: Known, summary: DataFrame) -> DataFrame:
+def _compare_queues(known: AuditState, summary: DataFrame) -> DataFrame:
     """Buckets of queue offsets whose sums differ between log and queue, and then message by message."""
     from pyspark.sql import functions as f
 
@@ -255,13 +257,13 @@ def _compare_queues(known: Known, summary: DataFrame) -> DataFrame:
         if key not in facts or key not in with_queues:
             return []
         places = [(place["first"], place["end"]) for place in row["places"]]
-        wanted = drill.QueueRange(row["topic"], row["queue_id"], row["at"], places, row["queue_end"])
-        return drill.queue(facts[key], wanted)
+        wanted = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], places, row["queue_end"])
+        return drill_down.queue(facts[key], wanted)
 
-    return _looked(suspects, look)
+    return _findings_per_row(suspects, look)
 
 
-def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
+def _compare_keys(known: AuditState, summary: DataFrame) -> DataFrame:
     """Blocks whose sums of keys differ between log and index, and then key by key."""
     from pyspark.sql import functions as f
 
@@ -281,7 +283,7 @@ def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
     def number(kind: str) -> Any:
         return f.coalesce(f.sum(f.when(f.col("kind") == kind, f.col("count"))), f.lit(0))
 
-    size = drill.BLOCK_BYTES
+    size = drill_down.BLOCK_BYTES
     suspects = (
         summary.where("kind in ('keys', 'entry')")
         .groupBy("group", "replica", "at")
@@ -300,10 +302,10 @@ def _compare_keys(known: Known, summary: DataFrame) -> DataFrame:
 
     def look(row: Row) -> list[Row]:
         one = facts.get((row["group"], row["replica"]))
-        covered = drill.Covered(row["low"], row["high"], row["group_low"], row["group_high"])
-        return drill.keys(one, row["at"], covered) if one else []
+        covered = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
+        return drill_down.keys(one, row["at"], covered) if one else []
 
-    return _looked(suspects, look)
+    return _findings_per_row(suspects, look)
 
 
 def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
@@ -326,7 +328,7 @@ def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
         .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )
-    return _looked(ahead, offset_finding)
+    return _findings_per_row(ahead, offset_finding)
 
 
 def offset_finding(row: Row) -> list[Row]:
@@ -338,20 +340,22 @@ def offset_finding(row: Row) -> list[Row]:
     return [finding(row["group"], row["replica"], "consumer-offset.ahead", **where, detail=said)]
 
 
-def _repeated(spark: SparkSession, known: Known) -> DataFrame:
+def _find_resent_messages(spark: SparkSession, known: AuditState) -> DataFrame:
     """Messages that were stored again after a switch."""
     switches = "array<struct<epoch: long, start: long>>"
-    frame = spark.createDataFrame(group.switches(known), f"group string, replica string, switches {switches}")
+    frame = spark.createDataFrame(
+        audit_state.switches(known), f"group string, replica string, switches {switches}"
+    )
     facts = known.facts()
 
     def look(row: Row) -> list[Row]:
         near = [(one["epoch"], one["start"]) for one in row["switches"]]
-        return drill.switch(facts[row["group"], row["replica"]], near)
+        return drill_down.switch(facts[row["group"], row["replica"]], near)
 
-    return _looked(frame, look)
+    return _findings_per_row(frame, look)
 
 
-def replica_rows(result: Result) -> list[Row]:
+def replica_rows(result: AuditResult) -> list[Row]:
     """What the summary says of each replica; its extent is null when its log was not read."""
     known = result.known
     histories = {(name, one.name): one for name, many in known.histories.items() for one in many}
@@ -370,7 +374,7 @@ def replica_rows(result: Result) -> list[Row]:
                 "leading": bool(one and one.leading),
                 "epochs": [list(entry) for entry in histories[key].entries] if one else [],
                 "epochTimes": [
-                    [epoch, drill.store_time(facts[key], max(start, histories[key].start))]
+                    [epoch, drill_down.store_time(facts[key], max(start, histories[key].start))]
                     for epoch, start in histories[key].written()[-EPOCHS_TIMED_MAX:]
                 ]
                 if one

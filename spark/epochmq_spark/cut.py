@@ -19,7 +19,7 @@ import numpy as np
 
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
-from epochmq_spark.decode.epoch_text import parse
+from epochmq_spark.decode.epoch_file import parse
 from epochmq_spark.decode.queue_units import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -38,7 +38,7 @@ CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
 
 
 @dataclass(frozen=True)
-class Cut:
+class VolumeCut:
     """`epochs` are the bytes of the epoch file when the cut was made, None where only the file is known."""
 
     end: int
@@ -50,7 +50,7 @@ class Cut:
         return {"end": self.end, "epochs": copy}
 
     @classmethod
-    def of(cls, document: Any) -> Cut:
+    def of(cls, document: Any) -> VolumeCut:
         """From JSON. Raises ValueError."""
         if not isinstance(document, dict) or type(document.get("end")) is not int or document["end"] < 0:
             raise ValueError("a cut: expected an object with end, an offset of the log")
@@ -60,7 +60,7 @@ class Cut:
         return cls(document["end"], None if copy is None else base64.b64decode(copy, validate=True))
 
 
-def whole_records(file: BinaryIO, start: int, end: int) -> int:
+def last_record_end(file: BinaryIO, start: int, end: int) -> int:
     """Where the last record of a log ends that does so at the offset `end` or before it, by the file of the
     segment that begins at `start`; `end` where records do not lead there, or no whole one goes beyond it."""
     at, base, head = 0, 0, b""
@@ -87,7 +87,7 @@ def _is_record(data: bytes, offset: int) -> bool:
         return False
 
 
-def queue_length(data: bytes, end: int) -> int:
+def queue_bytes_below(data: bytes, end: int) -> int:
     """How many bytes of a queue's file count: up to its last unit that leads below `end`."""
     table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     kept = np.flatnonzero((table["size"] > 0) & (table["physical"] < end))

@@ -1,7 +1,7 @@
 """Files of a broker's directory, on this machine or in any file system that Arrow knows.
 
 A plain path, or `file:` URI, is read by memory map. `http://HOST:PORT` is a volume of another node, which a
-reader shows (`epochmq_spark.remote`). Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
+reader shows (`epochmq_spark.volume_client`). Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
 goes through `pyarrow.fs`, whose Hadoop driver reaches whatever the Hadoop client on the machine is configured
 for; ranges of such files are read into memory."""
 
@@ -16,13 +16,13 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 
-from epochmq_spark import remote
+from epochmq_spark import volume_client
 
 Array = Any
 
 
 @dataclass(frozen=True, order=True)
-class Entry:
+class DirectoryEntry:
     """A name in a directory."""
 
     name: str
@@ -50,22 +50,22 @@ def _remote(place: str) -> tuple[Any, str]:
     return system, path
 
 
-def entries(place: str) -> list[Entry]:
+def entries(place: str) -> list[DirectoryEntry]:
     """What is in a directory, by name. Raises OSError."""
     path = local(place)
     if path is not None:
         found = []
         for child in path.iterdir():
             status = child.stat()
-            found.append(Entry(child.name, child.is_file(), status.st_size))
+            found.append(DirectoryEntry(child.name, child.is_file(), status.st_size))
         return sorted(found)
-    if remote.is_remote(place):
-        return sorted(Entry(*one) for one in remote.entries(place))
+    if volume_client.is_remote(place):
+        return sorted(DirectoryEntry(*one) for one in volume_client.entries(place))
     from pyarrow import fs
 
     system, folder = _remote(place)
     return sorted(
-        Entry(info.base_name, info.type == fs.FileType.File, info.size or 0)
+        DirectoryEntry(info.base_name, info.type == fs.FileType.File, info.size or 0)
         for info in system.get_file_info(fs.FileSelector(folder))
     )
 
@@ -76,8 +76,8 @@ def read(place: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     if path is not None:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)
-    elif remote.is_remote(place):
-        data = remote.read(place)
+    elif volume_client.is_remote(place):
+        data = volume_client.read(place)
     else:
         system, name = _remote(place)
         with system.open_input_file(name) as file:
@@ -91,8 +91,8 @@ def read_into(place: str, start: int, end: int, buffer: Array) -> Array:
     """Bytes [start, end) of a file, in the beginning of a uint8 array that is large enough. For one pass from
     front to end this takes two thirds of the time that a new memory map does, whose pages come one by one.
     Raises OSError."""
-    if remote.is_remote(place):
-        return remote.read_into(place, start, end, buffer)
+    if volume_client.is_remote(place):
+        return volume_client.read_into(place, start, end, buffer)
     path = local(place)
     if path is None:
         data = window(place, start, end)
@@ -119,8 +119,8 @@ def window(place: str, start: int, end: int) -> Array:
             skip = start % mmap.ALLOCATIONGRANULARITY
             mapped = mmap.mmap(file.fileno(), skip + size, prot=mmap.PROT_READ, offset=start - skip)
         return np.frombuffer(mapped, np.uint8)[skip:]
-    if remote.is_remote(place):
-        return remote.window(place, start, end)
+    if volume_client.is_remote(place):
+        return volume_client.window(place, start, end)
     system, name = _remote(place)
     with system.open_input_file(name) as file:
         file.seek(start)

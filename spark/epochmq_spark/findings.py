@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from epochmq_spark import tables
+from epochmq_spark import schemas
 
 
-class Severity(StrEnum):
+class FindingSeverity(StrEnum):
     """How much a finding matters."""
 
     ERROR = "error"
@@ -20,9 +20,9 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-_E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
+_E, _W, _N = FindingSeverity.ERROR, FindingSeverity.WARNING, FindingSeverity.NOTE
 
-KINDS: Final[dict[str, tuple[Severity, str]]] = {
+KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "directory.missing": (_W, "the directory is not there"),
     "directory.empty": (_W, "the directory holds nothing to audit"),
     "directory.foreign": (_W, "the directory is no broker's store"),
@@ -75,7 +75,7 @@ KINDS: Final[dict[str, tuple[Severity, str]]] = {
 
 def finding(group: str, replica: str, kind: str, **fields: Any) -> dict[str, Any]:
     """A row of `tables.FINDINGS`; fields by the table's names, all optional. KeyError for an unknown kind."""
-    row: dict[str, Any] = dict.fromkeys(tables.FINDINGS.names)
+    row: dict[str, Any] = dict.fromkeys(schemas.FINDINGS.names)
     unknown = fields.keys() - row.keys()
     if unknown:
         raise KeyError(f"no such column of a finding: {sorted(unknown)}")

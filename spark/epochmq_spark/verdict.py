@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from epochmq_spark.findings import KINDS, Severity
+from epochmq_spark.findings import KINDS, FindingSeverity
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """What an audit says."""
 
     HEALTHY = "healthy"
@@ -27,17 +27,17 @@ class Verdict(StrEnum):
     @property
     def exit_code(self) -> int:
         """What the command ends with."""
-        return {Verdict.HEALTHY: 0, Verdict.DAMAGED: 4, Verdict.UNDECIDED: 5}[self]
+        return {AuditVerdict.HEALTHY: 0, AuditVerdict.DAMAGED: 4, AuditVerdict.UNDECIDED: 5}[self]
 
 
-def of(counts: Mapping[str, int], replicas_read: int) -> Verdict:
+def of(counts: Mapping[str, int], replicas_read: int) -> AuditVerdict:
     """The verdict of findings counted by kind; an audit that read no replica is never healthy."""
     severities = {KINDS[kind][0] for kind, count in counts.items() if count}
-    if Severity.ERROR in severities:
-        return Verdict.DAMAGED
-    if Severity.WARNING in severities or not replicas_read:
-        return Verdict.UNDECIDED
-    return Verdict.HEALTHY
+    if FindingSeverity.ERROR in severities:
+        return AuditVerdict.DAMAGED
+    if FindingSeverity.WARNING in severities or not replicas_read:
+        return AuditVerdict.UNDECIDED
+    return AuditVerdict.HEALTHY
 
 
 def summary(

@@ -23,7 +23,7 @@ from tests.benchmarks.cells import (
     PULL_TOPIC,
     SEND_TOPIC,
     Cell,
-    Span,
+    MeasuredSpan,
     check_pull,
     fill,
     measure,
@@ -38,8 +38,20 @@ STORED_PER_S = 150_000  # by both brokers together, at most, on the average of t
 IDLE_S = 10
 CLIENT_WARMUP_S = 10
 
-FULL = {"rounds": 5, "span": Span(1.0, 5.0), "java_warmup_s": 40.0, "pull_messages": 400_000, "occupy": True}
-QUICK = {"rounds": 1, "span": Span(0.5, 2.0), "java_warmup_s": 20.0, "pull_messages": 80_000, "occupy": False}
+FULL = {
+    "rounds": 5,
+    "span": MeasuredSpan(1.0, 5.0),
+    "java_warmup_s": 40.0,
+    "pull_messages": 400_000,
+    "occupy": True,
+}
+QUICK = {
+    "rounds": 1,
+    "span": MeasuredSpan(0.5, 2.0),
+    "java_warmup_s": 20.0,
+    "pull_messages": 80_000,
+    "occupy": False,
+}
 
 METHOD = (
     "Both brokers run all the time, with 1 KB bodies, asynchronous flush, commit log files of 1 GiB and"
@@ -83,7 +95,7 @@ def warm_up(peer: Peer, program: Path, seconds: float) -> None:
     shapes = [("send", 16, 16), ("send", 1, 64), ("send", 16, 1), ("pull", 1, 8), ("send", 1, 1)]
     for kind, connections, depth in shapes:
         cell = Cell("warm-up", "send" if kind == "send" else "pull", connections, depth, 0)
-        measure(cell, peer, program, CACHE, Span(0, seconds / len(shapes)))
+        measure(cell, peer, program, CACHE, MeasuredSpan(0, seconds / len(shapes)))
 
 
 def start(names: list[str], directory: Path) -> list[Peer]:
@@ -121,7 +133,7 @@ def run_rounds(
     program: Path | None,
     home: Path,
     rounds: int,
-    span: Span,
+    span: MeasuredSpan,
     memory: OccupiedMemory | None,
 ) -> report.Rounds:
     """All measurements, with a line for each."""
@@ -131,7 +143,7 @@ def run_rounds(
             memory.occupy()
         for cell in cells:
             for peer in peers if number % 2 == 0 else peers[::-1]:
-                cell_span = Span(CLIENT_WARMUP_S, span.measured_s) if cell.kind == "client" else span
+                cell_span = MeasuredSpan(CLIENT_WARMUP_S, span.measured_s) if cell.kind == "client" else span
                 result = measure(cell, peer, program, home, cell_span)
                 results.setdefault(cell.name, {}).setdefault(peer.name, []).append(result)
                 print(
@@ -164,7 +176,7 @@ def main() -> int:
     plan: dict[str, Any] = {**(QUICK if options.quick else FULL)}
     plan["rounds"] = options.rounds or plan["rounds"]
     if options.seconds:
-        plan["span"] = Span(plan["span"].warmup_s, options.seconds)
+        plan["span"] = MeasuredSpan(plan["span"].warmup_s, options.seconds)
     names, program = available(options.peers.split(","))
     cells = chosen_cells(options.only, program, java="java" in names)
     if not names or not cells:

@@ -27,12 +27,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from epochmq_spark import audit, layout
+from epochmq_spark import audit, store_layout
 from epochmq_spark.session import local_session
 from epochmq_spark.sources.summary import SummaryReader
 from tests.benchmarks import audit_report
-from tests.benchmarks.family import Family
 from tests.benchmarks.machine import facts, settle
+from tests.benchmarks.process_tree import ProcessTreeMemory
 from tests.unit.store.support import Message, opened, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -80,7 +80,7 @@ def bare_pass(paths: list[Path]) -> None:
                 zlib.crc32(data)
 
 
-def own_pass(replicas: list[layout.Replica]) -> None:
+def own_pass(replicas: list[store_layout.AuditedReplica]) -> None:
     """The audit's pass over logs, queues and index in this process: no Spark."""
     reader = SummaryReader(replicas, {})
     for partition in reader.partitions():
@@ -121,7 +121,7 @@ def session(executors: int) -> Iterator[SparkSession]:
 def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
     """One size."""
     rounds = plan["rounds"]
-    replicas = [layout.Replica("group", path.name, str(path)) for path in paths]
+    replicas = [store_layout.AuditedReplica("group", path.name, str(path)) for path in paths]
     found: dict[str, Any] = {
         "log_bytes": sum(file.stat().st_size for path in paths for file in (path / "commitlog").iterdir())
     }
@@ -131,7 +131,7 @@ def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
     found["pass_cpu_s"] = seconds(lambda: own_pass(replicas), time.process_time, rounds)
     say(found, "pass_cpu_s")
     for count in plan["executors"]:
-        with session(count) as spark, Family() as family:
+        with session(count) as spark, ProcessTreeMemory() as family:
             audits: list[int] = []
 
             def whole(spark: SparkSession = spark, audits: list[int] = audits) -> None:

@@ -6,8 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import results
-from tests.benchmarks.results import table
+from tests.benchmarks import result_files
+from tests.benchmarks.result_files import table
 
 RATIO_GOAL = 0.5
 
@@ -59,4 +59,4 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         f"`{data['command']}`; medians of {data['plan']['rounds']} rounds over three equal replicas of 1 KiB "
         "messages with unique keys, tags and an index, from the page cache.",
     ]
-    return results.write(directory, "audit", data, intro, tables(data["measurements"]))
+    return result_files.write(directory, "audit", data, intro, tables(data["measurements"]))

@@ -39,7 +39,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Span:
+class MeasuredSpan:
     """Seconds of load before and in the measured window."""
 
     warmup_s: float
@@ -106,7 +106,7 @@ def check_pull(program: Path, peer: Peer, topic: str, seconds: float) -> None:
     run_load([str(program), *arguments, "crc=1", "warmup=0", f"seconds={seconds}"], MARGIN_S + seconds)
 
 
-def _run_client(peer: Peer, home: Path, span: Span) -> Result:
+def _run_client(peer: Peer, home: Path, span: MeasuredSpan) -> Result:
     before = peer.messages(SEND_TOPIC)
     command = [
         "java",
@@ -135,7 +135,7 @@ def _run_client(peer: Peer, home: Path, span: Span) -> Result:
     return result
 
 
-def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: Span) -> Result:
+def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: MeasuredSpan) -> Result:
     """One measurement, from a quiet disk. Adds to what the load prints: `foreign_cpu_share`, the share of one
     core that went to neither the broker nor the load meanwhile (kernel threads, whatever else ran here)."""
     settle()

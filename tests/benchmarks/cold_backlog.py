@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import disk_runs, results
+from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import RECORD_BYTES, STORED_BYTES, Plan, fresh_folder
-from tests.benchmarks.lone_broker import LoneBroker, Running
 from tests.benchmarks.machine import settle
+from tests.benchmarks.single_broker import RunningLoad, SingleBroker
 
 PRODUCERS = 64
 QUEUES = 8
@@ -40,13 +40,13 @@ FULL: Plan = {
 QUICK: Plan = {**FULL, "backlog_gb": 2.0, "alone_s": 8.0, "read_max_s": 120.0, "java_warmup_s": 10.0}
 
 
-def _warm_up(lone: LoneBroker, program: Path, seconds: float) -> None:
+def _warm_up(lone: SingleBroker, program: Path, seconds: float) -> None:
     _send(lone, program, 0, seconds * 0.7).result(end=False)
     pull = lone.pull(program, WARM, queues=QUEUES, connections=1, depth=QUEUES, seconds=seconds * 0.3)
     pull.result(end=False)
 
 
-def _send(lone: LoneBroker, program: Path, rate: float, seconds: float) -> Running:
+def _send(lone: SingleBroker, program: Path, rate: float, seconds: float) -> RunningLoad:
     lone.wait_visible(SENDS, QUEUES)
     return lone.send(
         program,
@@ -60,14 +60,14 @@ def _send(lone: LoneBroker, program: Path, rate: float, seconds: float) -> Runni
     )
 
 
-def _fill(lone: LoneBroker, program: Path, topic: str, count: int) -> None:
+def _fill(lone: SingleBroker, program: Path, topic: str, count: int) -> None:
     lone.create_topic(topic, QUEUES)
     load = lone.send(program, topic, queues=QUEUES, connections=1, depth=64, count=count)
     load.result(end=False, timeout_s=FILL_TIMEOUT_S)
     lone.wait_visible(topic, QUEUES)
 
 
-def _round(lone: LoneBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
+def _round(lone: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
     lone.restart_broker()
     _warm_up(lone, program, plan["java_warmup_s"] if lone.kind == "java" else plan["java_warmup_s"] / 10)
     settle()
@@ -107,7 +107,7 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
     found: dict[str, dict[str, list[Any]]] = {}
     count = int(plan["backlog_gb"] * 1e9 / RECORD_BYTES)
     for name in names:
-        with LoneBroker(name, fresh_folder(folder)) as lone:
+        with SingleBroker(name, fresh_folder(folder)) as lone:
             lone.create_topic(SENDS, QUEUES)
             print(f"{name}: filling {plan['backlog_gb']:g} GB …", flush=True)
             _fill(lone, program, BACKLOG, count)
@@ -191,7 +191,7 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
                 f" lost (a send refused, an election): {'reached' if reached else 'missed'}"
                 f" ({row['p99_factor']:.2f}; {row['refused']} refused, {row['elections']} elections)"
             )
-    return about, "\n\n".join([results.table(head, lines), "\n".join(verdicts)])
+    return about, "\n\n".join([result_files.table(head, lines), "\n".join(verdicts)])
 
 
 def main() -> int:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.benchmarks import results
+from tests.benchmarks import result_files
 
 TOLERANCE: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Compared:
+class CellComparison:
     """One cell. `ours` and `java` are new / old; `java` is None when a run has no figure of RocketMQ's."""
 
     cell: str
@@ -54,7 +54,7 @@ def figures(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
         yield f"appends, {depth} in flight", {kind: row["per_second"] for kind, row in kinds.items()}
 
 
-def compared(old: dict[str, Any], new: dict[str, Any]) -> list[Compared]:
+def compared(old: dict[str, Any], new: dict[str, Any]) -> list[CellComparison]:
     """The cells that both results have."""
     before, found = dict(figures(old)), []
     for cell, after in figures(new):
@@ -63,7 +63,7 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> list[Compared]:
             continue
         both = "java" in after and "java" in earlier
         found.append(
-            Compared(
+            CellComparison(
                 cell,
                 earlier["ours"],
                 after["ours"],
@@ -74,7 +74,7 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> list[Compared]:
     return found
 
 
-def table(rows: list[Compared], tolerance: float) -> str:
+def table(rows: list[CellComparison], tolerance: float) -> str:
     """All cells, with a verdict on each."""
     head = ["cell", "old", "new", "new/old", "RocketMQ new/old", "verdict"]
     lines = []
@@ -90,7 +90,7 @@ def table(rows: list[Compared], tolerance: float) -> str:
                 verdict if row.slower(tolerance) else "",
             ]
         )
-    return results.table(head, lines)
+    return result_files.table(head, lines)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from tests.benchmarks import controllers_report as report
 from tests.benchmarks.build import CACHE, SOURCE, CompilerMissingError, load_program
 from tests.benchmarks.machine import facts
-from tests.benchmarks.quorums import PlayedBrokers, Quorum, QuorumFailedError
+from tests.benchmarks.quorums import Quorum, QuorumFailedError, SimulatedBrokers
 from tests.benchmarks.raft_groups import DEPTHS, KINDS, RaftGroup
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 
@@ -100,7 +100,7 @@ def measure_elections(names: list[str], folder: Path, plan: dict[str, Any]) -> d
 
 
 async def _leases(quorum: Quorum, plan: dict[str, Any]) -> dict[str, Any]:
-    async with PlayedBrokers(quorum, plan["groups"]).connected() as brokers:
+    async with SimulatedBrokers(quorum, plan["groups"]).connected() as brokers:
         await brokers.register()
         return await brokers.renew(plan["warmup_s"] * 3, plan["seconds"] * 2)
 
@@ -128,7 +128,7 @@ def measure_leases(names: list[str], folder: Path, plan: dict[str, Any]) -> dict
 
 
 async def _groups(quorum: Quorum, count: int) -> dict[str, Any]:
-    async with PlayedBrokers(quorum, count).connected() as brokers:
+    async with SimulatedBrokers(quorum, count).connected() as brokers:
         register_s = await brokers.register()
         memory = quorum.memory()
         lost_s, left = await brokers.lose_masters()

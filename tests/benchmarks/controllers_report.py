@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import results
-from tests.benchmarks.results import table
+from tests.benchmarks import result_files
+from tests.benchmarks.result_files import table
 
 RATIO_GOAL = 1.5
 FAIL_OVER_GOAL_S = 2.0
@@ -177,4 +177,4 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         f" {plan['warmup_s']:g} s of the same load, and {plan['java_warmup_s']:g} s before the first for"
         " Java's JIT compiler. Every answer is checked; indexes are unique and dense.",
     ]
-    return results.write(directory, "controllers", data, intro, tables(data["summary"], plan))
+    return result_files.write(directory, "controllers", data, intro, tables(data["summary"], plan))

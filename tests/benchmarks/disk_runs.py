@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import results
+from tests.benchmarks import result_files
 from tests.benchmarks.build import CACHE, ROOT, CompilerMissingError, load_program
 from tests.benchmarks.machine import facts
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
@@ -96,7 +96,7 @@ def main(
     ]
     partial = options.quick or not whole or names != ["ours", "java"]
     directory = options.out or (CACHE / "results" if partial else RESULTS)
-    written = results.write(directory, module.replace("_", "-"), data, intro, tables)
+    written = result_files.write(directory, module.replace("_", "-"), data, intro, tables)
     print(f"\n{tables}\n\nwritten: {', '.join(map(str, written))}")
     return 0
 

@@ -34,7 +34,7 @@ SHARED_MEMORY = Path("/dev/shm")
 SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC = 310, 11, 17
 
 
-class Sink:
+class DiscardingTransport:
     """The far side of a connection: takes everything and keeps nothing."""
 
     def write(self, data: bytes) -> None:
@@ -116,7 +116,7 @@ async def main(directory: Path) -> None:
     await broker.start()
     try:
         connection = Connection(broker._servers[0].dispatcher, ServerSettings())
-        connection.connection_made(Sink())
+        connection.connection_made(DiscardingTransport())
         topic = {"topic": "hot", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6"}
         topic |= {
             "writeQueueNums": str(QUEUES),

@@ -15,7 +15,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Memory:
+class ProcessMemory:
     """Resident memory of a process in MB: all of it, and without pages of mapped files (which are the page
     cache's, shared and given back when memory is short)."""
 
@@ -50,14 +50,14 @@ def _meminfo(key: str) -> int:
     raise KeyError(key)
 
 
-def memory(pid: int) -> Memory:
+def memory(pid: int) -> ProcessMemory:
     """Resident memory of a process now."""
     values = {
         line.partition(":")[0]: line.split()[1]
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()
         if line.startswith(("VmRSS", "RssAnon"))
     }
-    return Memory(round(int(values["VmRSS"]) / 1024, 1), round(int(values["RssAnon"]) / 1024, 1))
+    return ProcessMemory(round(int(values["VmRSS"]) / 1024, 1), round(int(values["RssAnon"]) / 1024, 1))
 
 
 def memory_dict(pid: int) -> dict[str, float]:

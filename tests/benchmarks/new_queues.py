@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import disk_runs, results
+from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import Plan, fresh_folder
-from tests.benchmarks.lone_broker import LoneBroker, Running, max_offset
 from tests.benchmarks.machine import settle
+from tests.benchmarks.single_broker import RunningLoad, SingleBroker, max_offset
 from tests.support.process import wait_until
 
 OLD, OLD_QUEUES = "bench-send", 8
@@ -41,7 +41,7 @@ FULL: Plan = {
 QUICK: Plan = {**FULL, "rounds": 1, "queues": [1_000], "topics": 200, "before_s": 4.0, "java_warmup_s": 8.0}
 
 
-def _others(lone: LoneBroker, program: Path, plan: Plan, warmup_s: float, seconds: float) -> Running:
+def _others(lone: SingleBroker, program: Path, plan: Plan, warmup_s: float, seconds: float) -> RunningLoad:
     lone.wait_visible(OLD, OLD_QUEUES)
     return lone.send(
         program,
@@ -66,7 +66,7 @@ def _cells(plan: Plan) -> Iterator[tuple[str, str, dict[str, int], int]]:
 
 
 def _measured(
-    lone: LoneBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
+    lone: SingleBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
 ) -> dict[str, Any]:
     settle()
     epoch = lone.group.epoch()
@@ -92,7 +92,7 @@ def _measured(
     }
 
 
-def _wait_visible(lone: LoneBroker, topic: str, options: dict[str, int]) -> None:
+def _wait_visible(lone: SingleBroker, topic: str, options: dict[str, int]) -> None:
     if "queues" in options:
         last, queue = topic, options["queues"] - 1
     else:
@@ -109,7 +109,7 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
     found: dict[str, dict[str, list[Any]]] = {}
     for number in range(plan["rounds"]):
         for name in names if number % 2 == 0 else names[::-1]:
-            with LoneBroker(name, fresh_folder(folder)) as lone:
+            with SingleBroker(name, fresh_folder(folder)) as lone:
                 lone.create_topic(OLD, OLD_QUEUES)
                 warmup_s = plan["java_warmup_s"] if name == "java" else plan["java_warmup_s"] / 10
                 warm = lone.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
@@ -195,7 +195,7 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
                 f" {'reached' if reached else 'missed'}"
                 f" ({ratio:.2f}; {ours['refused']} refused, {ours['elections']} elections)"
             )
-    return about, "\n\n".join([results.table(head, lines), "\n".join(verdicts)])
+    return about, "\n\n".join([result_files.table(head, lines), "\n".join(verdicts)])
 
 
 def main() -> int:

@@ -20,8 +20,8 @@ from typing import Any
 from epochmq_protocol.frame import Command
 from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient
+from tests.benchmarks.lease_renewals import LeaseRenewals
 from tests.benchmarks.machine import memory_dict
-from tests.benchmarks.renewals import Renewals
 from tests.interop.java_env import JavaProcess
 from tests.support.process import ManagedProcess
 from tests.support.remoting import call
@@ -125,7 +125,7 @@ class Quorum:
         }
 
 
-class PlayedBrokers:
+class SimulatedBrokers:
     """`count` groups of three replicas, a third of whose masters are doomed."""
 
     def __init__(self, quorum: Quorum, count: int) -> None:
@@ -139,7 +139,7 @@ class PlayedBrokers:
         self._lost = {name: RemotingClient() for name in self.doomed}
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[PlayedBrokers]:
+    async def connected(self) -> AsyncIterator[SimulatedBrokers]:
         """Closes the connections at the end."""
         try:
             yield self
@@ -192,7 +192,7 @@ class PlayedBrokers:
         """All masters renew their leases, at the pace of brokers of ours."""
         leader = self._quorum.wait_complete()
         asks = [self._heartbeat(name, 1, self._epochs[name]) for name in self.names]
-        return await Renewals(leader.address, asks).run(warmup_s, seconds, leader.process)
+        return await LeaseRenewals(leader.address, asks).run(warmup_s, seconds, leader.process)
 
     @staticmethod
     def _address(broker_id: int) -> str:

@@ -121,7 +121,7 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
     for number in range(plan["rounds"]):
         for kind in names if number % 2 == 0 else names[::-1]:
             for waits_for_all in (False, True):
-                with _started(kind, folder, waits_for_all=waits_for_all) as group:
+                with _StartedGroup(kind, folder, waits_for_all=waits_for_all) as group:
                     warm = plan["java_warmup_s"] if kind == "java" else plan["java_warmup_s"] / 10
                     send(program, group, 16, 16, 0, warm)
                     for connections, depth in CELLS:
@@ -147,7 +147,7 @@ def measure_catch_up(names: list[str], folder: Path, plan: dict[str, Any]) -> di
     occupied = OccupiedMemory(folder)
     for _ in range(plan["catch_up_rounds"]):
         for kind in names:
-            with _started(kind, folder, brokers=2) as group:
+            with _StartedGroup(kind, folder, brokers=2) as group:
                 count = plan["catch_up_bytes"] // RECORD_BYTES
                 run_load([*_load(program, group, 1, 64), f"count={count}"], MARGIN_S + count / 1000)
                 found.setdefault(kind, []).append(_catch_up(group, occupied))
@@ -209,7 +209,7 @@ def _disturbed(
 ) -> dict[str, Any]:
     found: dict[str, list[float]] = {}
     for kind in names:
-        with _started(kind, folder) as group, _sending(group) as sends:
+        with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
             for number in range(counts[kind]):
                 if not _whole(group):
                     break
@@ -227,7 +227,7 @@ def measure_switch(names: list[str], folder: Path, plan: dict[str, Any]) -> dict
     """Kind -> of each planned switchover: the longest time without an acknowledgement, and failed sends."""
     found: dict[str, list[Any]] = {}
     for kind in names:
-        with _started(kind, folder) as group, _sending(group) as sends:
+        with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
             for number in range(plan["switch"][kind]):
                 if not _whole(group):
                     break
@@ -262,7 +262,7 @@ def _pause(sends: list[tuple[int, int, str]], before_ns: int) -> dict[str, Any]:
     return {"pause_ms": round(gap / 1e6, 1), "failed": failures.total(), "failures": dict(failures)}
 
 
-class _started:  # noqa: N801 -- a context manager, read as a verb
+class _StartedGroup:
     """A group in a folder of its own, ended and deleted afterwards."""
 
     def __init__(self, kind: str, folder: Path, *, brokers: int = 3, waits_for_all: bool = False) -> None:
@@ -284,7 +284,7 @@ class _started:  # noqa: N801 -- a context manager, read as a verb
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _sending:  # noqa: N801
+class _SendingProducer:
     """The Java producer at work."""
 
     def __init__(self, group: MeasuredGroup) -> None:

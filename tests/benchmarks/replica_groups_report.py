@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import results
-from tests.benchmarks.results import table
+from tests.benchmarks import result_files
+from tests.benchmarks.result_files import table
 
 RATIO_GOAL = 2.0
 CATCH_UP_GOAL = 0.8
@@ -133,4 +133,4 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         times = ", ".join(f"{part} {date}" for part, date in data["dates"].items())
         intro.append(f"The parts were measured one by one: {times}.")
     intro += data["notes"]
-    return results.write(directory, "replica-groups", data, intro, tables(data["summary"]))
+    return result_files.write(directory, "replica-groups", data, intro, tables(data["summary"]))

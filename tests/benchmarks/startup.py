@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import disk_runs, results
+from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import RECORD_BYTES, STORED_BYTES, Plan, fresh_folder
-from tests.benchmarks.lone_broker import Running, create_topic, drop_page_cache, load_command
 from tests.benchmarks.machine import settle
 from tests.benchmarks.peers import Peer
+from tests.benchmarks.single_broker import RunningLoad, create_topic, drop_page_cache, load_command
 from tests.support.cluster import Cluster
 from tests.support.remoting import call
 
@@ -34,10 +34,10 @@ FULL: Plan = {"log_gb": 20.0, "queues": [1, 1_000, 20_000], "rounds": 3, "sends_
 QUICK: Plan = {"log_gb": 1.0, "queues": [1, 1_000], "rounds": 1, "sends_s": 2.0}
 
 
-def _load(cluster: Cluster, program: Path, **options: str | int | float) -> Running:
+def _load(cluster: Cluster, program: Path, **options: str | int | float) -> RunningLoad:
     address, pid = cluster.broker_address, cluster.broker_process.pid
     name = cluster.broker_name
-    return Running(load_command(program, address, pid, "send", TOPIC, broker=name, **options))
+    return RunningLoad(load_command(program, address, pid, "send", TOPIC, broker=name, **options))
 
 
 def first_acknowledged_s(cluster: Cluster) -> float:
@@ -165,7 +165,7 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
         if ratio is not None:
             reached = "reached" if ratio <= 1 else "missed"
             verdicts.append(f"- {cell}: never slower than RocketMQ: {reached} ({ratio:.2f} of its time)")
-    return about, "\n\n".join([results.table(head, lines), "\n".join(verdicts)])
+    return about, "\n\n".join([result_files.table(head, lines), "\n".join(verdicts)])
 
 
 def main() -> int:

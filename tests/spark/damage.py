@@ -6,6 +6,6 @@ from it, at the same replica. Nothing else may be found."""
 from __future__ import annotations
 
 from tests.spark import damage_epochs, damage_files, damage_log
-from tests.spark.harm import KINDS, Done, epochs, records
+from tests.spark.damage_kit import KINDS, InjectedDamage, epochs, records
 
-__all__ = ["KINDS", "Done", "damage_epochs", "damage_files", "damage_log", "epochs", "records"]
+__all__ = ["KINDS", "InjectedDamage", "damage_epochs", "damage_files", "damage_log", "epochs", "records"]

@@ -6,16 +6,16 @@ import random
 import zlib
 from pathlib import Path
 
-from tests.spark.damage_log import lost_end
-from tests.spark.harm import (
-    Done,
-    done,
+from tests.spark.damage_kit import (
+    InjectedDamage,
     epochs,
+    injected,
     kind,
     records,
     write_epochs,
     written,
 )
+from tests.spark.damage_log import lost_end
 
 
 def several(group: list[Path]) -> list[tuple[int, int]]:
@@ -24,17 +24,17 @@ def several(group: list[Path]) -> list[tuple[int, int]]:
 
 
 @kind
-def epoch_missing(group: list[Path], rng: random.Random) -> Done:
+def epoch_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = written(replica)
     gone = entries.pop(rng.randrange(len(entries)) if len(entries) > 1 else 0)
     if not entries:
         (replica / "epochFileCheckpoint").unlink()
         (replica / "epochFileCheckpoint.bak").unlink(missing_ok=True)
-        return done(replica, "epoch.file-missing")
+        return injected(replica, "epoch.file-missing")
     write_epochs(replica, entries)
     allowed = ("epoch.gap",) if gone[1] == 0 else ()
-    return done(replica, "epoch.missing", allowed=allowed, epoch=gone[0], start_offset=gone[1])
+    return injected(replica, "epoch.missing", allowed=allowed, epoch=gone[0], start_offset=gone[1])
 
 
 def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tuple[int, int]]:
@@ -48,37 +48,37 @@ def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tup
 
 
 @kind
-def epochs_reordered(group: list[Path], rng: random.Random) -> Done:
+def epochs_reordered(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(len(entries) - 1)
     entries[at], entries[at + 1] = entries[at + 1], entries[at]
     write_epochs(replica, entries)
-    return done(replica, "epoch.out-of-order", allowed=("epoch.overlap",))
+    return injected(replica, "epoch.out-of-order", allowed=("epoch.overlap",))
 
 
 @kind
-def epochs_overlapping(group: list[Path], rng: random.Random) -> Done:
+def epochs_overlapping(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(1, len(entries))
     entries[at] = (entries[at][0], entries[at - 1][1])
     write_epochs(replica, entries)
-    return done(replica, "epoch.overlap", allowed=("epoch.two-masters", "epoch.missing"))
+    return injected(replica, "epoch.overlap", allowed=("epoch.two-masters", "epoch.missing"))
 
 
 @kind
-def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> Done:
+def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     last = records(replica)[-1]
     start = last.offset + last.size + rng.randrange(1, 10_000)
     entries = written(replica)
     write_epochs(replica, [*entries, (entries[-1][0] + 1, start)])
-    return done(replica, "epoch.beyond-log", start_offset=start)
+    return injected(replica, "epoch.beyond-log", start_offset=start)
 
 
 @kind
-def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> Done:
+def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=3)
     at = rng.randrange(1, len(entries))
@@ -87,80 +87,80 @@ def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> Done:
         at + 1 == len(entries) or one < entries[at + 1][1])])  # fmt: skip
     entries[at] = (entries[at][0], other_start)
     write_epochs(replica, entries)
-    return done(replica, "epoch.two-masters", epoch=entries[at][0], start_offset=other_start)
+    return injected(replica, "epoch.two-masters", epoch=entries[at][0], start_offset=other_start)
 
 
 @kind
-def epoch_inside_a_record(group: list[Path], rng: random.Random) -> Done:
+def epoch_inside_a_record(group: list[Path], rng: random.Random) -> InjectedDamage:
     """In every replica alike."""
     entries = two_at_least(group, group[0], from_end=3)
     at = rng.randrange(1, len(entries))
     epoch, start = entries[at] = (entries[at][0], entries[at][1] + rng.randrange(1, 80))
     for replica in group:
         write_epochs(replica, entries)
-    return Done("*", frozenset({"epoch.inside-record"}), {"epoch": epoch, "start_offset": start})
+    return InjectedDamage("*", frozenset({"epoch.inside-record"}), {"epoch": epoch, "start_offset": start})
 
 
 @kind
-def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> Done:
+def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = written(replica)
     own = [one.offset for one in records(replica) if one.offset > entries[-1][1]]
     start = rng.choice(own)
     write_epochs(replica, [*entries, (entries[-1][0] + 1, start)])
-    return done(replica, "epoch.unknown", epoch=entries[-1][0] + 1, start_offset=start)
+    return injected(replica, "epoch.unknown", epoch=entries[-1][0] + 1, start_offset=start)
 
 
 @kind
-def epoch_file_checksum(group: list[Path], rng: random.Random) -> Done:
+def epoch_file_checksum(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
     lines = path.read_text().splitlines()
     lines[1] = str(zlib.crc32(b"other") & 0x7FFFFFFF)
     path.write_text("\n".join(lines) + "\n")
-    return done(replica, "epoch.file-broken", allowed=("epoch.missing",))
+    return injected(replica, "epoch.file-broken", allowed=("epoch.missing",))
 
 
 @kind
-def epoch_file_cut(group: list[Path], rng: random.Random) -> Done:
+def epoch_file_cut(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
     text = path.read_text()
     path.write_text(text[: rng.randrange(len(text) - 3)])
-    return done(replica, "epoch.file-broken", allowed=("epoch.missing", "epoch.gap", "epoch.two-masters"))
+    return injected(replica, "epoch.file-broken", allowed=("epoch.missing", "epoch.gap", "epoch.two-masters"))
 
 
 @kind
-def epoch_file_missing(group: list[Path], rng: random.Random) -> Done:
+def epoch_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     for path in replica.glob("epochFileCheckpoint*"):
         path.unlink()
-    return done(replica, "epoch.file-missing")
+    return injected(replica, "epoch.file-missing")
 
 
 @kind
-def ahead_of_the_controller(group: list[Path], rng: random.Random) -> Done:
+def ahead_of_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = written(replica)
     last = records(replica)[-1]
     epoch = max(entry.epoch for other in group for entry in epochs(other)) + 1
     write_epochs(replica, [*entries, (epoch, last.offset + last.size)])
     view = {"brokerName": "group-a", "masterEpoch": epoch - 1, "masterId": 1, "syncStateSet": [1, 2, 3]}
-    return done(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
+    return injected(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
 
 
 @kind
-def not_in_sync(group: list[Path], rng: random.Random) -> Done:
+def not_in_sync(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The controller counts on a replica that lacks what is confirmed."""
     found = lost_end(group, rng)
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "masterId": 9, "syncStateSet": [1, 2, 3]}
     allowed = found.allowed | {"log.cut-below-confirmed"}
-    return Done(found.replica, frozenset({"controller.not-in-sync"}), {}, allowed, view)
+    return InjectedDamage(found.replica, frozenset({"controller.not-in-sync"}), {}, allowed, view)
 
 
 @kind
-def unknown_to_the_controller(group: list[Path], rng: random.Random) -> Done:
+def unknown_to_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     known = [{"brokerId": n} for n in (1, 2, 3) if replica.name != f"r{n}"]
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [], "replicas": known}
-    return done(replica, "controller.unknown-replica", metadata=view)
+    return injected(replica, "controller.unknown-replica", metadata=view)

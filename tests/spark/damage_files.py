@@ -9,10 +9,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.spark.harm import (
-    Done,
+from tests.spark.damage_kit import (
+    InjectedDamage,
     Record,
-    done,
+    injected,
     kind,
     poke,
     records,
@@ -39,39 +39,39 @@ def queue_where(record: Record) -> dict[str, Any]:
 
 
 @kind
-def unit_of_another_offset(group: list[Path], rng: random.Random) -> Done:
+def unit_of_another_offset(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, _, record = a_unit(replica, rng)
     poke(path, at, struct.pack(">q", record.offset + 1))
-    return done(replica, "queue.wrong-unit", **queue_where(record))
+    return injected(replica, "queue.wrong-unit", **queue_where(record))
 
 
 @kind
-def unit_of_another_size(group: list[Path], rng: random.Random) -> Done:
+def unit_of_another_size(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, _, record = a_unit(replica, rng)
     poke(path, at + 8, struct.pack(">i", record.size + 1))
-    return done(replica, "queue.wrong-unit", **queue_where(record))
+    return injected(replica, "queue.wrong-unit", **queue_where(record))
 
 
 @kind
-def unit_of_another_tag(group: list[Path], rng: random.Random) -> Done:
+def unit_of_another_tag(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, _, record = a_unit(replica, rng)
     poke(path, at + 12, struct.pack(">q", 4711))
-    return done(replica, "queue.wrong-unit", **queue_where(record))
+    return injected(replica, "queue.wrong-unit", **queue_where(record))
 
 
 @kind
-def unit_missing(group: list[Path], rng: random.Random) -> Done:
+def unit_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, _, record = a_unit(replica, rng, inside=True)
     poke(path, at, bytes(20))
-    return done(replica, "queue.missing-unit", **queue_where(record))
+    return injected(replica, "queue.missing-unit", **queue_where(record))
 
 
 @kind
-def units_swapped(group: list[Path], rng: random.Random) -> Done:
+def units_swapped(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     while True:
         path, at, _, record = a_unit(replica, rng, inside=True)
@@ -79,11 +79,11 @@ def units_swapped(group: list[Path], rng: random.Random) -> Done:
         if at + 40 <= len(data) and struct.unpack_from(">i", data, at + 28)[0] > 0:
             break
     poke(path, at, data[at + 20 : at + 40] + data[at : at + 20])
-    return done(replica, "queue.wrong-unit", **queue_where(record))
+    return injected(replica, "queue.wrong-unit", **queue_where(record))
 
 
 @kind
-def unit_without_a_message(group: list[Path], rng: random.Random) -> Done:
+def unit_without_a_message(group: list[Path], rng: random.Random) -> InjectedDamage:
     """One unit more than there are messages."""
     replica = rng.choice(group)
     every = records(replica)
@@ -98,7 +98,7 @@ def unit_without_a_message(group: list[Path], rng: random.Random) -> Done:
         path.write_bytes(bytes(2000))
     poke(path, at, struct.pack(">qiq", every[0].offset + 3, 100, 0))
     where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset + 1}
-    return done(replica, "queue.no-record", **where)
+    return injected(replica, "queue.no-record", **where)
 
 
 def renumber(replica: Path, rng: random.Random, step: int) -> Record:
@@ -113,7 +113,7 @@ def renumber(replica: Path, rng: random.Random, step: int) -> Record:
 
 
 @kind
-def queue_offset_duplicated(group: list[Path], rng: random.Random) -> Done:
+def queue_offset_duplicated(group: list[Path], rng: random.Random) -> InjectedDamage:
     """In every replica alike, so that only the queue shows it."""
     number = rng.random()
     for replica in group:
@@ -121,22 +121,22 @@ def queue_offset_duplicated(group: list[Path], rng: random.Random) -> Done:
     one = record.message
     where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset - 1}
     expected = frozenset({"queue-offset.duplicate", "queue-offset.skipped", "queue.wrong-unit"})
-    return Done("*", expected, where)
+    return InjectedDamage("*", expected, where)
 
 
 @kind
-def queue_offset_skipped(group: list[Path], rng: random.Random) -> Done:
+def queue_offset_skipped(group: list[Path], rng: random.Random) -> InjectedDamage:
     number = rng.random()
     for replica in group:
         record = renumber(replica, random.Random(number), 1 << 30)
     one = record.message
     where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset}
     allowed = {"queue.wrong-unit", "queue.no-record", "queue.missing-unit", "consumer-offset.ahead"}
-    return Done("*", frozenset({"queue-offset.skipped"}), where, frozenset(allowed))
+    return InjectedDamage("*", frozenset({"queue-offset.skipped"}), where, frozenset(allowed))
 
 
 @kind
-def consumer_ahead(group: list[Path], rng: random.Random) -> Done:
+def consumer_ahead(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "config" / "consumerOffset.json"
     table = json.loads(path.read_text())
@@ -145,15 +145,15 @@ def consumer_ahead(group: list[Path], rng: random.Random) -> Done:
     table["offsetTable"][name][queue_id] = ahead = 1_000_000 + rng.randrange(1000)
     path.write_text(json.dumps(table))
     where = {"topic": name.partition("@")[0], "queue_id": int(queue_id), "queue_offset": ahead}
-    return done(replica, "consumer-offset.ahead", **where)
+    return injected(replica, "consumer-offset.ahead", **where)
 
 
 @kind
-def offsets_unreadable(group: list[Path], rng: random.Random) -> Done:
+def offsets_unreadable(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "config" / "consumerOffset.json"
     path.write_text(path.read_text()[:-5])
-    return done(replica, "state.unreadable")
+    return injected(replica, "state.unreadable")
 
 
 def index_entry(replica: Path, rng: random.Random) -> tuple[Path, int, tuple[int, ...]]:
@@ -166,53 +166,53 @@ def index_entry(replica: Path, rng: random.Random) -> tuple[Path, int, tuple[int
 
 
 @kind
-def index_entry_of_another_offset(group: list[Path], rng: random.Random) -> Done:
+def index_entry_of_another_offset(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, entry = index_entry(replica, rng)
     poke(path, at + 4, struct.pack(">q", entry[1] + 1))
-    return done(replica, "index.missing-entry", start_offset=entry[1])
+    return injected(replica, "index.missing-entry", start_offset=entry[1])
 
 
 @kind
-def index_entry_of_another_key(group: list[Path], rng: random.Random) -> Done:
+def index_entry_of_another_key(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, entry = index_entry(replica, rng)
     poke(path, at, struct.pack(">i", entry[0] ^ 0x100))
     allowed = ("index.broken-chain",)
-    return done(replica, "index.missing-entry", allowed=allowed, start_offset=entry[1])
+    return injected(replica, "index.missing-entry", allowed=allowed, start_offset=entry[1])
 
 
 @kind
-def index_chain_broken(group: list[Path], rng: random.Random) -> Done:
+def index_chain_broken(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path, at, entry = index_entry(replica, rng)
     poke(path, at + 16, struct.pack(">i", entry[3] + 1))
-    return done(replica, "index.broken-chain", start_offset=entry[1])
+    return injected(replica, "index.broken-chain", start_offset=entry[1])
 
 
 @kind
-def index_file_cut(group: list[Path], rng: random.Random) -> Done:
+def index_file_cut(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = rng.choice(sorted((replica / "index").iterdir()))
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 7)
-    return done(replica, "file.unreadable", allowed=("index.missing-entry",))
+    return injected(replica, "file.unreadable", allowed=("index.missing-entry",))
 
 
 @kind
-def index_file_missing(group: list[Path], rng: random.Random) -> Done:
+def index_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The newest did not come along; of a single one the directory is left."""
     replica = rng.choice(group)
     every = sorted((replica / "index").iterdir())
     every[-1].unlink()
-    return done(replica, "index.missing-entry" if len(every) > 1 else "directory.incomplete")
+    return injected(replica, "index.missing-entry" if len(every) > 1 else "directory.incomplete")
 
 
 @kind
-def directory_empty(group: list[Path], rng: random.Random) -> Done:
+def directory_empty(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     clear(replica)
-    return done(replica, "directory.empty", file=str(replica))
+    return injected(replica, "directory.empty", file=str(replica))
 
 
 def clear(replica: Path) -> None:
@@ -222,54 +222,54 @@ def clear(replica: Path) -> None:
 
 
 @kind
-def directory_missing(group: list[Path], rng: random.Random) -> Done:
+def directory_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     clear(replica)
     replica.rmdir()
-    return done(replica, "directory.missing", file=str(replica))
+    return injected(replica, "directory.missing", file=str(replica))
 
 
 @kind
-def directory_foreign(group: list[Path], rng: random.Random) -> Done:
+def directory_foreign(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     clear(replica)
     (replica / "photos").mkdir()
-    return done(replica, "directory.foreign", file=str(replica))
+    return injected(replica, "directory.foreign", file=str(replica))
 
 
 @kind
-def directory_a_file(group: list[Path], rng: random.Random) -> Done:
+def directory_a_file(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     clear(replica)
     replica.rmdir()
     replica.write_text("no directory")
-    return done(replica, "directory.unreadable", file=str(replica))
+    return injected(replica, "directory.unreadable", file=str(replica))
 
 
 @kind
-def half_copied(group: list[Path], rng: random.Random) -> Done:
+def half_copied(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The queues did not come along."""
     replica = rng.choice(group)
     shutil.rmtree(replica / "consumequeue")
-    return done(replica, "directory.incomplete")
+    return injected(replica, "directory.incomplete")
 
 
 @kind
-def foreign_file(group: list[Path], rng: random.Random) -> Done:
+def foreign_file(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "commitlog" / "notes.txt"
     path.write_text("remember the milk")
-    return done(replica, "file.foreign", file=str(path))
+    return injected(replica, "file.foreign", file=str(path))
 
 
 @kind
-def of_another_group(group: list[Path], rng: random.Random) -> Done:
+def of_another_group(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     (replica / "brokerIdentity").write_text("DefaultCluster#group-b#1")
-    return done(replica, "directory.other-group")
+    return injected(replica, "directory.other-group")
 
 
 @kind
-def same_replica_twice(group: list[Path], rng: random.Random) -> Done:
+def same_replica_twice(group: list[Path], rng: random.Random) -> InjectedDamage:
     (group[1] / "brokerIdentity").write_text((group[0] / "brokerIdentity").read_text())
-    return done(group[1], "directory.same-replica")
+    return injected(group[1], "directory.same-replica")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.spark.harm import (
-    Done,
-    done,
+from tests.spark.damage_kit import (
+    InjectedDamage,
     flip,
+    injected,
     inner,
     kind,
     named,
@@ -22,82 +22,82 @@ from tests.spark.harm import (
 
 
 @kind
-def bit_in_body(group: list[Path], rng: random.Random) -> Done:
+def bit_in_body(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 88 + rng.randrange(len(record.message.body)), rng)
-    return done(replica, "record.checksum", **named(record))
+    return injected(replica, "record.checksum", **named(record))
 
 
 @kind
-def bit_in_checksum(group: list[Path], rng: random.Random) -> Done:
+def bit_in_checksum(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 8 + rng.randrange(4), rng)
-    return done(replica, "record.checksum", **named(record))
+    return injected(replica, "record.checksum", **named(record))
 
 
 @kind
-def bit_in_size(group: list[Path], rng: random.Random) -> Done:
+def bit_in_size(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + rng.randrange(4), rng)
-    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
 @kind
-def bit_in_magic(group: list[Path], rng: random.Random) -> Done:
+def bit_in_magic(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     poke(record.path, record.at + 4, bytes([0xDB]))
-    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
 @kind
-def bit_in_physical_offset(group: list[Path], rng: random.Random) -> Done:
+def bit_in_physical_offset(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 28 + rng.randrange(8), rng)
-    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
 @kind
-def bit_in_body_length(group: list[Path], rng: random.Random) -> Done:
+def bit_in_body_length(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 84 + rng.randrange(4), rng)
-    return done(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
 @kind
-def bit_in_store_time(group: list[Path], rng: random.Random) -> Done:
+def bit_in_store_time(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 62, rng)
-    return done(replica, "log.diverged", **named(record))
+    return injected(replica, "log.diverged", **named(record))
 
 
 @kind
-def bit_in_flag(group: list[Path], rng: random.Random) -> Done:
+def bit_in_flag(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     flip(record.path, record.at + 16 + rng.randrange(4), rng)
-    return done(replica, "log.diverged", start_offset=record.offset)
+    return injected(replica, "log.diverged", start_offset=record.offset)
 
 
 @kind
-def record_of_another_body(group: list[Path], rng: random.Random) -> Done:
+def record_of_another_body(group: list[Path], rng: random.Random) -> InjectedDamage:
     """Sound in itself, but not what the others have."""
     replica = rng.choice(group)
     record = inner(replica, rng)
     one = record.message
     one.body = rng.randbytes(len(one.body) - 1) + bytes([one.body[-1] ^ 1])
     rewrite(record, one)
-    return done(replica, "log.diverged", **named(record))
+    return injected(replica, "log.diverged", **named(record))
 
 
 @kind
-def epoch_written_twice(group: list[Path], rng: random.Random) -> Done:
+def epoch_written_twice(group: list[Path], rng: random.Random) -> InjectedDamage:
     """All of an epoch's messages are others: two masters wrote in it."""
     replica = rng.choice(group)
     entries = written(replica)
@@ -109,29 +109,29 @@ def epoch_written_twice(group: list[Path], rng: random.Random) -> Done:
         one = record.message
         one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
         rewrite(record, one)
-    return done(replica, "log.diverged", start_offset=chosen[0].offset)
+    return injected(replica, "log.diverged", start_offset=chosen[0].offset)
 
 
 @kind
-def hole(group: list[Path], rng: random.Random) -> Done:
+def hole(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = inner(replica, rng)
     poke(record.path, record.at, bytes(record.size))
-    return done(replica, "log.hole", "message.missing", start_offset=record.offset)
+    return injected(replica, "log.hole", "message.missing", start_offset=record.offset)
 
 
 @kind
-def hole_of_many(group: list[Path], rng: random.Random) -> Done:
+def hole_of_many(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     every = records(replica)
     first = rng.randrange(len(every) - 6)
     chosen = [one for one in every[first : first + 5] if one.path == every[first].path]
     poke(chosen[0].path, chosen[0].at, bytes(sum(one.size for one in chosen)))
-    return done(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
+    return injected(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
 
 
 @kind
-def lost_end(group: list[Path], rng: random.Random) -> Done:
+def lost_end(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The last messages are zero, and what fills a segment between them: what the checkpoint confirms is not
     there."""
     replica = rng.choice(group)
@@ -141,11 +141,11 @@ def lost_end(group: list[Path], rng: random.Random) -> Done:
         at = first.at if path == first.path else 0
         poke(path, at, bytes(path.stat().st_size - at))
     allowed = ("queue.no-record", "epoch.beyond-log")
-    return done(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
+    return injected(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
 
 
 @kind
-def short_file(group: list[Path], rng: random.Random) -> Done:
+def short_file(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = segments(replica)[-1]
     with path.open("r+b") as file:
@@ -154,11 +154,11 @@ def short_file(group: list[Path], rng: random.Random) -> Done:
         "log.cut-below-confirmed", "queue.no-record", "epoch.beyond-log", "log.broken-record",
         "message.missing",
     )  # fmt: skip
-    return done(replica, "file.short", allowed=allowed, file=str(path))
+    return injected(replica, "file.short", allowed=allowed, file=str(path))
 
 
 @kind
-def missing_segment(group: list[Path], rng: random.Random) -> Done:
+def missing_segment(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     used = sorted({record.path for record in records(replica)})
     path = used[1] if len(used) > 2 else used[-1]
@@ -168,11 +168,11 @@ def missing_segment(group: list[Path], rng: random.Random) -> Done:
         "log.hole", "log.broken-record", "message.missing", "log.cut-below-confirmed", "epoch.beyond-log",
         "queue.no-record", "epoch.missing",
     )  # fmt: skip
-    return done(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
+    return injected(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
 
 
 @kind
-def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> Done:
+def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> InjectedDamage:
     """A replica keeps what it wrote alone, in an epoch that ended earlier for all others."""
     replica = rng.choice(group)
     every = records(replica)
@@ -188,4 +188,4 @@ def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> Done:
         one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
         rewrite(record, one)
     assert last.offset >= start.offset
-    return done(replica, "log.tail-not-common", start_offset=start.offset)
+    return injected(replica, "log.tail-not-common", start_offset=start.offset)

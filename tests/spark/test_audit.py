@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import audit, command, layout, remote
-from tests.spark import corpus, damage, groups, judge
-from tests.spark.damage import Done
-from tests.spark.moving import lives
+from epochmq_spark import audit, local_audit, store_layout, volume_client
+from tests.spark import damage, expectations, group_copies, seeded_groups
+from tests.spark.damage import InjectedDamage
+from tests.spark.running_groups import running_group
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +30,9 @@ BATCH = 40
 GROUPS_IN_USE, CUTS = 5, 8
 
 
-def findings(spark: SparkSession, all_replicas: list[layout.Replica], metadata: Any, **options: Any) -> dict[
-    str, list[dict[str, Any]]
-]:  # fmt: skip
+def findings(
+    spark: SparkSession, all_replicas: list[store_layout.AuditedReplica], metadata: Any, **options: Any
+) -> dict[str, list[dict[str, Any]]]:
     """Findings by group."""
     result = audit.run(spark, all_replicas, metadata=metadata, **options)
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -46,16 +46,16 @@ def judged(
 ) -> dict[str, list[str]]:
     """Healthy groups by name, each as it is and with each of these kinds of damage, in one audit: what is
     wrong."""
-    everything: list[layout.Replica] = []
-    injected: dict[str, Done] = {}
+    everything: list[store_layout.AuditedReplica] = []
+    injected: dict[str, InjectedDamage] = {}
     for seed, source in sources.items():
-        everything += groups.replicas(seed, groups.copied(source, root, seed))
+        everything += group_copies.replicas(seed, group_copies.copied(source, root, seed))
         for kind in kinds[seed]:
-            name, paths, injected_here = groups.damaged(source, root, kind, seed)
+            name, paths, injected_here = group_copies.damaged(source, root, kind, seed)
             injected[name] = injected_here
-            everything += groups.replicas(name, paths)
-    found = findings(spark, everything, groups.metadata(injected))
-    wrong = {name: judge.faults(done, found[name]) for name, done in injected.items()}
+            everything += group_copies.replicas(name, paths)
+    found = findings(spark, everything, group_copies.metadata(injected))
+    wrong = {name: expectations.faults(done, found[name]) for name, done in injected.items()}
     for name in sources:
         wrong[name] = [f"found {row}" for row in found[name] if row["severity"] != "note"]
     return {name: faults for name, faults in wrong.items() if faults}
@@ -64,40 +64,42 @@ def judged(
 def test_each_kind_of_damage_is_found_and_healthy_groups_have_no_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 900)
+    source = seeded_groups.healthy(tmp_path / "healthy", 900)
     assert judged(spark, tmp_path / "groups", {"900": source}, {"900": list(damage.KINDS)}) == {}
 
 
 def test_ranges_that_start_inside_records_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 17)
+    source = seeded_groups.healthy(tmp_path / "healthy", 17)
     injected = {}
-    everything = groups.replicas("healthy", groups.copied(source, tmp_path / "groups", "healthy"))
+    everything = group_copies.replicas("healthy", group_copies.copied(source, tmp_path / "groups", "healthy"))
     for kind in ("bit_in_body", "bit_in_size", "hole", "record_of_another_body", "unit_missing"):
-        name, paths, injected[kind] = groups.damaged(source, tmp_path / "groups", kind, 17)
-        everything += groups.replicas(name, paths)
+        name, paths, injected[kind] = group_copies.damaged(source, tmp_path / "groups", kind, 17)
+        everything += group_copies.replicas(name, paths)
     found = findings(spark, everything, None, partition_bytes=30_001)
     assert found["healthy"] == []
-    assert {kind: judge.faults(done, found[f"{kind}-17"]) for kind, done in injected.items()} == {
+    assert {kind: expectations.faults(done, found[f"{kind}-17"]) for kind, done in injected.items()} == {
         kind: [] for kind in injected
     }
 
 
 def test_the_command_leaves_a_summary_a_table_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 3)
-    name, paths, done = groups.damaged(source, tmp_path / "groups", "bit_in_body", 3)
-    outcome = command.run(command.replicas_of([str(path) for path in paths]), tmp_path / "out")
+    source = seeded_groups.healthy(tmp_path / "healthy", 3)
+    name, paths, done = group_copies.damaged(source, tmp_path / "groups", "bit_in_body", 3)
+    outcome = local_audit.run(local_audit.replicas_of([str(path) for path in paths]), tmp_path / "out")
     assert outcome.exit_code == 4
-    summary = json.loads((tmp_path / "out" / command.SUMMARY).read_text())
+    summary = json.loads((tmp_path / "out" / local_audit.SUMMARY).read_text())
     assert summary["verdict"] == "damaged"
     assert summary["findingCounts"] == {"record.checksum": 1}
     assert [one["group"] for one in summary["replicas"]] == [name] * 3
     assert summary["findings"][0]["replica"] == done.replica
-    assert spark.read.parquet(str(tmp_path / "out" / command.FINDINGS)).count() == 1
-    page = (tmp_path / "out" / command.REPORT).read_text()
+    assert spark.read.parquet(str(tmp_path / "out" / local_audit.FINDINGS)).count() == 1
+    page = (tmp_path / "out" / local_audit.REPORT).read_text()
     assert "<svg" in page
     assert "record.checksum" in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
-    healthy = command.run(command.replicas_of([str(path) for path in source]), tmp_path / "healthy-out")
+    healthy = local_audit.run(
+        local_audit.replicas_of([str(path) for path in source]), tmp_path / "healthy-out"
+    )
     assert (healthy.exit_code, healthy.summary["findingCounts"]) == (0, {})
 
 
@@ -105,7 +107,7 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
     from epochmq_spark.sources import register
 
     register(spark)
-    source = corpus.healthy(tmp_path / "healthy", 5)
+    source = seeded_groups.healthy(tmp_path / "healthy", 5)
     log = spark.read.format("epochmq.commitlog").load(str(source[0]))
     own = damage.records(source[0])
     messages = log.where("kind = 'message'")
@@ -140,7 +142,7 @@ def test_the_command_line_ends_with_the_verdict(
 ) -> None:
     from epochmq.app import run
 
-    source = [str(path) for path in corpus.healthy(tmp_path / "healthy", 8)]
+    source = [str(path) for path in seeded_groups.healthy(tmp_path / "healthy", 8)]
     state = ["--state", str(tmp_path / "state")]
     assert run(["report", *state]) == 3
     assert run(["audit", *source, *state]) == 0
@@ -170,7 +172,7 @@ def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_p
     for first in range(0, 200, BATCH):
         root = tmp_path / str(first)
         seeds = [str(seed) for seed in range(first, first + BATCH)]
-        sources = {seed: corpus.healthy(root / "healthy" / seed, int(seed)) for seed in seeds}
+        sources = {seed: seeded_groups.healthy(root / "healthy" / seed, int(seed)) for seed in seeds}
         chosen = {seed: [next(kinds)] for seed in seeds}
         assert judged(spark, root / "groups", sources, chosen) == {}
         count += len(seeds)
@@ -186,10 +188,10 @@ def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: P
     for first in range(0, 200, GROUPS_IN_USE * CUTS):
         with ExitStack() as stack:
             living = [
-                stack.enter_context(lives(tmp_path / str(first + number), first + number, pace_s=1))
+                stack.enter_context(running_group(tmp_path / str(first + number), first + number, pace_s=1))
                 for number in range(GROUPS_IN_USE)
             ]
-            everything: list[layout.Replica] = []
+            everything: list[store_layout.AuditedReplica] = []
             for number in range(CUTS):
                 for place, life in enumerate(living):
                     everything += life.replicas(f"{first}-{place}-{number}")
@@ -201,6 +203,6 @@ def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: P
                 life.wait(lambda story=life.story: story.switches and story.truncations)  # type: ignore[misc]
                 turns[0] += life.story.switches
                 turns[1] += life.story.truncations
-        remote.forget()
+        volume_client.forget()
     print(f"{cuts} cuts, during {turns[0]} elections and {turns[1]} truncations")
     assert cuts == 200

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq.app import run
-from tests.spark import corpus
+from tests.spark import seeded_groups
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -196,13 +196,13 @@ def check(name: str, source: list[Path], root: Path, capsys: pytest.CaptureFixtu
 def test_a_directory_copied_in_part_is_not_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 8)
+    source = seeded_groups.healthy(tmp_path / "healthy", 8)
     check("an_index_file_copied_in_part", source, tmp_path / "damaged", capsys)
 
 
 @pytest.mark.soak
 def test_bad_directories_are_told_of_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 8)
+    source = seeded_groups.healthy(tmp_path / "healthy", 8)
     for name in CHANGES:
         check(name, source, tmp_path / name, capsys)
 
@@ -211,7 +211,7 @@ def test_bad_directories_are_told_of_by_name(tmp_path: Path, capsys: pytest.Capt
 def test_bad_directories_alone_have_no_healthy_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = corpus.healthy(tmp_path / "healthy", 8)
+    source = seeded_groups.healthy(tmp_path / "healthy", 8)
     for name in ("missing", "empty", "foreign", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
         store = tmp_path / name / "store"
         shutil.copytree(source[0], store)

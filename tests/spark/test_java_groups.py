@@ -18,7 +18,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 from epochmq_spark.findings import sentence
 from tests.interop.java_cluster import java_broker
 from tests.spark import damage
-from tests.spark.processes import Story, Traffic
+from tests.spark.process_groups import ProcessGroup, Traffic
 from tests.spark.test_audit import judged
 from tests.support.replica_group import Factory, our_broker
 from tests.unit.spark import inprocess
@@ -41,7 +41,7 @@ GROUPS = [
 ]
 
 
-def lived(story: Story) -> list[Path]:
+def lived(story: ProcessGroup) -> list[Path]:
     """The directories that are left when the group has lived; nothing was found in it meanwhile."""
     faults: list[BaseException] = []
     traffic = Traffic(story.group, 1)
@@ -79,7 +79,7 @@ def lived(story: Story) -> list[Path]:
 def test_a_group_in_use_is_sound_and_damage_to_what_it_leaves_is_found(
     brokers: Sequence[Factory], spark: SparkSession, tmp_path: Path
 ) -> None:
-    story = Story(tmp_path / "group", brokers, 1, 79)
+    story = ProcessGroup(tmp_path / "group", brokers, 1, 79)
     try:
         story.group.start()
         source = lived(story)

@@ -14,7 +14,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_replication import SETTINGS, HAPeer, agree, fill
-from tests.spark import damage, judge
+from tests.spark import damage, expectations
 from tests.unit.ha.kit import Node, until
 from tests.unit.spark import inprocess
 
@@ -43,7 +43,7 @@ def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: 
         copies = sorted(target.iterdir())
         done = damage.KINDS[kind](copies, random.Random(kind))
         found = inprocess.run(inprocess.replicas_of(copies))
-        assert (kind, judge.faults(done, found)) == (kind, [])
+        assert (kind, expectations.faults(done, found)) == (kind, [])
 
 
 async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.mutants import report
-from tools.mutants.catalogue import Module, Mutant, draw
+from tools.mutants.catalogue import Mutant, MutatedModule, draw
+from tools.mutants.checkout_copies import CheckoutCopy
 from tools.mutants.coverage_map import CoverageMap, measured
-from tools.mutants.rooms import CACHE, FURTHER_TESTS, ROOMS, ROOT, Room
-from tools.mutants.trees import Tree
-from tools.mutants.trial import Outcome, Trial
+from tools.mutants.mutant_tester import MutantOutcome, MutantTester
+from tools.mutants.packages import CACHE, FURTHER_TESTS, PACKAGES, ROOT, MutatedPackage
 
 RESULTS: Final = ROOT / "docs" / "results"
 COUNT: Final = 300
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants to draw (default {COUNT})")
     parser.add_argument("--seed", type=int, default=SEED, help=f"default {SEED}")
-    parser.add_argument("--rooms", help=f"some of {','.join(room.name for room in ROOMS)} (default: all)")
+    parser.add_argument("--rooms", help=f"some of {','.join(room.name for room in PACKAGES)} (default: all)")
     parser.add_argument("--workers", type=int, default=WORKERS, help=f"side by side (default {WORKERS})")
     parser.add_argument("--minutes", type=float, help="begin no further mutant after so long")
     parser.add_argument("--again", action="store_true", help="try known survivors anew")
@@ -56,24 +56,24 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Session:
+class OutcomeFile:
     """Outcomes of earlier and of this run, one JSON line each. A line counts as long as the mutated module
     is what it was."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Outcome] = {}
+        self._known: dict[str, MutantOutcome] = {}
         self._lock = threading.Lock()
         if path.exists():
             for line in path.read_text().splitlines():
                 row = json.loads(line)
-                self._known[row["key"]] = Outcome(**row["outcome"])
+                self._known[row["key"]] = MutantOutcome(**row["outcome"])
 
-    def outcome(self, key: str) -> Outcome | None:
+    def outcome(self, key: str) -> MutantOutcome | None:
         """What is known of this mutant."""
         return self._known.get(key)
 
-    def add(self, key: str, outcome: Outcome) -> None:
+    def add(self, key: str, outcome: MutantOutcome) -> None:
         """Remembers an outcome."""
         with self._lock:
             self._known[key] = outcome
@@ -81,15 +81,17 @@ class Session:
                 stream.write(json.dumps({"key": key, "outcome": vars(outcome)}) + "\n")
 
 
-def _key(mutant: Mutant, module: Module) -> str:
+def _key(mutant: Mutant, module: MutatedModule) -> str:
     return f"{mutant.key}-{hashlib.sha256(module.source.encode()).hexdigest()[:12]}"
 
 
-class Work:
+class MutantQueue:
     """The mutants that are still to be tested, and the workers that take them."""
 
-    def __init__(self, todo: list[tuple[str, Mutant, Module]], session: Session, deadline: float) -> None:
-        self._todo: queue.SimpleQueue[tuple[str, Mutant, Module]] = queue.SimpleQueue()
+    def __init__(
+        self, todo: list[tuple[str, Mutant, MutatedModule]], session: OutcomeFile, deadline: float
+    ) -> None:
+        self._todo: queue.SimpleQueue[tuple[str, Mutant, MutatedModule]] = queue.SimpleQueue()
         for one in todo:
             self._todo.put(one)
         self._total = len(todo)
@@ -99,7 +101,7 @@ class Work:
         self._printing = threading.Lock()
         self.error: BaseException | None = None
 
-    def run(self, trials: list[Trial]) -> None:
+    def run(self, trials: list[MutantTester]) -> None:
         """Returns when all mutants are tested, or the time is over."""
         threads = [threading.Thread(target=self._work, args=(trial,)) for trial in trials]
         for thread in threads:
@@ -109,7 +111,7 @@ class Work:
         if self.error is not None:
             raise self.error
 
-    def _work(self, trial: Trial) -> None:
+    def _work(self, trial: MutantTester) -> None:
         try:
             while time.monotonic() < self._deadline and self.error is None:
                 try:
@@ -123,7 +125,7 @@ class Work:
         except BaseException as error:
             self.error = error
 
-    def _print(self, mutant: Mutant, outcome: Outcome, took_s: float) -> None:
+    def _print(self, mutant: Mutant, outcome: MutantOutcome, took_s: float) -> None:
         with self._printing:
             self._done += 1
             print(
@@ -133,8 +135,8 @@ class Work:
             )
 
 
-def _maps(
-    tree: Tree, rooms: list[Room], *, further: bool
+def _coverage_maps(
+    tree: CheckoutCopy, rooms: list[MutatedPackage], *, further: bool
 ) -> tuple[dict[str, CoverageMap], CoverageMap | None]:
     unit = {room.name: measured(tree, room.unit_tests) for room in rooms}
     others = measured(tree, FURTHER_TESTS) if further else None
@@ -144,19 +146,21 @@ def _maps(
     return unit, others
 
 
-def _rooms(wanted: str | None) -> list[Room]:
-    names = wanted.split(",") if wanted else [room.name for room in ROOMS]
-    unknown = sorted(set(names) - {room.name for room in ROOMS})
+def _packages(wanted: str | None) -> list[MutatedPackage]:
+    names = wanted.split(",") if wanted else [room.name for room in PACKAGES]
+    unknown = sorted(set(names) - {room.name for room in PACKAGES})
     if unknown:
-        raise SystemExit(f"no such rooms: {', '.join(unknown)}; there are {', '.join(r.name for r in ROOMS)}")
-    return [room for room in ROOMS if room.name in names]
+        raise SystemExit(
+            f"no such rooms: {', '.join(unknown)}; there are {', '.join(r.name for r in PACKAGES)}"
+        )
+    return [room for room in PACKAGES if room.name in names]
 
 
 def main() -> int:
     options = arguments()
     os.nice(NICENESS)
     deadline = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
-    rooms = _rooms(options.rooms)
+    rooms = _packages(options.rooms)
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:
@@ -166,20 +170,22 @@ def main() -> int:
         return _run(options, rooms, deadline)
 
 
-def _run(options: argparse.Namespace, rooms: list[Room], deadline: float) -> int:
-    first = Tree(CACHE / "tree-1")
+def _run(options: argparse.Namespace, rooms: list[MutatedPackage], deadline: float) -> int:
+    first = CheckoutCopy(CACHE / "tree-1")
     first.fill()
     mutants, places = draw(rooms, options.count, options.seed, first.folder)
-    modules = {one.path: Module(_room_of(one, rooms), Path(one.path), first.folder) for one in mutants}
-    session = Session(CACHE / "session.jsonl")
+    modules = {
+        one.path: MutatedModule(_package_of(one, rooms), Path(one.path), first.folder) for one in mutants
+    }
+    session = OutcomeFile(CACHE / "session.jsonl")
     keyed = [(_key(mutant, modules[mutant.path]), mutant, modules[mutant.path]) for mutant in mutants]
-    todo = [one for one in keyed if _open(session.outcome(one[0]), again=options.again)]
+    todo = [one for one in keyed if _is_untested(session.outcome(one[0]), again=options.again)]
     print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them known from earlier runs", flush=True)
     if todo:
-        unit, further = _maps(first, rooms, further=not options.only_unit)
+        unit, further = _coverage_maps(first, rooms, further=not options.only_unit)
         trees = [first, *(first.copy(CACHE / f"tree-{n}") for n in range(2, options.workers + 1))]
-        trials = [Trial(tree, unit, further, processes=options.processes) for tree in trees]
-        Work(todo, session, deadline).run(trials)
+        trials = [MutantTester(tree, unit, further, processes=options.processes) for tree in trees]
+        MutantQueue(todo, session, deadline).run(trials)
     results = [(mutant, found) for key, mutant, _ in keyed if (found := session.outcome(key)) is not None]
     data: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -190,7 +196,7 @@ def _run(options: argparse.Namespace, rooms: list[Room], deadline: float) -> int
         "rooms": [room.name for room in rooms],
         "further": "no others" if options.only_unit else f"those of {' and '.join(FURTHER_TESTS)}",
     }
-    whole = len(rooms) == len(ROOMS) and len(results) == len(mutants) and not options.only_unit
+    whole = len(rooms) == len(PACKAGES) and len(results) == len(mutants) and not options.only_unit
     written = report.write(options.out or (RESULTS if whole else CACHE / "results"), data, results)
     rows = report.summary(results)
     print("\n" + report.table(rows))
@@ -199,11 +205,11 @@ def _run(options: argparse.Namespace, rooms: list[Room], deadline: float) -> int
     return 0 if share is not None and share >= report.GOAL and len(results) == len(mutants) else 1
 
 
-def _room_of(mutant: Mutant, rooms: list[Room]) -> Room:
+def _package_of(mutant: Mutant, rooms: list[MutatedPackage]) -> MutatedPackage:
     return next(room for room in rooms if room.name == mutant.room)
 
 
-def _open(known: Outcome | None, *, again: bool) -> bool:
+def _is_untested(known: MutantOutcome | None, *, again: bool) -> bool:
     return known is None or (again and known.stage == "survived")
 
 

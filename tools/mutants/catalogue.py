@@ -16,7 +16,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-from tools.mutants.rooms import ROOT, Room, room_files
+from tools.mutants.packages import ROOT, MutatedPackage, package_files
 
 REMOVE_CALL: Final = "epochmq/RemoveCallStatement"
 """Not one of cosmic-ray's: a statement that is only a call becomes `pass`."""
@@ -27,8 +27,8 @@ SAME_IN_PRACTICE: Final = ("_Is_Eq", "_Eq_Is", "_IsNot_NotEq", "_NotEq_IsNot")
 
 LOGGERS: Final = ("log", "_log", "logger")
 Position = tuple[int, int]  # line from 1, column from 0
-Span = tuple[Position, Position]
-Site = tuple[str, Position]
+SourceSpan = tuple[Position, Position]
+MutationSite = tuple[str, Position]
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Mutant:
         return asdict(self)
 
 
-class Module:
+class MutatedModule:
     """One parsed module."""
 
-    def __init__(self, room: Room, path: Path, root: Path = ROOT) -> None:
+    def __init__(self, room: MutatedPackage, path: Path, root: Path = ROOT) -> None:
         self.room = room
         self.path = path
         self.source = (root / path).read_text(encoding="utf-8")
@@ -69,9 +69,9 @@ class Module:
         self._constants = [_span(node) for node in _constants(self.tree)]
         self._statements = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
 
-    def sites(self, operators: dict[str, Any]) -> dict[Site, list[tuple[str, int]]]:
+    def sites(self, operators: dict[str, Any]) -> dict[MutationSite, list[tuple[str, int]]]:
         """Position -> (operator, occurrence) of every mutation there."""
-        found: dict[Site, list[tuple[str, int]]] = defaultdict(list)
+        found: dict[MutationSite, list[tuple[str, int]]] = defaultdict(list)
         nodes = list(ast_nodes(get_ast(self.source)))
         for name, operator in operators.items():
             positions = (position for node in nodes for position in operator.mutation_positions(node))
@@ -137,11 +137,11 @@ class Module:
         return ".".join(name for _, name in sorted(names))
 
 
-def _span(node: ast.AST) -> Span:
+def _span(node: ast.AST) -> SourceSpan:
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
 
-def _left_out(tree: ast.AST) -> Iterator[Span]:
+def _left_out(tree: ast.AST) -> Iterator[SourceSpan]:
     """What only readers and checkers see: annotations, type aliases, options of a class such as `frozen`,
     branches of the type checker, arguments of log lines."""
     for node in ast.walk(tree):
@@ -235,11 +235,13 @@ def operators() -> dict[str, Any]:
     return found
 
 
-def draw(rooms: list[Room], count: int, seed: int, root: Path = ROOT) -> tuple[list[Mutant], int]:
+def draw(rooms: list[MutatedPackage], count: int, seed: int, root: Path = ROOT) -> tuple[list[Mutant], int]:
     """So many mutants at different places, drawn evenly from all places of these rooms, and the number of
     places. A place with many operators weighs no more than others."""
-    modules = {str(path): Module(room, path, root) for room in rooms for path in room_files(room, root)}
-    sites: dict[Site, list[tuple[str, int]]] = {}
+    modules = {
+        str(path): MutatedModule(room, path, root) for room in rooms for path in package_files(room, root)
+    }
+    sites: dict[MutationSite, list[tuple[str, int]]] = {}
     known = operators()
     for module in modules.values():
         sites |= module.sites(known)

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from coverage import CoverageData
 
-from tools.mutants.contexts import RESULTS_VARIABLE
-from tools.mutants.rooms import CACHE, ROOMS
-from tools.mutants.trees import Tree
+from tools.mutants.checkout_copies import CheckoutCopy
+from tools.mutants.coverage_plugin import RESULTS_VARIABLE
+from tools.mutants.packages import CACHE, PACKAGES
 
 MEASURE_TIMEOUT_S: Final = 7200
 KEPT_MAX: Final = 40
@@ -42,7 +42,7 @@ class CoverageMap:
         return sorted(found, key=lambda one: self.seconds[one])
 
 
-def measured(tree: Tree, folders: tuple[str, ...]) -> CoverageMap:
+def measured(tree: CheckoutCopy, folders: tuple[str, ...]) -> CoverageMap:
     """The map for these folders of tests, from the cache when code and tests are as they were."""
     CACHE.mkdir(parents=True, exist_ok=True)
     name = f"coverage-{_digest(tree, folders)}.json"
@@ -57,21 +57,21 @@ def measured(tree: Tree, folders: tuple[str, ...]) -> CoverageMap:
     return CoverageMap(**json.loads(kept.read_text()))
 
 
-def _digest(tree: Tree, folders: tuple[str, ...]) -> str:
+def _digest(tree: CheckoutCopy, folders: tuple[str, ...]) -> str:
     digest = hashlib.sha256(repr(folders).encode())
-    roots = [tree.folder / name for name in (*folders, *(room.source for room in ROOMS))]
+    roots = [tree.folder / name for name in (*folders, *(room.source for room in PACKAGES))]
     for path in sorted(path for root in roots for path in root.rglob("*.py")):
         digest.update(str(path.relative_to(tree.folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _measure(tree: Tree, folders: tuple[str, ...]) -> dict[str, Any]:
+def _measure(tree: CheckoutCopy, folders: tuple[str, ...]) -> dict[str, Any]:
     data, results, output = (tree.folder / f".mutants-{kind}" for kind in ("data", "results", "output"))
     settings = tree.folder / ".mutants-coveragerc"
-    sources = "".join(f"\n    {room.source}/*" for room in ROOMS)
+    sources = "".join(f"\n    {room.source}/*" for room in PACKAGES)
     settings.write_text(f"[run]\ndata_file = {data}\ninclude ={sources}\n")
     command = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p"]
-    command += ["tools.mutants.contexts", "-p", "no:cacheprovider", "-m", "not soak", *folders]
+    command += ["tools.mutants.coverage_plugin", "-p", "no:cacheprovider", "-m", "not soak", *folders]
     status = tree.run(
         command,
         timeout_s=MEASURE_TIMEOUT_S,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.mutants.catalogue import Mutant
-from tools.mutants.trial import KILLED_STAGES, Outcome
+from tools.mutants.mutant_tester import KILLED_STAGES, MutantOutcome
 
 GOAL: Final = 0.9
 EQUIVALENT: Final = Path(__file__).resolve().parent / "equivalent.json"
-Results = list[tuple[Mutant, Outcome]]
+Results = list[tuple[Mutant, MutantOutcome]]
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from epochmq.client.consumer import Consumer, Received
+from epochmq.client.consumer import Consumer, ReceivedMessage
 from epochmq.client.producer import Producer, SendResult, SendStatus
 
-__all__ = ["Consumer", "Producer", "Received", "SendResult", "SendStatus"]
+__all__ = ["Consumer", "Producer", "ReceivedMessage", "SendResult", "SendStatus"]

@@ -21,7 +21,7 @@ from typing import Self
 
 from epochmq.client.allocate import allocate_averagely
 from epochmq.client.ids import client_id
-from epochmq.client.routes import Routes, masters, readable_queues
+from epochmq.client.routes import RouteLookup, masters, readable_queues
 from epochmq_protocol import message
 from epochmq_protocol.bodies import (
     ConsumeFromWhere,
@@ -82,7 +82,7 @@ PULL_CODES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessage:
     """A message, with its body as the producer gave it."""
 
     queue: MessageQueue
@@ -97,7 +97,7 @@ class Received:
 
 
 @dataclass(slots=True, eq=False)
-class _Reading:
+class _AssignedQueue:
     """A queue that is this member's. `done` is the offset behind the last message that was dealt with,
     `committed` the one that the broker has; None before the first."""
 
@@ -109,11 +109,11 @@ class _Reading:
 
 
 @dataclass(slots=True, eq=False)
-class _Batch:
+class _PulledBatch:
     """What one pull brought. `given` counts the records that were looked at, `open` those of them that were
     handed on and not dealt with yet."""
 
-    reading: _Reading
+    reading: _AssignedQueue
     records: Sequence[MessageExt]
     next_offset: int
     given: int = 0
@@ -145,16 +145,16 @@ class Consumer:
             handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
             on_close=self._on_lost,
         )
-        self._routes = Routes(self._remoting, nameservers)
+        self._routes = RouteLookup(self._remoting, nameservers)
         self._addresses: dict[str, str] = {}
         self._got_through = False  # a nameserver has answered; the group may be without a master at times
-        self._readings: dict[MessageQueue, _Reading] = {}
-        self._handed_over: asyncio.Queue[_Batch] = asyncio.Queue(HANDED_OVER_MAX)
+        self._readings: dict[MessageQueue, _AssignedQueue] = {}
+        self._handed_over: asyncio.Queue[_PulledBatch] = asyncio.Queue(HANDED_OVER_MAX)
         self._wake = asyncio.Event()
         self._heartbeat_at: dict[str, float] = {}
         self._keeper: asyncio.Task[None] | None = None
-        self._current: _Batch | None = None
-        self._last: tuple[_Batch, int] | None = None
+        self._current: _PulledBatch | None = None
+        self._last: tuple[_PulledBatch, int] | None = None
 
     async def __aenter__(self) -> Self:
         self._keeper = asyncio.create_task(self._keep())
@@ -176,7 +176,7 @@ class Consumer:
                 continue  # it notices by itself that this client is gone
         await self._remoting.close()
 
-    async def messages(self) -> AsyncGenerator[Received, None]:
+    async def messages(self) -> AsyncGenerator[ReceivedMessage, None]:
         """The messages as they come, for ever; those of one queue in order. Call `done` after each that was
         dealt with."""
         while True:
@@ -190,7 +190,9 @@ class Consumer:
                 if self._is_wanted(properties):
                     self._last = batch, record.queue_offset
                     batch.open += 1
-                    yield Received(reading.queue, record, message.uncompressed_body(record), properties)
+                    yield ReceivedMessage(
+                        reading.queue, record, message.uncompressed_body(record), properties
+                    )
             self._finish(batch)
 
     def done(self) -> None:
@@ -204,7 +206,7 @@ class Consumer:
         if not batch.open and batch.given == len(batch.records):
             self._finish(batch)
 
-    def _finish(self, batch: _Batch) -> None:
+    def _finish(self, batch: _PulledBatch) -> None:
         """All of it was given: its queue is read on, from behind it."""
         if not batch.open and batch.reading.is_mine:
             batch.reading.done = batch.next_offset
@@ -244,7 +246,7 @@ class Consumer:
         mine = set(allocate_averagely(queues, members, self.client_id))
         await self._give_up([r for queue, r in self._readings.items() if queue not in mine])
         for queue in sorted(mine.difference(self._readings)):
-            reading = self._readings[queue] = _Reading(queue)
+            reading = self._readings[queue] = _AssignedQueue(queue)
             pause_s = TAKE_OVER_S if len(members) > 1 else 0.0
             reading.task = asyncio.create_task(self._read(reading, pause_s))
         return REBALANCE_S if self.client_id in members else RETRY_S
@@ -293,7 +295,7 @@ class Consumer:
 
     # inside: queues
 
-    async def _read(self, reading: _Reading, pause_s: float) -> None:
+    async def _read(self, reading: _AssignedQueue, pause_s: float) -> None:
         """Reads one queue, until cancelled."""
         await asyncio.sleep(pause_s)
         offset: int | None = None
@@ -313,7 +315,7 @@ class Consumer:
             else:
                 self._noticed.clear()
 
-    async def _start_offset(self, reading: _Reading) -> int:
+    async def _start_offset(self, reading: _AssignedQueue) -> int:
         """Where the group left off; the queue's beginning for a group that never read it."""
         queue, address = reading.queue, self._address(reading.queue)
         asked = QueryConsumerOffsetRequestHeader(
@@ -329,12 +331,12 @@ class Consumer:
             reading.committed = QueryConsumerOffsetResponseHeader.decode(answer.ext).offset
             return reading.committed
         if answer.code != ResponseCode.QUERY_NOT_FOUND:
-            raise _refused(address, answer)
+            raise _rejection(address, answer)
         first = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
         answer = await self._call(address, request(RequestCode.GET_MIN_OFFSET, first))
         return max(GetMinOffsetResponseHeader.decode(answer.ext).offset, 0)
 
-    async def _pull(self, reading: _Reading, offset: int) -> _Batch:
+    async def _pull(self, reading: _AssignedQueue, offset: int) -> _PulledBatch:
         """What comes at or after the offset, as soon as something does; an empty batch when nothing did for
         long, or when reading must go on elsewhere."""
         queue, address = reading.queue, self._address(reading.queue)
@@ -355,12 +357,12 @@ class Consumer:
             address, request(RequestCode.PULL_MESSAGE, header), PULL_TIMEOUT_MS
         )
         if answer.code not in PULL_CODES:
-            raise _refused(address, answer)
+            raise _rejection(address, answer)
         following = PullMessageResponseHeader.decode(answer.ext).next_begin_offset
         records = message.decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
-        return _Batch(reading, records, following)
+        return _PulledBatch(reading, records, following)
 
-    async def _commit(self, reading: _Reading) -> None:
+    async def _commit(self, reading: _AssignedQueue) -> None:
         """Stores at the broker how far the group is in this queue."""
         if reading.done is None or reading.done == reading.committed:
             return
@@ -371,7 +373,7 @@ class Consumer:
         await self._call(self._address(queue), request(RequestCode.UPDATE_CONSUMER_OFFSET, header))
         reading.committed = done
 
-    async def _give_up(self, readings: Sequence[_Reading]) -> None:
+    async def _give_up(self, readings: Sequence[_AssignedQueue]) -> None:
         for reading in readings:
             reading.is_mine = False
             if reading.task is not None:
@@ -388,7 +390,7 @@ class Consumer:
 
     # inside: the rest
 
-    async def _next_batch(self) -> _Batch:
+    async def _next_batch(self) -> _PulledBatch:
         assert self._keeper is not None, "messages come inside the context"
         if self._handed_over.empty():
             waiting = asyncio.ensure_future(self._handed_over.get())
@@ -415,7 +417,7 @@ class Consumer:
     async def _call(self, address: str, command: Command) -> Command:
         answer = await self._remoting.call(address, command, CALL_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
-            raise _refused(address, answer)
+            raise _rejection(address, answer)
         return answer
 
     def _note(self, text: str) -> None:
@@ -436,5 +438,5 @@ def subscription(topic: str, tags: str) -> SubscriptionData:
     )
 
 
-def _refused(address: str, answer: Command) -> RequestError:
+def _rejection(address: str, answer: Command) -> RequestError:
     return RequestError(answer.code, f"{address}: {answer.remark or f'answered {answer.code}'}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from epochmq.client.ids import MessageIds
-from epochmq.client.routes import Routes, masters, writeable_queues
+from epochmq.client.routes import RouteLookup, masters, writeable_queues
 from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -76,7 +76,7 @@ class SendResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class _CachedRoute:
     queues: Sequence[MessageQueue]
     addresses: Mapping[str, str]
     until: float
@@ -90,8 +90,8 @@ class Producer:
         self._group = group
         self._timeout_ms = timeout_ms
         self._remoting = RemotingClient()
-        self._routes = Routes(self._remoting, nameservers)
-        self._known: dict[str, _Route] = {}
+        self._routes = RouteLookup(self._remoting, nameservers)
+        self._known: dict[str, _CachedRoute] = {}
         self._turn = itertools.count(time.time_ns() & 0xFFFF)
         self._ids = MessageIds()
 
@@ -136,7 +136,7 @@ class Producer:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
 
-    async def _route(self, topic: str) -> _Route:
+    async def _route(self, topic: str) -> _CachedRoute:
         known = self._known.get(topic)
         now = time.monotonic()
         if known is not None and now < known.until:
@@ -158,16 +158,21 @@ class Producer:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written now"
             )
-        route = self._known[topic] = _Route(queues, masters(found), now + max_age_s)
+        route = self._known[topic] = _CachedRoute(queues, masters(found), now + max_age_s)
         return route
 
-    def _choose(self, route: _Route, avoid: str | None) -> MessageQueue:
+    def _choose(self, route: _CachedRoute, avoid: str | None) -> MessageQueue:
         """The next queue in turn, on another broker than `avoid` where there is one."""
         queues = [queue for queue in route.queues if queue.broker_name != avoid] or route.queues
         return queues[next(self._turn) % len(queues)]
 
     async def _attempt(
-        self, route: _Route, queue: MessageQueue, body: bytes, properties: dict[str, str], timeout_ms: float
+        self,
+        route: _CachedRoute,
+        queue: MessageQueue,
+        body: bytes,
+        properties: dict[str, str],
+        timeout_ms: float,
     ) -> SendResult:
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,

@@ -18,7 +18,7 @@ from epochmq_protocol.transport import RemotingClient
 LOOKUP_TIMEOUT_MS = 3000
 
 
-class Routes:
+class RouteLookup:
     """Asks the nameservers in turn, beginning with the one that answered last."""
 
     def __init__(self, remoting: RemotingClient, nameservers: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from epochmq.exits import Exit, UsageError, complain
+from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq_protocol.admin.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
 from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op, Promote
 from epochmq_protocol.transport.local_socket import call_local
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
     """The exit code."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
-        return Exit.OK
+        return ExitCode.OK
     try:
         wanted = _parse(arguments)
         operation, values = _arguments(wanted)
@@ -75,15 +75,15 @@ def run(arguments: list[str]) -> int:
     try:
         answer = asyncio.run(call_local(wanted.socket, operation, values, timeout_ms=timeout_ms))
     except AdminError as error:
-        complain(f"{operation}: {error.message}")
-        return Exit.USAGE if error.kind in (FaultKind.UNKNOWN, FaultKind.INVALID) else Exit.FAILED
+        print_error(f"{operation}: {error.message}")
+        return ExitCode.USAGE if error.kind in (FaultKind.UNKNOWN, FaultKind.INVALID) else ExitCode.FAILED
     if wanted.operation == READY:
         return _ready(msgspec.json.decode(answer))
     if operation == Op.EPOCH_FILE:
         sys.stdout.buffer.write(msgspec.json.decode(answer, type=_File).content)
-        return Exit.OK
+        return ExitCode.OK
     print(msgspec.json.format(answer, indent=2).decode())
-    return Exit.OK
+    return ExitCode.OK
 
 
 class _File(msgspec.Struct):
@@ -92,8 +92,8 @@ class _File(msgspec.Struct):
 
 def _ready(state: dict[str, Any]) -> int:
     for reason in state["notReady"]:
-        complain(f"not ready: {reason}")
-    return Exit.OK if state["ready"] else Exit.FAILED
+        print_error(f"not ready: {reason}")
+    return ExitCode.OK if state["ready"] else ExitCode.FAILED
 
 
 def _parse(arguments: list[str]) -> _Wanted:

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochmq.exits import Exit, UsageError, complain
+from epochmq.exits import ExitCode, UsageError, print_error
 
 if TYPE_CHECKING:
-    from epochmq.verbs.target import ClusterTarget
-    from epochmq_spark.command import Outcome
+    from epochmq.verbs.target import KubernetesTarget
+    from epochmq_spark.local_audit import AuditOutcome
 
 AUDITS = "audits"
 
@@ -30,7 +30,7 @@ def run(
 ) -> int:
     """Audits directories; the verdict's exit code."""
     _require()
-    from epochmq_spark import command
+    from epochmq_spark import local_audit
 
     known = _metadata(metadata) if metadata is not None else None
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
@@ -38,8 +38,8 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}, expected a folder to write to") from None
-    replicas = command.replicas_of(places, group)
-    outcome = command.run(replicas, folder, cores=cores, metadata=known, progress=_progress)
+    replicas = local_audit.replicas_of(places, group)
+    outcome = local_audit.run(replicas, folder, cores=cores, metadata=known, progress=_progress)
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:
@@ -51,17 +51,17 @@ def report(state: Path) -> int:
     """Prints where the last audit's report is."""
     pages = sorted((state / AUDITS).glob("*/report.html"))
     if not pages:
-        complain(f"no audit has left a report in {state / AUDITS}; make one with: epochmq audit DIR…")
-        return Exit.NOTHING
+        print_error(f"no audit has left a report in {state / AUDITS}; make one with: epochmq audit DIR…")
+        return ExitCode.NOTHING
     print(pages[-1].resolve())
-    return Exit.OK
+    return ExitCode.OK
 
 
-def report_of_cluster(target: ClusterTarget) -> int:
+def report_of_cluster(target: KubernetesTarget) -> int:
     """Prints the last verdict of each audit, and where its report is."""
-    from epochmq.verbs import cluster
+    from epochmq.verbs import kubernetes_cluster
 
-    audits = cluster.audits(target)
+    audits = kubernetes_cluster.audits(target)
     for name, status in audits:
         verdict, report = status.get("verdict"), status.get("report")
         if not verdict:
@@ -73,9 +73,9 @@ def report_of_cluster(target: ClusterTarget) -> int:
             page = r"{.binaryData.report\.html\.gz}"
             print(f"  kubectl get configmap {report} -o jsonpath='{page}' | base64 -d | gunzip > report.html")
     if not any(status.get("verdict") for _, status in audits):
-        complain("no audit of the namespace has come to a verdict; make a BrokerGroupAudit")
-        return Exit.NOTHING
-    return Exit.OK
+        print_error("no audit of the namespace has come to a verdict; make a BrokerGroupAudit")
+        return ExitCode.NOTHING
+    return ExitCode.OK
 
 
 def _require() -> None:
@@ -89,11 +89,11 @@ def _require() -> None:
 
 
 def _metadata(path: Path) -> Any:
-    from epochmq_spark.audits import controller
+    from epochmq_spark.checks import controller_view
 
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
-        controller.views(known)
+        controller_view.views(known)
         return known
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"{path}: {error}, expected the output of: epochmq status -o json") from None
@@ -103,7 +103,7 @@ def _progress(text: str) -> None:
     print(f"audit: {text} …", file=sys.stderr, flush=True)
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: AuditOutcome) -> None:
     from epochmq_spark.findings import sentence
 
     for row in outcome.findings:

@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from epochmq.client import Consumer, Received
-from epochmq.exits import Exit, UsageError, complain
-from epochmq.verbs.target import Target
+from epochmq.client import Consumer, ReceivedMessage
+from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.verbs.target import NameserverTarget
 from epochmq_protocol import message
 from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
 
 
 def run(
-    target: Target,
+    target: NameserverTarget,
     topic: str,
     *,
     group: str,
@@ -34,11 +34,11 @@ def run(
     nameservers = target.nameservers()
 
     async def main() -> int:
-        async with Consumer(nameservers, group, topic, tags=tags, notice=complain) as consumer:
+        async with Consumer(nameservers, group, topic, tags=tags, notice=print_error) as consumer:
             return await _print_all(consumer, count, as_json, timeout_s)
 
     if sys.stderr.isatty():
-        complain(f"reading {topic} as group {group}; Ctrl-C ends")
+        print_error(f"reading {topic} as group {group}; Ctrl-C ends")
     return asyncio.run(main())
 
 
@@ -51,17 +51,17 @@ async def _print_all(consumer: Consumer, count: int | None, as_json: bool, timeo
                 async with asyncio.timeout(timeout_s):
                     received = await anext(messages)
             except TimeoutError:
-                complain(f"no message for {timeout_s:g} s; {printed} were printed")
-                return Exit.FAILED
+                print_error(f"no message for {timeout_s:g} s; {printed} were printed")
+                return ExitCode.FAILED
             _print(received, as_json)
             consumer.done()
             printed += 1
     finally:
         await messages.aclose()
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _print(received: Received, as_json: bool) -> None:
+def _print(received: ReceivedMessage, as_json: bool) -> None:
     """JSON, or the body as it is and a line end."""
     output = sys.stdout.buffer
     output.write(msgspec.json.encode(_as_json(received)) if as_json else received.body)
@@ -69,7 +69,7 @@ def _print(received: Received, as_json: bool) -> None:
     output.flush()
 
 
-def _as_json(received: Received) -> dict[str, Any]:
+def _as_json(received: ReceivedMessage) -> dict[str, Any]:
     """The message as one JSON object. A body that is no UTF-8 text is given as `bodyBase64`."""
     record, properties = received.record, received.properties
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from epochmq.exits import Exit
+from epochmq.exits import ExitCode
 
 
 def run(state: Path) -> int:
@@ -16,4 +16,4 @@ def run(state: Path) -> int:
         print(f"stopped; the data stays under {state / 'volumes'}")
     else:
         print(f"nothing runs in {state}")
-    return Exit.OK
+    return ExitCode.OK

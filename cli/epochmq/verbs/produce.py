@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from epochmq.client import Producer, SendResult
-from epochmq.exits import Exit, UsageError, complain
-from epochmq.verbs.target import Target
+from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.verbs.target import NameserverTarget
 
 IN_FLIGHT_MAX = 64
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -21,7 +21,7 @@ LINE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def run(
-    target: Target,
+    target: NameserverTarget,
     topic: str,
     body: str | None,
     *,
@@ -41,7 +41,7 @@ def run(
         try:
             if body is not None:
                 _print(await producer.send(topic, body.encode(), tags=tags, keys=keys), as_json)
-                return Exit.OK
+                return ExitCode.OK
             return await _send_lines(producer, topic, tags=tags, keys=keys, as_json=as_json)
         finally:
             await producer.close()
@@ -54,7 +54,7 @@ async def _send_lines(
 ) -> int:
     """Several sends are under way at a time; their results are printed in the order of the lines."""
     if sys.stdin.isatty():
-        complain("one message per line; Ctrl-D ends")
+        print_error("one message per line; Ctrl-D ends")
     under_way: deque[asyncio.Task[SendResult]] = deque()
     empty = 0
     try:
@@ -75,8 +75,8 @@ async def _send_lines(
         if under_way:
             await asyncio.wait(under_way)
     if empty:
-        complain(f"{empty} empty lines were not sent; RocketMQ takes no empty message")
-    return Exit.OK
+        print_error(f"{empty} empty lines were not sent; RocketMQ takes no empty message")
+    return ExitCode.OK
 
 
 async def _lines() -> AsyncIterator[bytes]:
@@ -104,7 +104,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         raise UsageError(f"a line is longer than {LINE_BYTES_MAX} bytes") from None
 
 
-class _Sent(msgspec.Struct, rename="camel"):
+class _SendResultJson(msgspec.Struct, rename="camel"):
     """A result as JSON."""
 
     status: str
@@ -118,7 +118,7 @@ class _Sent(msgspec.Struct, rename="camel"):
 
 def _print(result: SendResult, as_json: bool) -> None:
     if as_json:
-        sent = _Sent(
+        sent = _SendResultJson(
             result.status,
             result.topic,
             result.broker_name,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from epochmq.exits import Exit
+from epochmq.exits import ExitCode
 
 
 def run(state: str) -> int:
@@ -24,4 +24,4 @@ def run(state: str) -> int:
         await supervise(Supervisor(StateDirectory(Path(state)), on_change=note))
 
     asyncio.run(main())
-    return Exit.OK
+    return ExitCode.OK

@@ -28,7 +28,7 @@ class _PodsFile(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NameserverTarget:
     """What was typed: a state directory, or addresses, or nothing, which is the state directory of `make
     run`."""
 
@@ -72,7 +72,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterTarget:
+class KubernetesTarget:
     """A namespace of a Kubernetes cluster, as it was typed; what is None, the kubeconfig says."""
 
     namespace: str | None
@@ -80,7 +80,9 @@ class ClusterTarget:
     kubeconfig: str | None
 
     @classmethod
-    def of(cls, namespace: str | None, context: str | None, kubeconfig: str | None) -> ClusterTarget | None:
+    def of(
+        cls, namespace: str | None, context: str | None, kubeconfig: str | None
+    ) -> KubernetesTarget | None:
         """None when none of it was typed: this machine is meant."""
         typed = (namespace, context, kubeconfig)
         return None if typed == (None, None, None) else cls(*typed)

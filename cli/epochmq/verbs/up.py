@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from epochmq.exits import Exit, UsageError, complain
-from epochmq.verbs.live import View, view_for
-from epochmq.verbs.settings_check import check
-from epochmq.verbs.view import nameservers_in, next_steps, remoting_address
+from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.verbs.config_check import check
+from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address
+from epochmq.verbs.run_view import RunView, view_for
 from epochmq_operator.local import runtime
 from epochmq_operator.local.state import Options, PodRecord, StateDirectory
 from epochmq_operator.local.supervisor import Supervisor
@@ -38,7 +38,7 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin
         if directory.supervisor() is not None:
             if admin and not directory.options().admin:
                 raise UsageError("what runs here was started without --admin; run down first")
-            return _hand_over(directory, plan, applying, timeout_s)
+            return _apply_to_supervisor(directory, plan, applying, timeout_s)
         directory.write_options(Options(admin=admin))
         directory.write_resources(plan.merged)
         if not detach:
@@ -65,7 +65,7 @@ def _load(files: list[Path]) -> Resources:
 # there
 
 
-def _hand_over(
+def _apply_to_supervisor(
     directory: StateDirectory, plan: runtime.Plan, applying: contextlib.ExitStack, timeout_s: float
 ) -> int:
     if plan.changes:
@@ -77,7 +77,7 @@ def _hand_over(
     applying.close()
     records = runtime.wait_ready(directory, timeout_s)
     _print_ready(directory, records)
-    return Exit.OK
+    return ExitCode.OK
 
 
 # -------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def _detached(
         raise
     _print_ready(directory, records)
     print(next_steps(directory.path, wanted, nameservers_in(records, wanted), detached=True))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _print_ready(directory: StateDirectory, records: list[PodRecord]) -> None:
@@ -120,14 +120,14 @@ def _foreground(
         directory.write_resources(Resources())
         raise
     if failure:
-        complain(failure)
-        return Exit.FAILED
+        print_error(failure)
+        return ExitCode.FAILED
     print(f"stopped; the data stays under {directory.path / 'volumes'}")
-    return Exit.OK
+    return ExitCode.OK
 
 
 async def _attend(
-    directory: StateDirectory, view: View, applying: contextlib.ExitStack, timeout_s: float
+    directory: StateDirectory, view: RunView, applying: contextlib.ExitStack, timeout_s: float
 ) -> str:
     """Supervises until told to end; why the start failed, if it did."""
     supervisor = Supervisor(directory, on_change=view.changed)

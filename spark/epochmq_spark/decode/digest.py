@@ -12,8 +12,8 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from epochmq_spark.decode import folding
-from epochmq_spark.decode.loads import little32, little64
+from epochmq_spark.decode import crc_folding
+from epochmq_spark.decode.memory_loads import little32, little64
 
 Bytes = Any  # a C-contiguous uint8 array; numba compiles by the real type
 
@@ -82,7 +82,7 @@ def _crc32_anywhere(data: Bytes, start: int, end: int) -> Any:
     return _by_table(data, np.int64(start), np.int64(end), np.uint32(0xFFFFFFFF)) ^ np.uint32(0xFFFFFFFF)
 
 
-if folding.AVAILABLE:
+if crc_folding.AVAILABLE:
 
     @nb.njit(nogil=True, cache=True)
     def crc32(data: Bytes, start: int, end: int) -> Any:
@@ -91,7 +91,7 @@ if folding.AVAILABLE:
         crc = np.uint32(0xFFFFFFFF)
         steps = (np.int64(end) - at) // 64
         if steps > 0:
-            low, high = folding.fold(data, at, steps, np.uint64(crc))
+            low, high = crc_folding.fold(data, at, steps, np.uint64(crc))
             crc = _sixteen(low, high)
             at += steps * 64
         return _by_table(data, at, np.int64(end), crc) ^ np.uint32(0xFFFFFFFF)

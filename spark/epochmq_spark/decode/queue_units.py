@@ -19,7 +19,7 @@ INDEX_ENTRY_BYTES: Final = INDEX_ENTRY.itemsize
 
 
 @dataclass(frozen=True)
-class Units:
+class QueueUnits:
     """Units that lead to a message; columns of one length."""
 
     offsets: Array
@@ -28,7 +28,7 @@ class Units:
     tags: Array
 
 
-def units(data: Array, first: int) -> Units:
+def units(data: Array, first: int) -> QueueUnits:
     """The units of a range, whose first one has the queue offset `first`. Empty ones, and those that fill a
     queue that began later (size 2³¹−1), are left out; so is what is left of a unit at the end."""
     table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
@@ -38,7 +38,7 @@ def units(data: Array, first: int) -> Units:
     dense = len(used) > 0 and used[-1] == len(used) - 1
     chosen: Any = slice(0, len(used)) if dense else used
     physical, tags = (table[name][chosen].astype(np.int64) for name in ("physical", "tags"))
-    return Units(used + first, physical, sizes[chosen], tags)
+    return QueueUnits(used + first, physical, sizes[chosen], tags)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class IndexEntries:
     broken: Array
 
 
-def slots_of(size: int) -> int | None:
+def slot_count(size: int) -> int | None:
     """How many slots a file of this size has when it holds four entries for each, as RocketMQ's do."""
     slots, rest = divmod(size - INDEX_HEADER_BYTES, 4 + 4 * INDEX_ENTRY_BYTES)
     return slots if rest == 0 and slots > 0 else None

@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
-from epochmq_spark.decode.loads import i64, little64, u32
+from epochmq_spark.decode.memory_loads import i64, little64, u32
 
 V1: Final = 0xDAA320A7
 V2: Final = 0xDAA320AB

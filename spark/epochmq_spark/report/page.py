@@ -10,7 +10,7 @@ from typing import Any
 
 from epochmq_spark.findings import KINDS, sentence
 from epochmq_spark.report import plots
-from epochmq_spark.tables import FINDINGS
+from epochmq_spark.schemas import FINDINGS
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884;

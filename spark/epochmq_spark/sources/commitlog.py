@@ -21,18 +21,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from epochmq_protocol.epochs import OFFSET_MAX
-from epochmq_spark import layout, tables
+from epochmq_spark import schemas, store_layout
 from epochmq_spark.decode import walk as w
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
-from epochmq_spark.sources.log_pass import Chunk, chunks
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
+from epochmq_spark.sources.log_chunks import LogChunk, chunks
 
 Array = Any
 
 
-class CommitLogSource(ReplicasSource):
+class CommitLogSource(ReplicaDataSource):
     """Rows of `tables.RECORDS`."""
 
-    arrow_schema = tables.RECORDS
+    arrow_schema = schemas.RECORDS
 
     @classmethod
     def name(cls) -> str:
@@ -42,33 +42,33 @@ class CommitLogSource(ReplicasSource):
     def reader(self, schema: StructType) -> CommitLogReader:
         """Reads it."""
         filtering = self.options.get("pushFilters", "false").lower() == "true"
-        made = FilteringReader if filtering else CommitLogReader
+        made = FilteringCommitLogReader if filtering else CommitLogReader
         return made(self.replicas(), self.options)
 
 
-class CommitLogReader(PiecesReader):
+class CommitLogReader(FileRangeReader):
     """Reads the segments of replicas."""
 
-    def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
+    def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
         self._low, self._high = 0, OFFSET_MAX
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """Segments, as far as they are asked for."""
-        for file in layout.contents(replica.place).log:
+        for file in store_layout.contents(replica.place).log:
             begin = min(max(self._low - file.start, 0), file.size)
             end = min(max(self._high - file.start, 0), file.size)
             if begin < end:
-                yield Piece(replica.group, replica.name, file.place, file.start, file.size, begin, end)
+                yield FileRange(replica.group, replica.name, file.place, file.start, file.size, begin, end)
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """The records of a range."""
         for chunk in chunks(piece):
             if len(chunk.rows):
                 yield batch_of(piece, chunk)
 
 
-class FilteringReader(CommitLogReader):
+class FilteringCommitLogReader(CommitLogReader):
     """Filters on group, replica and physical_offset decide what it reads."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
@@ -101,7 +101,7 @@ class FilteringReader(CommitLogReader):
         return False
 
 
-def batch_of(piece: Piece, chunk: Chunk) -> pa.RecordBatch:
+def batch_of(piece: FileRange, chunk: LogChunk) -> pa.RecordBatch:
     """A chunk as Arrow columns."""
     rows, size = chunk.rows, len(chunk.rows)
     blank = rows[:, w.MAGIC] == w.BLANK
@@ -130,10 +130,10 @@ def batch_of(piece: Piece, chunk: Chunk) -> pa.RecordBatch:
         texts(chunk, w.UNIQ_AT),
         pa.array(rows[:, w.DIGEST]),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=tables.RECORDS)
+    return pa.RecordBatch.from_arrays(columns, schema=schemas.RECORDS)
 
 
-def texts(chunk: Chunk, column: int) -> pa.Array:
+def texts(chunk: LogChunk, column: int) -> pa.Array:
     """Slices of the log as strings, null where they are empty. `column` holds where they start, the next one
     their sizes."""
     starts, sizes = (

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_spark import files, layout, tables
-from epochmq_spark.decode.queue_units import UNIT_BYTES, Units, units
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark import files, schemas, store_layout
+from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits, units
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 RANGE_BYTES = 20 * (1 << 20)
 
 
-class ConsumeQueueSource(ReplicasSource):
+class ConsumeQueueSource(ReplicaDataSource):
     """Rows of `tables.UNITS`."""
 
-    arrow_schema = tables.UNITS
+    arrow_schema = schemas.UNITS
 
     @classmethod
     def name(cls) -> str:
@@ -30,7 +30,9 @@ class ConsumeQueueSource(ReplicasSource):
         return ConsumeQueueReader(self.replicas(), self.options)
 
 
-def queue_pieces(replica: layout.Replica, contents: layout.Contents) -> Iterator[Piece]:
+def queue_file_ranges(
+    replica: store_layout.AuditedReplica, contents: store_layout.StoreContents
+) -> Iterator[FileRange]:
     """The queues' files, in ranges that do not cut a unit. Light queues (%LMQ%) hold units of other topics'
     messages and are left out."""
     for queue in contents.queues:
@@ -39,7 +41,7 @@ def queue_pieces(replica: layout.Replica, contents: layout.Contents) -> Iterator
         for file in queue.files:
             for begin in range(0, file.size, RANGE_BYTES):
                 end = min(begin + RANGE_BYTES, file.size)
-                yield Piece(
+                yield FileRange(
                     replica.group,
                     replica.name,
                     file.place,
@@ -52,21 +54,21 @@ def queue_pieces(replica: layout.Replica, contents: layout.Contents) -> Iterator
                 )
 
 
-def read_units(piece: Piece) -> Units:
+def read_units(piece: FileRange) -> QueueUnits:
     """The units of a piece. Raises OSError."""
     return units(files.window(piece.place, piece.begin, piece.end), (piece.base + piece.begin) // UNIT_BYTES)
 
 
-class ConsumeQueueReader(PiecesReader):
+class ConsumeQueueReader(FileRangeReader):
     """Whole files, or ranges of them."""
 
     splits = False
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """Ranges of all queues' files."""
-        return queue_pieces(replica, layout.contents(replica.place))
+        return queue_file_ranges(replica, store_layout.contents(replica.place))
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """The units of a range."""
         found = read_units(piece)
         size = len(found.offsets)
@@ -81,4 +83,4 @@ class ConsumeQueueReader(PiecesReader):
                 pa.array(found.sizes.astype(np.int32)),
                 pa.array(found.tags),
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=tables.UNITS)
+            yield pa.RecordBatch.from_arrays(columns, schema=schemas.UNITS)

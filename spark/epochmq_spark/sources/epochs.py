@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_spark import files, layout, tables
-from epochmq_spark.decode.epoch_text import parse
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark import files, schemas, store_layout
+from epochmq_spark.decode.epoch_file import parse
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 
-class EpochsSource(ReplicasSource):
+class EpochsSource(ReplicaDataSource):
     """Rows of `tables.EPOCHS`."""
 
-    arrow_schema = tables.EPOCHS
+    arrow_schema = schemas.EPOCHS
 
     @classmethod
     def name(cls) -> str:
@@ -27,15 +27,15 @@ class EpochsSource(ReplicasSource):
         return EpochsReader(self.replicas(), self.options)
 
 
-class EpochsReader(PiecesReader):
+class EpochsReader(FileRangeReader):
     """One piece for each file; they are small."""
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The file, and the one before it."""
-        for name in (layout.EPOCH_FILE, f"{layout.EPOCH_FILE}.bak"):
-            yield Piece(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
+        for name in (store_layout.EPOCH_FILE, f"{store_layout.EPOCH_FILE}.bak"):
+            yield FileRange(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """The entries. A file that is not there has no rows; one that cannot be read has one with a fault."""
         file = piece.place.rsplit("/", 1)[-1]
         try:
@@ -58,4 +58,4 @@ class EpochsReader(PiecesReader):
             "file": file,
             "fault": fault,
         }
-        yield pa.RecordBatch.from_pylist([who | row for row in rows], schema=tables.EPOCHS)
+        yield pa.RecordBatch.from_pylist([who | row for row in rows], schema=schemas.EPOCHS)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_spark import files, layout, tables
+from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.queue_units import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
@@ -17,17 +17,17 @@ from epochmq_spark.decode.queue_units import (
     IndexEntries,
     entry_pairs,
     index_header,
-    slots_of,
+    slot_count,
 )
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, positive
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, positive
 
 Array = Any
 
 
-class IndexSource(ReplicasSource):
+class IndexSource(ReplicaDataSource):
     """Rows of `tables.INDEX`."""
 
-    arrow_schema = tables.INDEX
+    arrow_schema = schemas.INDEX
 
     @classmethod
     def name(cls) -> str:
@@ -43,12 +43,12 @@ PART_ENTRIES = 1 << 18
 """How many are read at a time. RocketMQ's files have room for 20 million, in 400 MB."""
 
 
-class IndexFile:
+class IndexFileScan:
     """An index file, read in parts. All of it raises OSError, also for a file whose shape is not known."""
 
     def __init__(self, place: str, size: int, slots: int | None = None) -> None:
         self.place, self._size = place, size
-        found = slots or slots_of(size)
+        found = slots or slot_count(size)
         if found is None:
             raise OSError(f"{place}: {size} bytes are not those of an index file with four entries a slot")
         self._entries_at = INDEX_HEADER_BYTES + 4 * found
@@ -84,24 +84,24 @@ class IndexFile:
         return [(one, int(entry_pairs(self.part(one, 1))[1][0])) for one in numbers]
 
 
-class IndexReader(PiecesReader):
+class IndexReader(FileRangeReader):
     """Whole files: slots and entries belong together."""
 
     splits = False
 
-    def __init__(self, replicas: Sequence[layout.Replica], options: Mapping[str, str]) -> None:
+    def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
         self._slots = positive(options, "indexSlots", 1) if "indexSlots" in options else None
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """All index files."""
-        for file in layout.contents(replica.place).index:
-            yield Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+        for file in store_layout.contents(replica.place).index:
+            yield FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """A file's entries. Raises OSError."""
         name = piece.place.rsplit("/", 1)[-1]
-        for found in IndexFile(piece.place, piece.size, self._slots).entries():
+        for found in IndexFileScan(piece.place, piece.size, self._slots).entries():
             size = len(found.numbers)
             columns = [
                 pa.array([piece.group] * size),
@@ -113,4 +113,4 @@ class IndexReader(PiecesReader):
                 pa.array(found.seconds.astype(np.int32)),
                 pa.array(found.previous.astype(np.int32)),
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=tables.INDEX)
+            yield pa.RecordBatch.from_arrays(columns, schema=schemas.INDEX)

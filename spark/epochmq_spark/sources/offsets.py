@@ -10,18 +10,18 @@ from pyspark.sql.types import StructType
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
-from epochmq_spark import files, layout, remote, tables
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource
+from epochmq_spark import files, schemas, store_layout, volume_client
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 FILE = "config/consumerOffset.json"
 QUEUE_ENDS = "queueEnds.json"
-"""What a volume in use has besides (`epochmq_spark.volume`): how far its queues are when it is asked."""
+"""A file that only a frozen volume has: the ends of its queues at the moment of the request."""
 
 
-class OffsetsSource(ReplicasSource):
+class OffsetsSource(ReplicaDataSource):
     """Rows of `tables.OFFSETS`."""
 
-    arrow_schema = tables.OFFSETS
+    arrow_schema = schemas.OFFSETS
 
     @classmethod
     def name(cls) -> str:
@@ -33,15 +33,15 @@ class OffsetsSource(ReplicasSource):
         return OffsetsReader(self.replicas(), self.options)
 
 
-class OffsetsReader(PiecesReader):
+class OffsetsReader(FileRangeReader):
     """One file a replica; of a volume in use also the ends of its queues, as rows without a group."""
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The file, or both."""
-        for name in (FILE, QUEUE_ENDS) if remote.is_remote(replica.place) else (FILE,):
-            yield Piece(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
+        for name in (FILE, QUEUE_ENDS) if volume_client.is_remote(replica.place) else (FILE,):
+            yield FileRange(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """The offsets; a row with a fault for a file that cannot be read, nothing for one that is not
         there."""
         who: dict[str, object] = {"group": piece.group, "replica": piece.replica}
@@ -52,7 +52,7 @@ class OffsetsReader(PiecesReader):
             return
         except (OSError, ValueError, EpochMQError) as error:
             rows = [{"fault": f"{piece.place}: {error}"}]
-        yield pa.RecordBatch.from_pylist([who | row for row in rows], schema=tables.OFFSETS)
+        yield pa.RecordBatch.from_pylist([who | row for row in rows], schema=schemas.OFFSETS)
 
 
 def offsets(data: bytes) -> list[dict[str, object]]:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_spark import layout, tables
-from epochmq_spark.audits.history import UNREAD
-from epochmq_spark.decode.summary import (
+from epochmq_spark import schemas, store_layout
+from epochmq_spark.checks.epoch_history import UNREAD
+from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
     SummaryRows,
     add_entries,
@@ -19,19 +19,19 @@ from epochmq_spark.decode.summary import (
     add_spans,
     add_units,
 )
-from epochmq_spark.sources.base import Piece, PiecesReader, ReplicasSource, split
-from epochmq_spark.sources.consumequeue import queue_pieces, read_units
-from epochmq_spark.sources.index import IndexFile
-from epochmq_spark.sources.log_pass import Buffer, chunks
+from epochmq_spark.sources.consumequeue import queue_file_ranges, read_units
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, split
+from epochmq_spark.sources.index import IndexFileScan
+from epochmq_spark.sources.log_chunks import ReadBuffer, chunks
 
-_BUFFER = Buffer()  # a worker reads one range at a time, and its pages are costly to get
+_BUFFER = ReadBuffer()  # a worker reads one range at a time, and its pages are costly to get
 LOG, QUEUE, INDEX = "log", "queue", "index"
 
 
-class SummarySource(ReplicasSource):
-    """Rows of `tables.SUMMARY`; `epochmq_spark.decode.summary` says what they mean."""
+class SummarySource(ReplicaDataSource):
+    """Rows of `tables.SUMMARY`; `epochmq_spark.decode.summary_rows` says what they mean."""
 
-    arrow_schema = tables.SUMMARY
+    arrow_schema = schemas.SUMMARY
 
     @classmethod
     def name(cls) -> str:
@@ -43,25 +43,25 @@ class SummarySource(ReplicasSource):
         return SummaryReader(self.replicas(), self.options)
 
 
-class SummaryReader(PiecesReader):
+class SummaryReader(FileRangeReader):
     """Ranges of logs, whole queue and index files."""
 
     splits = False
 
-    def pieces_of(self, replica: layout.Replica) -> Iterator[Piece]:
+    def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """All files of a replica, logs in ranges."""
-        there = layout.contents(replica.place)
+        there = store_layout.contents(replica.place)
         start = there.log[0].start if there.log else 0
         for file in there.log:
-            whole = Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+            whole = FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
             yield from split(whole, self._partition_bytes)
-        for piece in queue_pieces(replica, there):
+        for piece in queue_file_ranges(replica, there):
             yield piece.of(QUEUE, start)
         for file in there.index:
-            whole = Piece(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+            whole = FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
             yield whole.of(INDEX, start)
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
         """Sums of a range."""
         out = SummaryRows(piece.group, piece.replica)
         try:
@@ -82,8 +82,8 @@ class SummaryReader(PiecesReader):
             yield out.batch()
 
 
-def _index(out: SummaryRows, piece: Piece) -> None:
-    file, broken = IndexFile(piece.place, piece.size), list[tuple[int, int]]()
+def _index(out: SummaryRows, piece: FileRange) -> None:
+    file, broken = IndexFileScan(piece.place, piece.size), list[tuple[int, int]]()
     for part in file.entries():
         found = add_entries(out, part, piece.log_start)
         broken += found[: BROKEN_MAX - len(broken)]
@@ -92,7 +92,7 @@ def _index(out: SummaryRows, piece: Piece) -> None:
         add_index(out, piece.place.rsplit("/", 1)[-1], (file.begin, file.end), broken)
 
 
-def _unreadable(out: SummaryRows, piece: Piece, error: Exception) -> None:
+def _unreadable(out: SummaryRows, piece: FileRange, error: Exception) -> None:
     nothing: Any = [0]
     said: list[str | None] = [f"{piece.place}: {error}"]
     out.add("file", [piece.base], [piece.base + piece.size], *(nothing,) * 4, detail=said)

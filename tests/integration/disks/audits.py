@@ -21,9 +21,11 @@ def audit(stores: Sequence[Path], folder: Path) -> list[str]:
     notes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
-        from epochmq_spark import command
+        from epochmq_spark import local_audit
 
-        outcome = command.run(command.replicas_of([f"{s.parent.name}={s}" for s in stores]), folder, cores=2)
+        outcome = local_audit.run(
+            local_audit.replicas_of([f"{s.parent.name}={s}" for s in stores]), folder, cores=2
+        )
     return [
         f"{row['replica']}: {row['kind']} at {row['start_offset']}: {row['detail']}"
         for row in outcome.findings

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import results
-from tests.benchmarks.results import table
+from tests.benchmarks import result_files
+from tests.benchmarks.result_files import table
 from tests.integration.chaos.journals import SEND_OK
 from tests.integration.disks.cuts import ALL, FLUSH, ONE, Cut
 
@@ -115,4 +115,4 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
             "master is asked for, since a controller writes only when something changes. In the end both "
             "consumers (push and pull) had seen every acknowledged message, and nothing else.",
         ]
-    return results.write(directory, "disk-faults", data, intro, "\n\n".join(parts))
+    return result_files.write(directory, "disk-faults", data, intro, "\n\n".join(parts))

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epochmq.exits import Exit
+from epochmq.exits import ExitCode
 from epochmq.processes import run_process
 from epochmq_broker.admin.reference import MASTER
 from epochmq_protocol.admin.messages import AdminError, FaultKind
@@ -79,11 +79,11 @@ def call(process: Process, *arguments: str) -> int:
 
 
 def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(process, "state", "maxLagBytes=5") == Exit.OK
+    assert call(process, "state", "maxLagBytes=5") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == msgspec.to_builtins(MASTER)
-    assert call(process, "--timeout=90", "handover") == Exit.OK
+    assert call(process, "--timeout=90", "handover") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == {"moved": False}
-    assert call(process, "change-config", "a=b=c", "d=") == Exit.OK
+    assert call(process, "change-config", "a=b=c", "d=") == ExitCode.OK
     assert process.asked == [
         (Op.STATE, Limits(max_lag_bytes=5)),
         (Op.HANDOVER, Handover()),
@@ -94,25 +94,25 @@ def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[s
 def test_the_epoch_file_is_printed_as_it_is(
     process: Process, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    assert call(process, "epoch-file") == Exit.OK
+    assert call(process, "epoch-file") == ExitCode.OK
     assert capfdbinary.readouterr().out == b"\x00raw"
 
 
 def test_ready_ends_with_1_and_the_reasons(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(process, "ready") == Exit.OK
+    assert call(process, "ready") == ExitCode.OK
     process.state = msgspec.structs.replace(MASTER, ready=False, not_ready=["the disk is full"])
-    assert call(process, "ready") == Exit.FAILED
+    assert call(process, "ready") == ExitCode.FAILED
     assert capsys.readouterr().err == "epochmq: not ready: the disk is full\n"
 
 
 def test_what_is_refused_ends_with_1(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(process, "promote", "brokerId=2") == Exit.FAILED
+    assert call(process, "promote", "brokerId=2") == ExitCode.FAILED
     assert process.asked == [(Op.PROMOTE, Promote(broker_id=2))]
     assert capsys.readouterr().err == "epochmq: promote: broker 2 is not in sync\n"
 
 
 def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_process("admin-call", ["--socket", str(tmp_path / "none"), "state"]) == Exit.FAILED
+    assert run_process("admin-call", ["--socket", str(tmp_path / "none"), "state"]) == ExitCode.FAILED
     assert "nobody answers at" in capsys.readouterr().err
 
 
@@ -133,7 +133,7 @@ def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.Cap
 def test_what_is_typed_wrong_ends_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_process("admin-call", arguments) == Exit.USAGE
+    assert run_process("admin-call", arguments) == ExitCode.USAGE
     shown = capsys.readouterr().err
     assert said in shown
     assert "Usage: epochmq admin-call" in shown
@@ -142,11 +142,11 @@ def test_what_is_typed_wrong_ends_with_2(
 def test_an_operation_that_the_process_does_not_know_ends_with_2(
     process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(process, "fence") == Exit.USAGE
+    assert call(process, "fence") == ExitCode.USAGE
     assert "operation=fence: expected one of" in capsys.readouterr().err
 
 
 def test_help_names_every_operation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_process("admin-call", ["--help"]) == Exit.OK
+    assert run_process("admin-call", ["--help"]) == ExitCode.OK
     text = capsys.readouterr().out
     assert [name for name in Op if name not in text.split()] == []

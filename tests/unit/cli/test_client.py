@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochmq.client import Consumer, Producer, Received, SendStatus
+from epochmq.client import Consumer, Producer, ReceivedMessage, SendStatus
 from epochmq.client.allocate import allocate_averagely
 from epochmq.client.ids import MessageIds, client_id
 from epochmq.client.routes import readable_queues, writeable_queues
@@ -36,8 +36,8 @@ async def producer(cluster: FakeCluster) -> AsyncIterator[Producer]:
     await made.close()
 
 
-async def take(consumer: Consumer, count: int, *, done: bool = True) -> list[Received]:
-    found: list[Received] = []
+async def take(consumer: Consumer, count: int, *, done: bool = True) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
     messages = consumer.messages()
     async with asyncio.timeout(120):
         while len(found) < count:

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from epochmq import exits
 from epochmq.app import run
-from epochmq.exits import Exit, UsageError, guarded
+from epochmq.exits import ExitCode, UsageError, exit_code_of
 from epochmq.processes import run_process
-from epochmq.verbs.target import Target
-from epochmq.verbs.view import Row, broker_groups_table, command_typed, duration, next_steps, table
+from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, next_steps, table, typed_command
+from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.replica_groups import ReplicaGroup
 from epochmq_operator.local.state import PodPhase
@@ -59,7 +59,7 @@ def test_what_pods_run_imports_nothing_of_the_interactive_verbs(verb: str) -> No
 def test_what_a_pods_verb_does_not_take_is_said(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_process("broker", arguments) == Exit.USAGE
+    assert run_process("broker", arguments) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert said.startswith(f"epochmq: broker: {problem}\n")
     assert "Usage: epochmq broker" in said
@@ -90,7 +90,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_command_line_ends_with_the_code_for_that(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments) == Exit.USAGE
+    assert run(arguments) == ExitCode.USAGE
     assert "Usage:" in capsys.readouterr().err
 
 
@@ -101,27 +101,31 @@ def fails_with(error: BaseException) -> int:
     def action() -> int:
         raise error
 
-    return guarded(action)
+    return exit_code_of(action)
 
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ConfigError("brokerId", "x", "a number"), Exit.USAGE, "epochmq: brokerId=x: expected a number\n"),
-        (UsageError("no such file"), Exit.USAGE, "epochmq: no such file\n"),
-        (ConnectFailed("nobody"), Exit.FAILED, "epochmq: nobody\n"),
-        (RequestError(ResponseCode.SYSTEM_BUSY, "later"), Exit.FAILED, "epochmq: SYSTEM_BUSY: later\n"),
-        (RequestError(4711, "odd"), Exit.FAILED, "epochmq: code 4711: odd\n"),
-        (KeyboardInterrupt(), Exit.INTERRUPTED, ""),
+        (
+            ConfigError("brokerId", "x", "a number"),
+            ExitCode.USAGE,
+            "epochmq: brokerId=x: expected a number\n",
+        ),
+        (UsageError("no such file"), ExitCode.USAGE, "epochmq: no such file\n"),
+        (ConnectFailed("nobody"), ExitCode.FAILED, "epochmq: nobody\n"),
+        (RequestError(ResponseCode.SYSTEM_BUSY, "later"), ExitCode.FAILED, "epochmq: SYSTEM_BUSY: later\n"),
+        (RequestError(4711, "odd"), ExitCode.FAILED, "epochmq: code 4711: odd\n"),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),
         (
             ZeroDivisionError("oops"),
-            Exit.INTERNAL,
+            ExitCode.INTERNAL,
             "epochmq: unexpected ZeroDivisionError: oops (set EPOCHMQ_TRACEBACK=1 to see where)\n",
         ),
     ],
 )
 def test_an_error_is_one_message_and_its_exit_code(
-    error: BaseException, code: Exit, said: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: ExitCode, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fails_with(error) == code
     assert capsys.readouterr().err == said
@@ -131,7 +135,7 @@ def test_where_an_unexpected_error_came_from_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(exits.TRACEBACK, "1")
-    assert fails_with(ZeroDivisionError("oops")) == Exit.INTERNAL
+    assert fails_with(ZeroDivisionError("oops")) == ExitCode.INTERNAL
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -141,22 +145,22 @@ def test_where_an_unexpected_error_came_from_can_be_asked_for(
 @pytest.mark.parametrize("text", ["host", ":1", "host:", "host:x", "host:0", "host:65536", ";", ""])
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
-        Target(None, text, None).nameservers()
+        NameserverTarget(None, text, None).nameservers()
 
 
 def test_several_addresses_are_taken() -> None:
-    assert Target(None, "a:1; b:2,[::1]:3", None).nameservers() == ["a:1", "b:2", "[::1]:3"]
+    assert NameserverTarget(None, "a:1; b:2,[::1]:3", None).nameservers() == ["a:1", "b:2", "[::1]:3"]
 
 
 def test_a_state_directory_and_an_address_together_are_refused() -> None:
     with pytest.raises(UsageError, match="not both"):
-        Target(Path("x"), "a:1", None).nameservers()
+        NameserverTarget(Path("x"), "a:1", None).nameservers()
 
 
 def test_a_state_directory_that_is_damaged_is_said(tmp_path: Path) -> None:
     (tmp_path / "pods.json").write_text("{")
     with pytest.raises(UsageError, match="cannot be read"):
-        Target(tmp_path, None, None).nameservers()
+        NameserverTarget(tmp_path, None, None).nameservers()
 
 
 def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
@@ -174,10 +178,10 @@ def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
     pods = [pod("quorum", "nameserver"), pod("quorum", "controller")]
     (tmp_path / "pods.json").write_text(json.dumps({"pods": pods}))
     with pytest.raises(UsageError, match="no broker group runs in"):
-        Target(tmp_path, None, None).nameservers()
+        NameserverTarget(tmp_path, None, None).nameservers()
     pods += [pod("orders", "nameserver"), pod("orders", "broker")]
     (tmp_path / "pods.json").write_text(json.dumps({"pods": pods}))
-    assert Target(tmp_path, None, None).nameservers() == ["orders:9876"]
+    assert NameserverTarget(tmp_path, None, None).nameservers() == ["orders:9876"]
 
 
 # what people see
@@ -200,12 +204,12 @@ def test_a_duration_is_short(seconds: float, text: str) -> None:
     assert duration(int(seconds * 1000)) == text
 
 
-def row(phase: PodPhase, reason: str = "", figures: dict[str, str] | None = None) -> Row:
+def row(phase: PodPhase, reason: str = "", figures: dict[str, str] | None = None) -> PodRow:
     readiness = Readiness(phase is PodPhase.READY, broker_id=0, figures=figures or {})
-    return Row("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
+    return PodRow("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
 
 
-def drawn(rows: list[Row], width: int) -> str:
+def drawn(rows: list[PodRow], width: int) -> str:
     output = StringIO()
     Console(file=output, width=width).print(table(rows, width, now_ms=61_000))
     return output.getvalue()
@@ -311,7 +315,7 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     assert said.endswith("Ctrl-C stops it; the data stays.")
 
     monkeypatch.setenv("PATH", str(bin_directory))
-    assert command_typed() == "epochmq"
+    assert typed_command() == "epochmq"
     two = load([("f", GROUP % "orders"), ("g", GROUP % "other")])
     said = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
     assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in said

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from epochmq.app import app
-from epochmq.exits import Exit
+from epochmq.exits import ExitCode
 from epochmq_operator.local.replica_groups import ReplicaGroup, ReplicaOfController
 from epochmq_operator.local.state import PodPhase
 from epochmq_operator.local.status import (
@@ -36,7 +36,7 @@ from epochmq_operator.resources import (
     Metadata,
     load,
 )
-from epochmq_spark.verdict import Verdict
+from epochmq_spark.verdict import AuditVerdict
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
@@ -59,7 +59,7 @@ def test_the_readme_names_every_verb() -> None:
 
 def test_every_exit_code_is_explained() -> None:
     explained = {int(code) for code in re.findall(r"^\| (\d+) \|", OPERATIONS, re.MULTILINE)}
-    assert explained == {*Exit, *(verdict.exit_code for verdict in Verdict)}
+    assert explained == {*ExitCode, *(verdict.exit_code for verdict in AuditVerdict)}
 
 
 def test_every_phase_and_port_is_explained() -> None:

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochmq_spark import audit, drill, group, layout
+from epochmq_spark import audit, audit_state, drill_down, store_layout
 from epochmq_spark.findings import finding
-from epochmq_spark.sources.base import PiecesReader
 from epochmq_spark.sources.epochs import EpochsReader
+from epochmq_spark.sources.file_ranges import FileRangeReader
 from epochmq_spark.sources.offsets import OffsetsReader
 from epochmq_spark.sources.summary import SummaryReader
 
 Row = dict[str, Any]
 
 
-def rows(reader: PiecesReader) -> list[Row]:
+def rows(reader: FileRangeReader) -> list[Row]:
     """All rows of a data source."""
     return [
         row
@@ -27,26 +27,26 @@ def rows(reader: PiecesReader) -> list[Row]:
 
 
 def run(
-    replicas: Sequence[layout.Replica], metadata: Any = None, partition_bytes: int = 1 << 26
+    replicas: Sequence[store_layout.AuditedReplica], metadata: Any = None, partition_bytes: int = 1 << 26
 ) -> list[Row]:
     """The findings."""
-    drill.forget()
+    drill_down.forget()
     options = {"partitionBytes": str(partition_bytes)}
     summary = rows(SummaryReader(replicas, options))
-    known = group.look(replicas)
+    known = audit_state.look(replicas)
     by_kind: dict[str, list[Row]] = defaultdict(list)
     for row in summary:
         by_kind[row["kind"]].append(row)
-    group.take(known, by_kind["span"], rows(EpochsReader(replicas, options)))
+    audit_state.take(known, by_kind["span"], rows(EpochsReader(replicas, options)))
     found = list(known.findings)
     torn: dict[str, set[str]] = defaultdict(set)
     for name in known.histories:
         for number in sorted({row["at"] for row in by_kind["block"] if row["group"] == name}):
-            for one in drill.block(name, number, known.reaches(name)):
+            for one in drill_down.block(name, number, known.reaches(name)):
                 found.append(one)
                 if one["kind"] == "log.tail-not-common":
                     torn[name].add(one["replica"])
-    found += group.between(known, torn, metadata)
+    found += audit_state.between(known, torn, metadata)
     for row in by_kind["bad"]:
         where = {"start_offset": row["at"], "end_offset": row["end"], "queue_offset": row["low"]}
         where |= {"topic": row["topic"], "queue_id": row["queue_id"], "message_id": row["detail"]}
@@ -72,18 +72,22 @@ def run(
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
         if row["fault"] or (end is not None and row["offset"] > end):
             found += audit.offset_finding(row | {"queue_end": end})
-    for name, replica, switches in group.switches(known):
-        found += _looked(facts[name, replica], drill.switch, switches)
+    for name, replica, switches in audit_state.switches(known):
+        found += _findings_per_row(facts[name, replica], drill_down.switch, switches)
     return found
 
 
-def _looked(facts: drill.Facts, look: Callable[..., list[Row]], *more: Any) -> list[Row]:
+def _findings_per_row(facts: drill_down.AuditedLog, look: Callable[..., list[Row]], *more: Any) -> list[Row]:
     replica = facts.reach.replica
-    return audit.looked_at(lambda _: look(facts, *more), {"group": replica.group, "replica": replica.name})
+    return audit.findings_or_unreadable(
+        lambda _: look(facts, *more), {"group": replica.group, "replica": replica.name}
+    )
 
 
 def _queues(
-    known: group.Known, facts: dict[group.Key, drill.Facts], by_kind: dict[str, list[Row]]
+    known: audit_state.AuditState,
+    facts: dict[audit_state.Key, drill_down.AuditedLog],
+    by_kind: dict[str, list[Row]],
 ) -> list[Row]:
     places: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
     ends: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -98,13 +102,13 @@ def _queues(
     for (name, replica, topic, queue_id, number), where in places.items():
         if (name, replica) in facts and known.contents[name, replica].has_queues:
             end = ends[name, replica, topic, queue_id]
-            wanted = drill.QueueRange(topic, queue_id, number, where, end)
-            found += _looked(facts[name, replica], drill.queue, wanted)
+            wanted = drill_down.QueueRange(topic, queue_id, number, where, end)
+            found += _findings_per_row(facts[name, replica], drill_down.queue, wanted)
     return found
 
 
-def _keys(facts: dict[group.Key, drill.Facts], by_kind: dict[str, list[Row]]) -> list[Row]:
-    covered: dict[group.Key, tuple[int, int]] = {}
+def _keys(facts: dict[audit_state.Key, drill_down.AuditedLog], by_kind: dict[str, list[Row]]) -> list[Row]:
+    covered: dict[audit_state.Key, tuple[int, int]] = {}
     for row in by_kind["index"]:
         low, high = covered.get((row["group"], row["replica"]), (row["at"], row["end"]))
         covered[row["group"], row["replica"]] = min(low, row["at"]), max(high, row["end"])
@@ -112,17 +116,17 @@ def _keys(facts: dict[group.Key, drill.Facts], by_kind: dict[str, list[Row]]) ->
     for key in sorted(covered):
         together = [where for other, where in covered.items() if other[0] == key[0]]
         group_low, group_high = min(low for low, _ in together), max(high for _, high in together)
-        known = drill.Covered(*covered[key], group_low, group_high)
+        known = drill_down.IndexCoverage(*covered[key], group_low, group_high)
         blocks = {row["at"] for row in by_kind["block"] if (row["group"], row["replica"]) == key}
         for number in sorted(blocks):
             if key in facts:
-                found += _looked(facts[key], drill.keys, number, known)
+                found += _findings_per_row(facts[key], drill_down.keys, number, known)
     return found
 
 
-def replicas_of(paths: Sequence[Any], name: str = "group-a") -> list[layout.Replica]:
+def replicas_of(paths: Sequence[Any], name: str = "group-a") -> list[store_layout.AuditedReplica]:
     """Directories as replicas of a group."""
-    return [layout.Replica(name, path.name, str(path)) for path in paths]
+    return [store_layout.AuditedReplica(name, path.name, str(path)) for path in paths]
 
 
 def serious(found: Sequence[Row]) -> list[Row]:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from tests.spark import corpus, damage, groups, judge
+from tests.spark import damage, expectations, group_copies, seeded_groups
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def check(source: list[Path], root: Path, kind: str, seed: int) -> None:
-    name, paths, done = groups.damaged(source, root, kind, seed)
+    name, paths, done = group_copies.damaged(source, root, kind, seed)
     view = [done.metadata | {"brokerName": name}] if done.metadata else None
-    found = inprocess.run(groups.replicas(name, paths), view)
-    assert judge.faults(done, found) == []
+    found = inprocess.run(group_copies.replicas(name, paths), view)
+    assert expectations.faults(done, found) == []
 
 
 @pytest.mark.parametrize("kind", sorted(damage.KINDS))
@@ -40,9 +40,9 @@ def test_a_healthy_group_has_no_findings(seed: int, group: Group) -> None:
 
 def test_one_replica_alone_shows_what_is_wrong_in_itself(group: Group, tmp_path: Path) -> None:
     for kind in ("bit_in_body", "hole", "unit_missing", "epochs_overlapping", "queue_offset_skipped"):
-        name, paths, done = groups.damaged(group(1001), tmp_path, kind, 7)
+        name, paths, done = group_copies.damaged(group(1001), tmp_path, kind, 7)
         hit = [path for path in paths if done.replica in ("*", path.name)][:1]
-        found = inprocess.run(groups.replicas(name, hit))
+        found = inprocess.run(group_copies.replicas(name, hit))
         expected = done.expected - {"message.missing"}
         assert {row["kind"] for row in found if row["severity"] != "note"} >= expected
 
@@ -51,19 +51,19 @@ def test_a_message_sent_again_after_a_switch_is_noted(tmp_path: Path) -> None:
     import asyncio
 
     async def tell() -> None:
-        story = corpus.Story(tmp_path, 1)
+        story = seeded_groups.SeededGroup(tmp_path, 1)
         for node in story.nodes:
             await node.open()
         try:
             await story.elect(story.nodes[0])
             story.write(story.master, 20)
-            again = corpus.some(story.rng, story.numbers)
-            corpus.put(story.master.store, again)
+            again = seeded_groups.some(story.rng, story.numbers)
+            seeded_groups.put(story.master.store, again)
             await story.in_step()
             # Another time of storage than the first copy's, which batches are told apart by.
             await asyncio.sleep(0.005)
             await story.elect(story.nodes[1])
-            corpus.put(story.master.store, again)
+            seeded_groups.put(story.master.store, again)
             story.write(story.master, 5)
             await story.in_step()
         finally:
@@ -79,7 +79,7 @@ def test_a_replica_that_lags_is_no_finding(tmp_path: Path) -> None:
     import asyncio
 
     async def tell() -> None:
-        story = corpus.Story(tmp_path, 2)
+        story = seeded_groups.SeededGroup(tmp_path, 2)
         for node in story.nodes:
             await node.open()
         try:
@@ -88,8 +88,10 @@ def test_a_replica_that_lags_is_no_finding(tmp_path: Path) -> None:
             await story.in_step()
             await story.nodes[2].follow(None, story.epoch)
             story.write(story.master, 40)
-            await corpus.until(lambda: story.nodes[1].end == story.master.end, "one in step")
-            await corpus.until(lambda: story.nodes[1].offsets() == story.master.offsets(), "its queues")
+            await seeded_groups.until(lambda: story.nodes[1].end == story.master.end, "one in step")
+            await seeded_groups.until(
+                lambda: story.nodes[1].offsets() == story.master.offsets(), "its queues"
+            )
         finally:
             for node in story.nodes:
                 await node.close()
@@ -102,7 +104,7 @@ def test_a_replica_that_lags_is_no_finding(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200))
 def test_a_seed_s_history_and_damages(seed: int, tmp_path: Path) -> None:
-    source = corpus.healthy(tmp_path / "healthy", seed)
+    source = seeded_groups.healthy(tmp_path / "healthy", seed)
     assert inprocess.run(inprocess.replicas_of(source)) == []
     rng = random.Random(seed)
     for kind in rng.sample(sorted(damage.KINDS), 10):

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import audit, drill, files, layout
-from epochmq_spark.drill import Facts, Reach
+from epochmq_spark import audit, drill_down, files, store_layout
+from epochmq_spark.drill_down import AuditedLog, ReplicaExtent
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -63,9 +63,9 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_else_is_said(
     assert all(str(bad) in row["detail"] for row in found)
 
 
-def facts_of(path: Path, end: int) -> Facts:
-    replica = layout.Replica("group-a", path.name, str(path))
-    return Facts(Reach(replica, 0, end, end, leading=True), end, ())
+def facts_of(path: Path, end: int) -> AuditedLog:
+    replica = store_layout.AuditedReplica("group-a", path.name, str(path))
+    return AuditedLog(ReplicaExtent(replica, 0, end, end, leading=True), end, ())
 
 
 def test_a_replica_that_goes_while_it_is_looked_at_is_told_of_and_not_taken_for_empty(
@@ -74,7 +74,7 @@ def test_a_replica_that_goes_while_it_is_looked_at_is_told_of_and_not_taken_for_
     paths = group(1001)
     gone = tmp_path / "gone"
     reaches = [facts_of(path, 1000).reach for path in (paths[0], gone)]
-    found = drill.block("group-a", 0, reaches)
+    found = drill_down.block("group-a", 0, reaches)
     assert [(row["replica"], row["kind"]) for row in found] == [("gone", "file.unreadable")]
     assert str(gone) in found[0]["detail"]
 
@@ -85,8 +85,8 @@ def test_what_cannot_be_read_is_told_of_once(tmp_path: Path) -> None:
     told: set[tuple[str, str, str]] = set()
 
     def look(_: Row) -> list[Row]:
-        return drill.switch(facts, [(2, 500)])
+        return drill_down.switch(facts, [(2, 500)])
 
-    first = audit.without_told(audit.looked_at(look, row), told)
+    first = audit.without_reported(audit.findings_or_unreadable(look, row), told)
     assert [one["kind"] for one in first] == ["file.unreadable"]
-    assert audit.without_told(audit.looked_at(look, row), told) == []
+    assert audit.without_reported(audit.findings_or_unreadable(look, row), told) == []

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tools.mutants.catalogue import REMOVE_CALL, Module, draw, operators
+from tools.mutants.catalogue import REMOVE_CALL, MutatedModule, draw, operators
+from tools.mutants.checkout_copies import CheckoutCopy
 from tools.mutants.coverage_map import CoverageMap
+from tools.mutants.mutant_tester import MutantOutcome
+from tools.mutants.packages import PACKAGES, ROOT, MutatedPackage, package_files
 from tools.mutants.report import EQUIVALENT, summary
-from tools.mutants.rooms import ROOMS, ROOT, Room, room_files
-from tools.mutants.trees import Tree
-from tools.mutants.trial import Outcome
 
 SOURCE = """from dataclasses import dataclass
 
@@ -30,10 +30,10 @@ class Box:
 """
 
 
-def _room(tmp_path: Path) -> Room:
+def _room(tmp_path: Path) -> MutatedPackage:
     (tmp_path / "room").mkdir()
     (tmp_path / "room" / "box.py").write_text(SOURCE)
-    return Room("room", "room", ("tests",), ())
+    return MutatedPackage("room", "room", ("tests",), ())
 
 
 def test_every_place_that_can_be_observed_has_a_mutant_and_no_other(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_the_same_seed_draws_the_same_mutants_and_another_seed_others(tmp_path: 
 
 def test_a_mutant_changes_one_line_and_is_still_python(tmp_path: Path) -> None:
     room = _room(tmp_path)
-    module = Module(room, room_files(room, tmp_path)[0], tmp_path)
+    module = MutatedModule(room, package_files(room, tmp_path)[0], tmp_path)
     text = module.code(REMOVE_CALL, 0)
     assert text is not None
     differing = [
@@ -93,7 +93,7 @@ def test_a_changed_module_is_restored_also_when_its_test_fails(tmp_path: Path) -
     path.write_text("x = 1\n")
     before = path.stat().st_mtime_ns
     try:
-        with Tree(tmp_path).changed("a.py", "x = 2\n"):
+        with CheckoutCopy(tmp_path).changed("a.py", "x = 2\n"):
             assert path.read_text() == "x = 2\n"
             assert path.stat().st_mtime_ns > before
             raise KeyError
@@ -106,21 +106,21 @@ def test_a_changed_module_is_restored_also_when_its_test_fails(tmp_path: Path) -
 def test_a_command_without_an_end_is_ended_with_all_it_has_started(tmp_path: Path) -> None:
     output = tmp_path / "output"
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
-    assert Tree(tmp_path).run(["-c", code], timeout_s=0.5, output=output) is None
+    assert CheckoutCopy(tmp_path).run(["-c", code], timeout_s=0.5, output=output) is None
 
 
 def test_shares_leave_equivalent_mutants_out(tmp_path: Path) -> None:
     room = _room(tmp_path)
     mutants, _ = draw([room], 2, 1, tmp_path)
-    killed, survived = Outcome("unit", "a test", 3), Outcome("survived", "", 3)
+    killed, survived = MutantOutcome("unit", "a test", 3), MutantOutcome("survived", "", 3)
     rows = summary([(mutants[0], killed), (mutants[1], survived)])
     assert rows["all"]["killed_share"] == 0.5
     assert rows["room"]["survived"] == 1
 
 
 def test_the_rooms_and_the_equivalent_mutants_name_what_exists() -> None:
-    for room in ROOMS:
-        assert room_files(room), room.name
+    for room in PACKAGES:
+        assert package_files(room), room.name
         for tests in (*room.unit_tests, *room.process_tests):
             assert (ROOT / tests).exists(), tests
     for row in json.loads(EQUIVALENT.read_text()):

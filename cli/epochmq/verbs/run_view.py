@@ -1,0 +1,139 @@
+"""What `epochmq up` shows while it runs: a live table in a terminal, a line for each change elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address, row_of_record, table
+from epochmq_operator.local.readiness import Readiness
+from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.resources import Resources
+
+REDRAW_S = 0.25
+
+Pods = Sequence[tuple[PodRecord, Readiness]]
+
+
+class RunView(Protocol):
+    """What is told of a run; open for as long as the run lasts."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def changed(self, record: PodRecord) -> None:
+        """A pod's record changed."""
+
+    def draw(self, pods: Pods) -> None:
+        """Called often, with how things are."""
+
+    def ready(self) -> None:
+        """All pods are ready, for the first time."""
+
+
+def view_for(state: StateDirectory, wanted: Resources) -> RunView:
+    """The table in a terminal, lines elsewhere."""
+    console = Console()
+    return LiveTable(console, state, wanted) if console.is_terminal else LinePrinter(state, wanted)
+
+
+class LinePrinter:
+    """A line on the output for each change of a pod's phase."""
+
+    def __init__(self, state: StateDirectory, wanted: Resources) -> None:
+        self._state = state
+        self._wanted = wanted
+        self._phases: dict[str, PodPhase] = {}
+        self._pods: Pods = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+    def changed(self, record: PodRecord) -> None:
+        """Prints the pod's new phase."""
+        if self._phases.get(record.pod) is record.phase:
+            return
+        self._phases[record.pod] = record.phase
+        pid = f", pid {record.process.pid}" if record.process else ""
+        reason = f" ({record.reason})" if record.reason else ""
+        self._print(f"{record.pod}: {record.phase}{reason}, {remoting_address(record)}{pid}")
+
+    def draw(self, pods: Pods) -> None:
+        """Only keeps what is known, for `ready`."""
+        self._pods = pods
+
+    def ready(self) -> None:
+        """Prints what to type next."""
+        self._print(steps(self._state, self._wanted, self._pods))
+
+    def _print(self, text: str) -> None:
+        # Pods do not stop because nobody reads about them any more.
+        with contextlib.suppress(OSError):
+            print(text, flush=True)
+
+
+class LiveTable:
+    """The table, redrawn in place, with what to type next below it once all is ready."""
+
+    def __init__(self, console: Console, state: StateDirectory, wanted: Resources) -> None:
+        self._state = state
+        self._wanted = wanted
+        self._pods: Pods = ()
+        self._steps = ""
+        self._drawn_at = 0.0
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._steps = ""
+        self._redraw()
+        with contextlib.suppress(OSError):
+            self._live.__exit__(kind, error, trace)
+
+    def changed(self, record: PodRecord) -> None:
+        """Shows it at once: some phases are over soon."""
+        self._drawn_at = time.monotonic()
+        self._redraw()
+
+    def draw(self, pods: Pods) -> None:
+        """Redraws after a change, and from time to time."""
+        self._pods = pods
+        if time.monotonic() - self._drawn_at >= REDRAW_S:
+            self._drawn_at = time.monotonic()
+            self._redraw()
+
+    def ready(self) -> None:
+        """From now on what to type next stands below the table."""
+        self._steps = steps(self._state, self._wanted, self._pods)
+        self._drawn_at = 0.0
+
+    def _redraw(self) -> None:
+        rows = [row_of_record(record, readiness) for record, readiness in self._pods]
+        below = [Text(""), Text(self._steps)] if self._steps else []
+        # The terminal may be gone; pods are then still to be stopped in order.
+        with contextlib.suppress(OSError):
+            self._live.update(Group(table(rows, self._live.console.width), *below), refresh=True)
+
+
+def steps(state: StateDirectory, wanted: Resources, pods: Pods) -> str:
+    """What to type next, given the pods that run."""
+    nameservers = nameservers_in([record for record, _ in pods], wanted)
+    return next_steps(state.path, wanted, nameservers, detached=False)

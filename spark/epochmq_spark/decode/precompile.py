@@ -1,0 +1,33 @@
+"""`python -m epochmq_spark.decode.precompile`: compiles the walk for a machine like this one, into the folder
+that `NUMBA_CACHE_DIR` names. Images are built with it, so that executors need not compile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from epochmq_protocol import message
+from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.queue_units import QueueUnits
+from epochmq_spark.decode.summary_rows import SummaryRows, add_pairs, add_records, add_spans, add_units
+
+
+def main() -> None:
+    """Has every compiled function read one message, of memory that can be written and of such that cannot."""
+    properties = message.format_properties({"UNIQ_KEY": "K", "KEYS": "a b", "TAGS": "t"})
+    record = message.encode_record(message.MessageExt("warm", bytes(300), properties))
+    for data in (np.frombuffer(record, np.uint8), np.frombuffer(bytearray(record), np.uint8)):
+        rows = np.zeros((4, w.COLUMNS), np.int64)
+        spans = np.zeros((4, w.SPAN_COLUMNS), np.int64)
+        state = np.zeros(4, np.int64)
+        w.walk(data, 0, len(data), 0, len(data), rows, spans, state)
+        out = SummaryRows("warm", "warm")
+        add_records(out, data, rows[: state[w.RECORDS]], 0)
+        add_spans(out, spans[: state[w.SPANS]], 0)
+        one = np.ones(1, np.int64)
+        add_units(out, "warm", 0, QueueUnits(one - 1, one - 1, one, one), 0)
+        add_pairs(out, one, one)
+        out.batch()
+
+
+if __name__ == "__main__":
+    main()

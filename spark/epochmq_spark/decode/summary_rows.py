@@ -1,0 +1,280 @@
+# pure: columns to sums
+"""What one pass over a log leaves behind: a few rows for each block instead of one for each message.
+
+Kinds of rows, and what their numbers are (`tables.SUMMARY`):
+
+- span: `at`, `end` physical offsets of a run of records, `count` of them, `low`, `high` the store times of
+  the first and the last, `detail` why it ends; "unread" for a range that cannot be read, whose records are
+  not known
+- bad: `at`, `end` of a record whose body does not fit its CRC, `low` its queue offset, `high` its store time
+- block: `at` the number of the block, `end` that of its last record, `count` bytes of the records that begin
+  in it, `digest` of them all, `low`, `high` their store times
+- queue: `at` the number of a bucket of queue offsets, `first`, `end` the physical offsets in it, `count` of
+  its messages, `digest` of their units, `low`, `high` their queue offsets; `unit`: the same by the queue
+- keys: `at` the number of the block, `count` of its index entries, `digest` of their (hash, offset); `entry`
+  is the same, by the index
+- index: `at`, `end` the first and last physical offset that an index file says it covers
+- chain: `at` an entry of it that a search does not find, `end` the physical offset it leads to
+- file: `at`, `end` of a file that cannot be read, `detail` why
+
+Digests of one kind and place are joined by exclusive or: equal sets have equal ones. The rows of a block or
+bucket may come in several parts, from several ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from epochmq_spark import schemas
+from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.queue_units import IndexEntries, QueueUnits
+
+BLOCK_BITS: Final = 20
+BUCKET_BITS: Final = 12
+BROKEN_MAX: Final = 100  # entries of one index file that are listed
+SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_INT: Final = np.int64
+_SPREAD_QUEUES: Final = np.int64(0x1E3779B97F4A7C15)
+_SPREAD_BUCKETS: Final = np.int64(0x165667B19E3779F9)
+
+Array = Any
+
+
+class SummaryRows:
+    """Collects rows of one replica and makes a batch of them."""
+
+    def __init__(self, group: str, replica: str) -> None:
+        self._who = (group, replica)
+        self._columns: dict[str, list[Any]] = {name: [] for name in schemas.SUMMARY.names[2:]}
+
+    def __len__(self) -> int:
+        return len(self._columns["at"])
+
+    def add(
+        self,
+        kind: str,
+        at: Array,
+        end: Array,
+        count: Array,
+        digest: Array,
+        low: Array,
+        high: Array,
+        *,
+        topic: list[str | None] | None = None,
+        queue_id: Array | None = None,
+        first: Array | None = None,
+        detail: list[str | None] | None = None,
+    ) -> None:
+        """Adds rows of one kind; arrays of one length."""
+        size = len(at)
+        for name, values in (
+            ("at", at),
+            ("end", end),
+            ("count", count),
+            ("digest", digest),
+            ("low", low),
+            ("high", high),
+        ):
+            self._columns[name].extend(np.asarray(values).tolist())
+        self._columns["kind"].extend([kind] * size)
+        self._columns["topic"].extend(topic or [None] * size)
+        self._columns["queue_id"].extend([None] * size if queue_id is None else np.asarray(queue_id).tolist())
+        self._columns["first"].extend([None] * size if first is None else np.asarray(first).tolist())
+        self._columns["detail"].extend(detail or [None] * size)
+
+    def batch(self) -> pa.RecordBatch:
+        """All rows."""
+        size = len(self)
+        columns = {"group": [self._who[0]] * size, "replica": [self._who[1]] * size, **self._columns}
+        return pa.RecordBatch.from_pydict(columns, schema=schemas.SUMMARY)
+
+
+def runs(keys: Array) -> Array:
+    """Where each run of equal keys starts."""
+    if not len(keys):
+        return np.zeros(0, _INT)
+    return np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
+
+
+def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
+    """Adds block, queue, keys and bad rows for records, which are in the order of the log. `rows` as `walk`
+    leaves them."""
+    if not len(rows):
+        return
+    offsets = rows[:, w.POSITION] + base
+    _add_blocks(out, rows, offsets)
+    _add_queues(out, data, rows, offsets)
+    _add_keys(out, data, rows, base)
+    bad = np.flatnonzero(rows[:, w.CRC_OK] == 0)
+    if len(bad):
+        chosen = rows[bad]
+        out.add(
+            "bad",
+            offsets[bad],
+            offsets[bad] + chosen[:, w.SIZE],
+            np.ones(len(bad), _INT),
+            np.zeros(len(bad), _INT),
+            chosen[:, w.QUEUE_OFFSET],
+            chosen[:, w.STORE_TIME],
+            topic=[text_of(data, row[w.TOPIC_AT], row[w.TOPIC_SIZE]) for row in chosen],
+            queue_id=chosen[:, w.QUEUE_ID],
+            detail=[text_of(data, row[w.UNIQ_AT], row[w.UNIQ_SIZE]) for row in chosen],
+        )
+
+
+def text_of(data: Array, at: int, size: int) -> str:
+    """A slice as text."""
+    return bytes(data[at : at + size]).decode("utf-8", "replace")
+
+
+def _add_blocks(out: SummaryRows, rows: Array, offsets: Array) -> None:
+    blocks = offsets >> BLOCK_BITS
+    starts = runs(blocks)
+    ends = np.append(starts[1:], len(rows)) - 1
+    times = rows[:, w.STORE_TIME]
+    known = np.where(times > 0, times, np.iinfo(_INT).max)
+    out.add(
+        "block",
+        blocks[starts],
+        (offsets + rows[:, w.SIZE])[ends],
+        np.add.reduceat(rows[:, w.SIZE], starts),
+        np.bitwise_xor.reduceat(rows[:, w.DIGEST], starts),
+        np.minimum.reduceat(known, starts),
+        np.maximum.reduceat(times, starts),
+    )
+
+
+def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> None:
+    flags = rows[:, w.SYS_FLAG]
+    chosen = np.flatnonzero((rows[:, w.MAGIC] != w.BLANK) & (flags & 0x4 == 0) & (flags & 0x80 == 0))
+    if not len(chosen):
+        return
+    rows, offsets = rows[chosen], offsets[chosen]
+    topics, queues, numbers = rows[:, w.TOPIC_HASH], rows[:, w.QUEUE_ID], rows[:, w.QUEUE_OFFSET]
+    buckets = numbers >> BUCKET_BITS
+    # One number for each (topic, queue, bucket). Should two of them ever share one, their sums differ from
+    # the queue's, and a closer look finds nothing.
+    places = topics + queues * _SPREAD_QUEUES + buckets * _SPREAD_BUCKETS
+    order = np.argsort(places, kind="stable")
+    starts = runs(places[order])
+    heads = order[starts]
+    names = [bytes(data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) for row in rows[heads]]
+    tags = rows[:, w.TAGS_CODE].copy()
+    if SCHEDULE_TOPIC in names:
+        tags[topics == topics[heads[names.index(SCHEDULE_TOPIC)]]] = 0  # a time there, by the broker's levels
+    sums = np.empty(len(rows), _INT)
+    w.unit_sums(numbers, offsets, rows[:, w.SIZE], tags, sums)
+    counts = np.diff(np.append(starts, len(rows)))
+    out.add(
+        "queue",
+        buckets[heads],
+        np.maximum.reduceat(offsets[order], starts),
+        counts,
+        np.bitwise_xor.reduceat(sums[order], starts),
+        np.minimum.reduceat(numbers[order], starts),
+        np.maximum.reduceat(numbers[order], starts),
+        topic=[name.decode("utf-8", "replace") for name in names],
+        queue_id=queues[heads],
+        first=np.minimum.reduceat(offsets[order], starts),
+    )
+
+
+def _add_keys(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
+    size = 4 * len(rows)
+    while True:
+        hashes, positions = np.empty(size, _INT), np.empty(size, _INT)
+        found = w.key_hashes(data, rows, len(rows), base, hashes, positions)
+        if found <= size:
+            break
+        size = found
+    add_pairs(out, hashes[:found], positions[:found])
+
+
+def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, log_start: int) -> None:
+    """Adds unit rows for the units of a queue that lead to what the log still has."""
+    live = np.flatnonzero(units.physical >= log_start)
+    if not len(live):
+        return
+    numbers, physical = units.offsets[live], units.physical[live]
+    tags = units.tags[live]
+    if topic.encode() == SCHEDULE_TOPIC:
+        tags = np.zeros_like(tags)
+    sums = np.empty(len(live), _INT)
+    w.unit_sums(numbers, physical, units.sizes[live], tags, sums)
+    buckets = numbers >> BUCKET_BITS
+    starts = runs(buckets)
+    out.add(
+        "unit",
+        buckets[starts],
+        np.maximum.reduceat(physical, starts),
+        np.diff(np.append(starts, len(live))),
+        np.bitwise_xor.reduceat(sums, starts),
+        np.minimum.reduceat(numbers, starts),
+        np.maximum.reduceat(numbers, starts),
+        topic=[topic] * len(starts),
+        queue_id=np.full(len(starts), queue_id),
+        first=np.minimum.reduceat(physical, starts),
+    )
+
+
+def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tuple[int, int]]:
+    """Adds entry rows for a part of an index; (number, physical offset) of those that lead where they should
+    not, at most BROKEN_MAX."""
+    live = np.flatnonzero(part.physical >= log_start)
+    add_pairs(out, part.hashes[live], part.physical[live], "entry")
+    broken = part.broken[:BROKEN_MAX]
+    return list(zip(part.numbers[broken].tolist(), part.physical[broken].tolist(), strict=True))
+
+
+def add_index(
+    out: SummaryRows, name: str, covered: tuple[int, int], broken: Sequence[tuple[int, int]]
+) -> None:
+    """Adds one row of what an index file covers, and one for each entry that a search does not find."""
+    zero: Any = [0]
+    out.add("index", [covered[0]], [covered[1]], *(zero,) * 4, detail=[name])
+    if listed := sorted(set(broken))[:BROKEN_MAX]:
+        numbers, places = zip(*listed, strict=True)
+        nothing = np.zeros(len(listed), _INT)
+        said: list[str | None] = [name] * len(listed)
+        out.add("chain", numbers, places, nothing, nothing, nothing, nothing, detail=said)
+
+
+def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "keys") -> None:
+    """Adds keys rows for index entries."""
+    if not len(hashes):
+        return
+    blocks = positions >> BLOCK_BITS
+    if np.any(blocks[1:] < blocks[:-1]):
+        order = np.argsort(blocks, kind="stable")
+        hashes, positions, blocks = hashes[order], positions[order], blocks[order]
+    starts = runs(blocks)
+    sums = np.empty(len(hashes), _INT)
+    w.pair_sums(hashes, positions, sums)
+    nothing = np.zeros(len(starts), _INT)
+    out.add(
+        kind,
+        blocks[starts],
+        np.maximum.reduceat(positions, starts),
+        np.diff(np.append(starts, len(hashes))),
+        np.bitwise_xor.reduceat(sums, starts),
+        nothing,
+        nothing,
+    )
+
+
+def add_spans(out: SummaryRows, spans: Array, base: int) -> None:
+    """Adds span rows."""
+    if len(spans):
+        out.add(
+            "span",
+            spans[:, w.SPAN_START] + base,
+            spans[:, w.SPAN_END] + base,
+            spans[:, w.SPAN_RECORDS],
+            np.zeros(len(spans), _INT),
+            spans[:, w.SPAN_FIRST_TIME],
+            spans[:, w.SPAN_LAST_TIME],
+            detail=[w.STOP_NAMES[stop] for stop in spans[:, w.SPAN_STOP]],
+        )

@@ -1,0 +1,162 @@
+"""`python -m epochmq_spark.volume_reader --root DIR`: serves a volume over HTTP to executors on other nodes.
+It only reads.
+
+- `POST /cut`, `{"end": offset, "epochs": base64 or null}`: from now on the directory is shown as it was at
+  this cut; 409 for another one than the first.
+- `GET /files/PATH`: the bytes of a file, or of a `Range` of it; what is not sent of it is zeros, `X-Size` is
+  the file's size.
+- `GET /list/PATH`: a JSON list of [name, is a file, size].
+- `GET /live`: 200.
+
+Before the cut nothing is shown (503). Sixteen requests are served at a time; more wait."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from epochmq_spark.cut import VolumeCut
+from epochmq_spark.frozen_volume import FrozenVolume
+
+PORT = 9885
+BODY_BYTES_MAX = 4 * 1024 * 1024
+AT_ONCE_MAX = 16
+IDLE_S = 120
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)\Z")
+
+
+class VolumeReader(ThreadingHTTPServer):
+    """Shows one directory."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], root: Path) -> None:
+        super().__init__(address, _Handler)
+        self.root = root
+        self.volume: FrozenVolume | None = None
+        self.turn = threading.BoundedSemaphore(AT_ONCE_MAX)
+        self._lock = threading.Lock()
+
+    def take(self, cut: VolumeCut) -> bool:
+        """Holds the volume still at this cut; False when it is held at another one. Raises OSError."""
+        with self._lock:
+            if self.volume is None:
+                self.volume = FrozenVolume(self.root, cut)
+            return self.volume.cut == cut
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+    disable_nagle_algorithm = True
+    server: VolumeReader
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of requests that went well."""
+
+    def do_POST(self) -> None:
+        """The cut."""
+        length = int(self.headers.get("Content-Length") or 0)
+        if self.path != "/cut" or not 0 < length <= BODY_BYTES_MAX:
+            self.close_connection = True
+            return self._say(HTTPStatus.BAD_REQUEST, "expected POST /cut with a JSON object")
+        try:
+            cut = VolumeCut.of(json.loads(self.rfile.read(length)))
+            held = self.server.take(cut)
+        except ValueError as error:
+            return self._say(HTTPStatus.BAD_REQUEST, str(error))
+        except OSError as error:
+            return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        if not held:
+            return self._say(HTTPStatus.CONFLICT, "the volume is held at another cut")
+        return self._say(HTTPStatus.OK, "held")
+
+    def do_GET(self) -> None:
+        """A file, a folder, or whether it lives."""
+        path = unquote(urlsplit(self.path).path)
+        if path == "/live":
+            return self._say(HTTPStatus.OK, "alive")
+        volume = self.server.volume
+        if volume is None:
+            return self._say(HTTPStatus.SERVICE_UNAVAILABLE, "there was no cut yet")
+        kind, _, name = path.lstrip("/").partition("/")
+        name = name.strip("/")
+        with self.server.turn:
+            try:
+                if kind == "list":
+                    listed = [[one.name, one.is_file, one.size] for one in volume.entries(name)]
+                    return self._answer(HTTPStatus.OK, json.dumps(listed).encode())
+                if kind == "files":
+                    return self._file(volume, name)
+            except FileNotFoundError as error:
+                return self._say(HTTPStatus.NOT_FOUND, str(error))
+            except (BrokenPipeError, ConnectionError):
+                self.close_connection = True
+                return None
+            except OSError as error:
+                return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return self._say(HTTPStatus.NOT_FOUND, f"no such path: {path}")
+
+    def _file(self, volume: FrozenVolume, name: str) -> None:
+        content = volume.content(name)
+        wanted = _RANGE.match(self.headers.get("Range") or "")
+        start, stop = (int(wanted[1]), int(wanted[2]) + 1) if wanted else (0, content.size)
+        stop = max(min(stop, content.length), start)
+        file = None if stop <= len(content.head) else os.fdopen(volume.open(name), "rb")
+        with file or contextlib.nullcontext():
+            self.send_response(HTTPStatus.PARTIAL_CONTENT if wanted else HTTPStatus.OK)
+            self.send_header("Content-Length", str(stop - start))
+            self.send_header("X-Size", str(content.size))
+            self.end_headers()
+            try:
+                self._send(content.head[start:stop], file, max(start, len(content.head)), stop)
+            except OSError:  # who asked has a part of it, and can be told nothing more
+                self.close_connection = True
+
+    def _send(self, head: bytes, file: BinaryIO | None, start: int, stop: int) -> None:
+        self.wfile.write(head)
+        self.wfile.flush()
+        wanted = stop - start
+        if file is not None and wanted > 0 and self.connection.sendfile(file, start, wanted) < wanted:
+            self.close_connection = True  # the file is shorter than it was
+
+    def _say(self, status: HTTPStatus, text: str) -> None:
+        self._answer(status, (text + "\n").encode())
+
+    def _answer(self, status: HTTPStatus, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="epochmq_spark.volume_reader")
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--host", default="0.0.0.0")
+    parser.add_argument("--port", type=int, default=PORT)
+    chosen = parser.parse_args(arguments)
+    server = VolumeReader((chosen.host, chosen.port), chosen.root)
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: threading.Thread(target=server.shutdown).start())
+    with contextlib.closing(server.socket):
+        print(f"reads {chosen.root} for others, port {server.server_address[1]}", file=sys.stderr, flush=True)
+        server.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

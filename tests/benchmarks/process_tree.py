@@ -1,0 +1,59 @@
+"""How much memory the processes take that this one has started."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Final, Self
+
+from tests.benchmarks.machine import memory
+
+PERIOD_S: Final = 0.2
+
+
+class ProcessTreeMemory:
+    """While it lasts, all descendants of this process are looked at five times a second. `peaks_mb`: the most
+    that those of one name had together, without the page cache's part."""
+
+    def __init__(self) -> None:
+        self.peaks_mb: dict[str, float] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            sums: dict[str, float] = defaultdict(float)
+            for pid in descendants(os.getpid()):
+                try:
+                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    sums[name] += memory(pid).anonymous_mb
+                except (OSError, KeyError):
+                    continue  # it has ended
+            for name, value in sums.items():
+                self.peaks_mb[name] = round(max(self.peaks_mb.get(name, 0.0), value), 1)
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children, and so on."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        parent = todo.pop()
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(one) for one in path.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            todo += children
+    return found

@@ -1,0 +1,45 @@
+"""Many groups side by side, so that one Spark job audits them all."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from epochmq_spark import store_layout
+from tests.spark import damage, seeded_groups
+from tests.spark.damage import InjectedDamage
+
+NOT_READ = ("timerwheel",)
+"""Of RocketMQ's brokers: 38 MB."""
+
+
+def replicas(name: str, paths: Sequence[Path]) -> list[store_layout.AuditedReplica]:
+    """A group's directories under a name."""
+    return [store_layout.AuditedReplica(name, path.name, str(path)) for path in paths]
+
+
+def copied(source: Sequence[Path], root: Path, name: str) -> list[Path]:
+    """A copy of a group, which takes itself for one of this name."""
+    target = root / name
+    shutil.copytree(source[0].parent, target, ignore=shutil.ignore_patterns(*NOT_READ))
+    for path in target.glob("*/brokerIdentity"):
+        path.write_text(path.read_text().replace(f"#{seeded_groups.NAME}#", f"#{name}#"))
+    return sorted(target.iterdir())
+
+
+def damaged(
+    source: Sequence[Path], root: Path, kind: str, seed: object
+) -> tuple[str, list[Path], InjectedDamage]:
+    """A copy with one damage: its name, its directories, and what must be found."""
+    name = f"{kind}-{seed}"
+    paths = copied(source, root, name)
+    done = damage.KINDS[kind](paths, random.Random(name))
+    return name, paths, done
+
+
+def metadata(injected: dict[str, InjectedDamage]) -> list[dict[str, Any]]:
+    """The controllers' views of all groups that have one."""
+    return [one.metadata | {"brokerName": name} for name, one in injected.items() if one.metadata]

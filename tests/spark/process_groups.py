@@ -1,0 +1,226 @@
+"""Groups of real brokers, RocketMQ's or RocketMQ's and ours, in controller mode: led through elections,
+kill -9 and truncations; audited as they go on; and, stopped, a source of directories to be damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from epochmq_spark import store_layout
+from epochmq_spark.checks.epoch_history import OFFSET_MAX, ReplicaHistory, common_end, leading_replica
+from epochmq_spark.cut import VolumeCut
+from epochmq_spark.decode.epoch_file import parse
+from tests.spark.damage_kit import records
+from tests.spark.seeded_groups import SETTINGS
+from tests.spark.volume_readers import VolumeReaders
+from tests.support.group_traffic import SEND_MESSAGE_V2, SUCCESS, check_equal, max_offset, send_header
+from tests.support.process import wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import (
+    Factory,
+    Member,
+    ReplicaGroup,
+    our_controller,
+)
+
+PACE_S = 0.03
+"""Between two messages."""
+SMALL = {
+    **SETTINGS,
+    "mappedFileSizeCommitLog": 80 * 1024,
+    "mappedFileSizeConsumeQueue": 2000,
+    "allAckInSyncStateSet": True,
+    "minInSyncReplicas": 2,
+    "slaveTimeout": 1000,
+    "controllerHeartBeatTimeoutMills": 15_000,
+    "messageIndexSafe": True,
+}
+"""Many small files, as in the groups of one process. Without the last one RocketMQ's broker forgets keys when
+it is killed, and the audit says so."""
+
+
+class Traffic:
+    """A producer that goes on, whoever is master. `numbers` count what is sent, `acknowledged` what was."""
+
+    def __init__(self, group: ReplicaGroup, seed: int) -> None:
+        self._group, self._rng = group, random.Random(seed)
+        self._numbers = itertools.count()
+        self._ended, self._rests = threading.Event(), threading.Event()
+        self._master: str | None = None
+        self.acknowledged = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def send(self, address: str, timeout_s: float = 5) -> bool:
+        """One message with keys and tags, in one of a few queues; whether it was acknowledged."""
+        rng = self._rng
+        header = send_header(rng.randrange(2), f"{rng.getrandbits(32):08X}{next(self._numbers):024X}")
+        header["b"], header["d"] = rng.choice(["orders", "payments"]), "2"
+        if rng.random() < 0.5:
+            keys = " ".join(f"order-{rng.randrange(50)}" for _ in range(rng.randrange(1, 3)))
+            header["i"] += f"KEYS\x01{keys}\x02"
+        if rng.random() < 0.5:
+            header["i"] += f"TAGS\x01{rng.choice(['new', 'paid', 'Ünicode'])}\x02"
+        body = rng.randbytes(rng.choice([1, 40, 300, 700]))
+        try:
+            return call(address, SEND_MESSAGE_V2, header, body, timeout_s=timeout_s).code == SUCCESS
+        except OSError:
+            return False
+
+    def _run(self) -> None:
+        while not self._ended.wait(PACE_S):
+            if self._rests.is_set():
+                continue
+            with self._lock:
+                if self._master is None:
+                    master = self._group.master()
+                    self._master = None if master is None else master.address
+                elif self.send(self._master):
+                    self.acknowledged += 1
+                else:
+                    self._master = None
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is sent for the length of a block."""
+        self._rests.set()
+        with self._lock:
+            pass
+        try:
+            yield
+        finally:
+            self._rests.clear()
+
+    def wait_more(self, count: int) -> None:
+        """Waits until so many more are acknowledged."""
+        before = self.acknowledged
+        wait_until(
+            lambda: self.acknowledged >= before + count, what=f"{count} more messages are acknowledged"
+        )
+
+    def end(self) -> None:
+        """Ends it."""
+        self._ended.set()
+        self._thread.join(120)
+
+
+class ProcessGroup:
+    """A group that lives: `turns` elections, deaths and truncations were seen."""
+
+    def __init__(self, root: Path, brokers: Sequence[Factory], seed: int, octet: int) -> None:
+        self.root, self._rng = root, random.Random(seed)
+        self.group = ReplicaGroup(root, [our_controller], brokers, broker=SMALL, octet=octet)
+        self.turns = 0
+        self.seen: tuple[object, ...] = ()  # what the last cut was made of
+        self.readers = VolumeReaders()
+
+    def store(self, member: Member) -> Path:
+        """Its directory."""
+        return member.config.parent / "store"
+
+    # What happens
+
+    def turn(self, traffic: Traffic, number: int) -> None:
+        """A broker is elected; it writes what nobody gets, and is killed; another one leads, and the first
+        comes back to have its log cut."""
+        group = self.group
+        wanted = group.brokers[number % len(group.brokers)]
+        group.elect(wanted)
+        traffic.wait_more(self._rng.randrange(20, 60))
+        others = [member for member in group.brokers if member is not wanted]
+        with traffic.paused():
+            for member in others:
+                member.process.signal(signal.SIGSTOP)
+            before = max_offset(wanted)
+            for _ in range(self._rng.randrange(1, 4)):
+                traffic.send(wanted.address, timeout_s=1)
+            wait_until(lambda: max_offset(wanted) > before, what="what nobody gets is in its log")
+            wanted.process.kill()
+            for member in others:
+                member.process.signal(signal.SIGCONT)
+        group.wait_master(other_than=wanted)
+        traffic.wait_more(self._rng.randrange(10, 40))
+        wanted.start()
+        group.wait_in_sync(len(group.brokers))
+        traffic.wait_more(5)
+        self.turns += 1
+
+    def stop(self) -> list[Path]:
+        """An orderly end of all; the directories, by the ids that the controllers gave."""
+        check_equal(self.group)
+        for member in self.group.brokers:
+            member.process.stop()
+        self.group.kill()
+        target = self.root / "healthy"
+        for member in self.group.brokers:
+            identity = store_layout.identity(str(self.store(member)))
+            assert identity is not None, member.name
+            shutil.copytree(self.store(member), target / f"r{identity[2]}")
+        paths = sorted(target.iterdir())
+        consumers(paths)
+        return paths
+
+    # What is seen of it
+
+    def cut(self) -> tuple[int, dict[str, bytes]] | None:
+        """Up to where all have one history, and the epoch files; None while too few answer. RocketMQ's
+        brokers do not say what is confirmed."""
+        before = self._ends()
+        copies: dict[str, bytes] = {}
+        for member in self.group.brokers:
+            with contextlib.suppress(OSError):
+                copies[member.name] = (self.store(member) / store_layout.EPOCH_FILE).read_bytes()
+        after = self._ends()
+        if len(before.keys() & after.keys()) < 2:
+            return None
+        histories = []
+        for name, copy in copies.items():
+            entries, fault = parse(copy.decode())
+            if fault is not None:
+                return None  # it is being written
+            one = ReplicaHistory(name, 0, [], entries)
+            one.end = min(before.get(name, OFFSET_MAX), after.get(name, OFFSET_MAX))
+            histories.append(one)
+        self.seen = before, after, copies
+        leading = leading_replica(histories)
+        return min(common_end(one, leading) for one in histories), copies
+
+    def _ends(self) -> dict[str, int]:
+        """Where the logs of those end that answer."""
+        ends = {member.name: max_offset(member) for member in self.group.brokers if member.process.alive}
+        return {name: end for name, end in ends.items() if end >= 0}
+
+    def replicas(self, name: str) -> list[store_layout.AuditedReplica]:
+        """The group under this name, held as it is now."""
+        found = []
+        deadline = time.monotonic() + 60
+        while (cut := self.cut()) is None:
+            assert time.monotonic() < deadline, "nobody says how far the group is"
+        end, copies = cut
+        for member in self.group.brokers:
+            cut = VolumeCut(end, copies.get(member.name))
+            found.append(self.readers.show(name, member.name, self.store(member), cut))
+        return found
+
+
+def consumers(paths: Sequence[Path]) -> None:
+    """A consumer group in the midst of the queues, which every replica has noted."""
+    ends: dict[str, dict[str, int]] = {}
+    for record in records(paths[0]):
+        one = record.message
+        if one.topic in ("orders", "payments"):
+            ends.setdefault(f"{one.topic}@readers", {})[str(one.queue_id)] = one.queue_offset
+    for path in paths:
+        folder = path / "config"
+        folder.mkdir(exist_ok=True)
+        text = json.dumps({"dataVersion": {}, "offsetTable": ends})
+        (folder / "consumerOffset.json").write_text(text)

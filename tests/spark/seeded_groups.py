@@ -1,0 +1,139 @@
+"""Groups with real histories: stores and replication of ours, in one process, led through elections, lags
+and cuts by a seed. What they leave is healthy by construction."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from epochmq_broker.store import PutStatus
+from tests.unit.ha.kit import Node, until
+from tests.unit.store.support import Message, put
+
+SETTINGS = {"maxHashSlotNum": "100", "maxIndexNum": "400", "maxMessageSize": "2048"}
+NAME = "group-a"
+
+
+def some(rng: random.Random, numbers: list[int]) -> Message:
+    """A message with keys and tags, in one of a few queues."""
+    numbers[0] += 1
+    properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{rng.getrandbits(32):08X}{numbers[0]:04X}"}
+    if rng.random() < 0.5:
+        properties["KEYS"] = " ".join(f"order-{rng.randrange(50)}" for _ in range(rng.randrange(1, 3)))
+    if rng.random() < 0.5:
+        properties["TAGS"] = rng.choice(["new", "paid", "Ünicode"])
+    return Message(
+        topic=rng.choice(["orders", "payments"]),
+        queue_id=rng.randrange(2),
+        body=rng.randbytes(rng.choice([1, 40, 300, 700])),
+        properties=properties,
+    )
+
+
+class SeededGroup:
+    """A group that lives through what the seed says."""
+
+    def __init__(
+        self, root: Path, seed: int, count: int = 3, *, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.numbers = [0]
+        self.epoch = 0
+        self.led: dict[int, int] = {}  # the last epoch that each was told to lead
+        self.nodes = [
+            Node(root / f"r{number}", number, SETTINGS | dict(settings or {}))
+            for number in range(1, count + 1)
+        ]
+        self.master: Node = self.nodes[0]
+
+    async def elect(self, node: Node) -> None:
+        """A new master of the next epoch, and all others behind it, in step when this returns."""
+        self.epoch += 1
+        self.master = node
+        self.led[node.id] = self.epoch
+        address = await node.lead(self.epoch, {one.id for one in self.nodes})
+        for other in self.nodes:
+            if other is not node:
+                await other.follow(address, self.epoch)
+        await self.in_step()
+
+    async def in_step(self) -> None:
+        """Waits until all logs and queues are the master's. A log that is still to be cut may by chance be as
+        long as the master's, and have as many messages in its queues."""
+        await until(lambda: len({node.end for node in self.nodes}) == 1, "equal ends", 60)
+        await until(lambda: all(node.offsets() == self.master.offsets() for node in self.nodes), "queues", 60)
+        await until(lambda: len({node.log_bytes() for node in self.nodes}) == 1, "equal logs", 60)
+
+    def write(self, node: Node, count: int) -> None:
+        """Messages of the master."""
+        for _ in range(count):
+            status, *_ = put(node.store, some(self.rng, self.numbers))
+            assert status is PutStatus.PUT_OK, status
+        if node.puts.appended is not None:
+            node.puts.appended()
+
+    async def tell(self) -> None:
+        """Opens the nodes, lives the story, and stops them all."""
+        for node in self.nodes:
+            await node.open()
+        try:
+            await self.elect(self.nodes[0])
+            for _ in range(self.rng.randrange(2, 5)):
+                self.write(self.master, self.rng.randrange(30, 120))
+                if self.rng.random() < 0.3:
+                    await self.lose_a_master()
+                elif self.rng.random() < 0.8:
+                    await self.in_step()
+                    await self.elect(self.rng.choice(self.nodes))
+            self.write(self.master, self.rng.randrange(5, 40))
+            await self.in_step()
+        finally:
+            for node in self.nodes:
+                await node.close()
+
+    async def lose_a_master(self) -> None:
+        """The master writes what nobody else gets, and is cut when it comes back."""
+        await self.in_step()
+        old = self.master
+        others = [node for node in self.nodes if node is not old]
+        for node in others:
+            await node.follow(None, self.epoch)
+        self.write(old, self.rng.randrange(1, 20))
+        await old.follow(None, self.epoch)
+        self.epoch += 1
+        self.master = self.rng.choice(others)
+        self.led[self.master.id] = self.epoch
+        address = await self.master.lead(self.epoch, {one.id for one in others})
+        self.write(self.master, self.rng.randrange(5, 30))
+        for node in self.nodes:
+            if node is not self.master:
+                await node.follow(address, self.epoch)
+        await self.in_step()
+
+
+def consumers(root: Path, story: SeededGroup) -> None:
+    """Consumer groups somewhere within the queues."""
+    rng = random.Random(story.epoch)
+    table: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), queue in story.master.store.queues.items():
+        if queue.max_offset:
+            table.setdefault(f"{topic}@readers", {})[str(queue_id)] = rng.randrange(queue.max_offset + 1)
+    for node in story.nodes:
+        folder = root / f"r{node.id}" / "config"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"dataVersion": {}, "offsetTable": table})
+        (folder / "consumerOffset.json").write_text(text)
+        (root / f"r{node.id}" / "brokerIdentity").write_text(f"DefaultCluster#{NAME}#{node.id}")
+
+
+def healthy(root: Path, seed: int) -> list[Path]:
+    """A healthy group's directories."""
+    shutil.rmtree(root, ignore_errors=True)
+    story = SeededGroup(root, seed)
+    asyncio.run(story.tell())
+    consumers(root, story)
+    return [root / f"r{node.id}" for node in story.nodes]

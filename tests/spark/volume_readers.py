@@ -1,0 +1,44 @@
+"""Readers of this process: they show volumes as they were at a cut."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from epochmq_spark import store_layout, volume_client
+from epochmq_spark.cut import VolumeCut
+from epochmq_spark.volume_reader import VolumeReader
+
+POLL_S = 0.2
+"""How often each looks whether it is to end. There may be more than a hundred at a time."""
+
+
+class VolumeReaders:
+    """Those that run."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[VolumeReader, threading.Thread]] = []
+
+    def show(self, group: str, name: str, root: Path, cut: VolumeCut) -> store_layout.AuditedReplica:
+        """A directory, held from now on."""
+        server = VolumeReader(("127.0.0.1", 0), root)
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
+        thread.start()
+        self._running.append((server, thread))
+        place = f"http://127.0.0.1:{server.server_address[1]}"
+        volume_client.hold(place, cut)
+        return store_layout.AuditedReplica(group, name, place)
+
+    def release(self) -> None:
+        """Ends all of them."""
+        volume_client.forget()
+        ends = [threading.Thread(target=server.shutdown) for server, _ in self._running]
+        for end in ends:
+            end.start()
+        for end, (server, thread) in zip(ends, self._running, strict=True):
+            end.join(10)
+            thread.join(10)
+            server.server_close()
+            if server.volume is not None:
+                server.volume.close()
+        self._running.clear()

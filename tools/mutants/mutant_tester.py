@@ -1,0 +1,122 @@
+"""Runs the tests that could detect a mutant, and says which did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tools.mutants.catalogue import Mutant, MutatedModule
+from tools.mutants.checkout_copies import CheckoutCopy
+from tools.mutants.coverage_map import CoverageMap
+from tools.mutants.packages import PACKAGES
+
+TEST_TIMEOUT_MIN_S: Final = 30.0
+TIMEOUT_MIN_S: Final = 120.0
+TIMEOUT_FACTOR: Final = 8.0
+"""Times what a test, or all that were chosen, took while coverage was measured. Generous, because
+a run that does not end counts as a detection, and a busy machine must not look like one."""
+BUDGET_S: Final = 240.0
+"""A stage runs the quickest of the chosen tests whose times add up to that."""
+PROCESS_TIMEOUT_S: Final = 600.0
+FAILURES: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+TESTS_FAILED: Final = 1
+OUTPUT_KEPT: Final = 300
+
+KILLED_STAGES: Final = ("unit", "further", "processes")
+
+
+@dataclass(frozen=True)
+class MutantOutcome:
+    """What became of a mutant. `stage` is who detected it: `unit` (its room's unit tests), `further`,
+    `processes`, or `survived`; `by` the first test that failed, or how else the run ended; `tests` how many
+    ran at most."""
+
+    stage: str
+    by: str
+    tests: int
+
+
+class MutantTester:
+    """Tests mutants in one copy of the tree, one at a time."""
+
+    def __init__(
+        self,
+        tree: CheckoutCopy,
+        unit: dict[str, CoverageMap],
+        further: CoverageMap | None,
+        *,
+        processes: bool,
+    ) -> None:
+        self._tree = tree
+        self._unit = unit
+        self._further = further
+        self._processes = processes
+        self._packages = {room.name: room for room in PACKAGES}
+
+    def outcome(self, module: MutatedModule, mutant: Mutant) -> MutantOutcome:
+        """Changes the module, runs the tests stage by stage until one fails, restores the module."""
+        text = module.code(mutant.operator, mutant.occurrence)
+        assert text is not None, f"{mutant.path}: {mutant.operator} {mutant.occurrence} is gone"
+        room = self._packages[mutant.room]
+        tried = 0
+        with self._tree.changed(mutant.path, text):
+            for stage, known in (("unit", self._unit[room.name]), ("further", self._further)):
+                if known is None:
+                    continue
+                numbers = known.chosen(mutant.path, *mutant.lines)
+                if stage == "further":
+                    numbers = [one for one in numbers if not known.tests[one].startswith(room.unit_tests)]
+                tried += len(numbers)
+                if numbers and (by := self._killed_by_known(known, numbers)):
+                    return MutantOutcome(stage, by, tried)
+            if (
+                self._processes
+                and room.process_tests
+                and (by := self._run(room.process_tests, PROCESS_TIMEOUT_S))
+            ):
+                return MutantOutcome("processes", by, tried)
+        return MutantOutcome("survived", "", tried)
+
+    def _killed_by_known(self, known: CoverageMap, numbers: list[int]) -> str:
+        affordable, expected = [], 0.0
+        for one in numbers:
+            if affordable and expected + known.seconds[one] > BUDGET_S:
+                break
+            affordable.append(one)
+            expected += known.seconds[one]
+        longest = TEST_TIMEOUT_MIN_S + TIMEOUT_FACTOR * known.seconds[affordable[-1]]
+        return self._run(
+            [known.tests[one] for one in affordable],
+            TIMEOUT_MIN_S + TIMEOUT_FACTOR * expected,
+            f"--timeout={longest:.0f}",
+        )
+
+    def _run(self, tests: Sequence[str], timeout_s: float, *options: str) -> str:
+        """What detected the mutant, or an empty string."""
+        names = self._tree.folder / ".mutants-tests"
+        names.write_text("".join(f"{test}\n" for test in tests))
+        output = self._tree.folder / ".mutants-output"
+        command = [
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "not soak",
+            *options,
+            f"@{names}",
+        ]
+        status = self._tree.run(command, timeout_s=timeout_s, output=output)
+        if status == 0:
+            return ""
+        if status is None:
+            return f"no end within {timeout_s:.0f} s"
+        said = output.read_text(errors="replace")
+        found = FAILURES.search(said)
+        if found:
+            return found.group(1)
+        return f"exit status {status}: {said.strip()[-OUTPUT_KEPT:]}"
