@@ -73,7 +73,7 @@ class _ProcessOptions:
 def run_process(verb: str, arguments: list[str]) -> int:
     """Runs the verb with these arguments to its end; the exit code."""
     if verb == "controller" and arguments[:1] == ["members"]:
-        from epochmq_controller.controller.members import run as run_members
+        from epochmq_controller.controller.members_command import run as run_members
 
         return exit_code_of(lambda: run_members(arguments[1:]))
     if verb == "admin-call":

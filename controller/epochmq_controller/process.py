@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
     return {"rocketmqHome": home} if home else {}
 
 
-def asked_to_stop() -> asyncio.Event:
+def stop_requested() -> asyncio.Event:
     """An event of the running loop that SIGTERM and SIGINT set."""
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
@@ -77,13 +77,13 @@ def asked_to_stop() -> asyncio.Event:
 def set_up_logging(level: int = logging.INFO) -> None:
     """Every record of this process as one line on stderr: time, level, logger, event."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Logfmt())
+    handler.setFormatter(LogfmtFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
 
 
-class Logfmt(logging.Formatter):
+class LogfmtFormatter(logging.Formatter):
     """`timestamp=… level=… logger=… event=…`, with `exception=…` where there is one.
 
     By hand: structlog has this too, but loads a terminal toolkit of five megabytes and half a second, which a

@@ -27,7 +27,7 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
-class Loaded(Generic[C]):
+class LoadedSettings(Generic[C]):
     """What a configuration file says."""
 
     config: C
@@ -45,7 +45,7 @@ def load(
     *,
     without: Collection[str] = (),
     known_elsewhere: Set[str] = frozenset(),
-) -> Loaded[C]:
+) -> LoadedSettings[C]:
     """Reads a properties text; `overrides` win over it, `defaults` lose; keys in `without` are not read.
     Nobody is warned of keys in `known_elsewhere`. ConfigError names a key, its value and what was
     expected."""
@@ -56,7 +56,7 @@ def load(
     config, warnings = settings.load(
         kind, {key: value for key, value in values.items() if key in known or key not in known_elsewhere}
     )
-    return Loaded(config, tls, extra, warnings)
+    return LoadedSettings(config, tls, extra, warnings)
 
 
 def to_text(config: msgspec.Struct, extra: Mapping[str, str]) -> str:

@@ -11,14 +11,14 @@ import logging
 import signal
 from pathlib import Path
 
-from epochmq_dledger.core.types import Settings
+from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.peer import DLedgerPeer
-from epochmq_dledger.service import DLedgerService, parse_peers
+from epochmq_dledger.processor import DLedgerProcessor, parse_peers
 from epochmq_protocol.transport.client import RemotingClient, split_address
 from epochmq_protocol.transport.server import RemotingServer
 
 
-def run(settings: Settings, addresses: dict[str, str], folder: Path, *, flush_async: bool = False) -> int:
+def run(settings: RaftSettings, addresses: dict[str, str], folder: Path, *, flush_async: bool = False) -> int:
     """Runs a peer until SIGTERM or SIGINT. 0 after an orderly stop, 1 when its disk failed."""
     with contextlib.suppress(ImportError):
         import uvloop
@@ -27,7 +27,7 @@ def run(settings: Settings, addresses: dict[str, str], folder: Path, *, flush_as
     return asyncio.run(_serve(settings, addresses, folder, flush_async))
 
 
-async def _serve(settings: Settings, addresses: dict[str, str], folder: Path, flush_async: bool) -> int:
+async def _serve(settings: RaftSettings, addresses: dict[str, str], folder: Path, flush_async: bool) -> int:
     stopping = asyncio.Event()
     broken: list[Exception] = []
 
@@ -48,7 +48,7 @@ async def _serve(settings: Settings, addresses: dict[str, str], folder: Path, fl
         on_fatal=on_fatal,
         flush_async=flush_async,
     )
-    server = RemotingServer(DLedgerService(peer).handlers())
+    server = RemotingServer(DLedgerProcessor(peer).handlers())
     peer.start()
     await server.start(*split_address(addresses[settings.self_id]))
     logging.getLogger(__name__).info("peer %s listens on %s", settings.self_id, addresses[settings.self_id])
@@ -84,7 +84,7 @@ def main() -> int:
     if options.id not in addresses:
         parser.error(f"--id: {options.id}, expected one of {', '.join(addresses)}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    settings = Settings(
+    settings = RaftSettings(
         group=options.group,
         self_id=options.id,
         peers=tuple(addresses),

@@ -20,51 +20,51 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from epochmq_dledger.core.log import LogFullError
-from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.node import RaftNode
+from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.core.types import (
     Alarm,
-    Answer,
-    Call,
+    ApplyCommitted,
+    CallCompleted,
     ChangeMembers,
-    Commit,
-    Committed,
-    Departed,
-    Effect,
-    Erase,
-    Erased,
-    Input,
-    Install,
-    Installed,
+    EraseDroppedEntries,
+    ErasureCompleted,
+    InstallSnapshot,
+    LeaderDisconnected,
+    LeadershipTransferred,
+    LogSynced,
     MembersChanged,
-    Propose,
+    OperationFailed,
+    Proposal,
+    ProposalBatch,
+    ProposalCommitted,
+    RaftEffect,
+    RaftInput,
+    RaftRole,
+    RaftSettings,
     ReadIndex,
     ReadReady,
-    Refused,
-    Rejoined,
-    Reply,
-    Restore,
-    Role,
+    RejoinCompleted,
+    RequestReceived,
+    RestoreSnapshot,
     RoleChanged,
     SaveVote,
-    Send,
-    SendSnapshot,
-    Settings,
+    SendRequest,
+    SendResponse,
+    SendSnapshotChunk,
     Snapshot,
-    Snapshotted,
-    Synced,
+    SnapshotInstalled,
+    SnapshotSaved,
     Tick,
-    Together,
-    Transfer,
-    Transferred,
+    TransferLeadership,
 )
 from epochmq_dledger.disk_worker import DiskWorker
-from epochmq_dledger.outcomes import Appended, NotAppended, StateMachine, resolve
-from epochmq_dledger.recovery import Recovery
-from epochmq_dledger.store import damaged, state_files
+from epochmq_dledger.recovery import PeerRecovery
+from epochmq_dledger.results import AppendResult, RaftOperationError, StateMachine, complete_future
+from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.snapshots import Snapshots
+from epochmq_dledger.store.snapshot_file import SnapshotFile
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     REQUEST_CODES,
@@ -100,7 +100,7 @@ class DLedgerPeer:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RaftSettings,
         addresses: dict[str, str],
         folder: Path,
         client: RemotingClient,
@@ -116,7 +116,7 @@ class DLedgerPeer:
         self.folder = folder
         self.applied_index = -1
         self.log = FileLog(folder, settings.file_size)
-        self.snapshots = Snapshots(folder)
+        self.snapshots = SnapshotFile(folder)
         self._machine = machine
         self._saving = False
         self._snapshot_from = 0
@@ -126,18 +126,18 @@ class DLedgerPeer:
         self._on_role = on_role
         self._on_fatal = on_fatal
         self._flush_async = flush_async
-        self._node: Node | None = None
-        self._inputs: deque[Input] = deque()
-        self._proposals: list[Propose] = []
+        self._node: RaftNode | None = None
+        self._inputs: deque[RaftInput] = deque()
+        self._proposals: list[Proposal] = []
         self._stepping = False
         self._stopping = False
         self._tokens = 0
-        self._waiting: dict[int, Callable[[Appended | NotAppended], None]] = {}
-        self._reads: dict[int, Callable[[int | NotAppended], None]] = {}
+        self._waiting: dict[int, Callable[[AppendResult | RaftOperationError], None]] = {}
+        self._reads: dict[int, Callable[[int | RaftOperationError], None]] = {}
         self._until_applied: list[tuple[int, Callable[[], None]]] = []
         self._replies: dict[int, Callable[[RequestOrResponse], None]] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self._effects: deque[Effect] = deque()
+        self._effects: deque[RaftEffect] = deque()
         """Effects that wait until the vote before them is saved. The calls, proposals and reads behind them
         are bounded by the limits of those who make them."""
         self._is_voting = False
@@ -145,7 +145,7 @@ class DLedgerPeer:
         self._files = DiskWorker("dledger-files", self._fail_for_good)
         self._is_syncing = False
         self._is_checkpointing = False
-        self._proofs: list[Callable[[int | NotAppended], None]] = []
+        self._proofs: list[Callable[[int | RaftOperationError], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
@@ -161,10 +161,10 @@ class DLedgerPeer:
         """Recovers the directory, applies what is known to be committed, and takes part. ValueError when the
         directory is not that of such a peer, or has lost something and cannot be used."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        recovery = Recovery(self.settings, self.folder, self.log, self.snapshots)
+        recovery = PeerRecovery(self.settings, self.folder, self.log, self.snapshots)
         found = recovery.run(self._machine, self._apply)
         self.applied_index = found.applied_index
-        self._node = Node(
+        self._node = RaftNode(
             self.settings,
             self.log,
             random.random,
@@ -196,9 +196,9 @@ class DLedgerPeer:
         await self._worker.drain()
         await self._files.drain()
         for token in list(self._waiting):
-            self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
+            self._outcome(token, RaftOperationError(DLedgerResponseCode.TERM_CHANGED))
         for token in list(self._reads):
-            self._read_outcome(token, NotAppended(DLedgerResponseCode.NOT_LEADER))
+            self._read_outcome(token, RaftOperationError(DLedgerResponseCode.NOT_LEADER))
         if self._node is not None:
             if self._failed is None:
                 self._worker.run(self._finish, lambda _: None, self._unfinished)
@@ -211,11 +211,11 @@ class DLedgerPeer:
 
     def _finish(self) -> None:
         """On the worker thread, with nothing else under way: all that is written becomes durable."""
-        if not self.log.is_settled:
-            self.log.settle_now()
+        if not self.log.is_writable:
+            self.log.erase_now()
         end = self.log.end_index, self.log.end_term
-        sync_and_close(self.log.take_dirty())
-        self.log.synced(*end)
+        sync_and_close(self.log.take_unsynced())
+        self.log.mark_synced(*end)
         state_files.save_checkpoint(self.folder, *self._durable())
 
     def _unfinished(self, error: Exception) -> None:
@@ -279,13 +279,13 @@ class DLedgerPeer:
     # What it is ---------------------------------------------------------------------------------------------
 
     @property
-    def node(self) -> Node:
+    def node(self) -> RaftNode:
         """The core of a started peer."""
         assert self._node is not None, "not started"
         return self._node
 
     @property
-    def role(self) -> Role:
+    def role(self) -> RaftRole:
         """What this peer is now."""
         return self.node.role
 
@@ -311,23 +311,25 @@ class DLedgerPeer:
 
     # What it does -------------------------------------------------------------------------------------------
 
-    def submit(self, bodies: tuple[bytes, ...], done: Callable[[Appended | NotAppended], None]) -> None:
+    def submit(
+        self, bodies: tuple[bytes, ...], done: Callable[[AppendResult | RaftOperationError], None]
+    ) -> None:
         """Appends entries; `done` is told once they are committed and applied here, or why not."""
         self._tokens += 1
         self._waiting[self._tokens] = done
-        self._proposals.append(Propose(self._tokens, bodies))
+        self._proposals.append(Proposal(self._tokens, bodies))
         if len(self._proposals) == 1:
             asyncio.get_running_loop().call_soon(self._feed_proposals)
 
     def _feed_proposals(self) -> None:
         """What one turn of the loop brought goes into the log, and to the peers, together."""
         proposals, self._proposals = tuple(self._proposals), []
-        self._feed(Together(proposals))
+        self._feed(ProposalBatch(proposals))
 
-    def prove(self, done: Callable[[int | NotAppended], None]) -> None:
+    def confirm_leadership(self, done: Callable[[int | RaftOperationError], None]) -> None:
         """Proves that this peer leads, by a quorum round trip that begins after this call. `done` is told an
-        index that is applied and at least as new as everything committed before the call, or NotAppended: it
-        does not lead."""
+        index that is applied and at least as new as everything committed before the call, or
+        RaftOperationError: it does not lead."""
         self._proofs.append(done)
         if len(self._proofs) == 1:
             asyncio.get_running_loop().call_soon(self._feed_proofs)
@@ -336,7 +338,7 @@ class DLedgerPeer:
         """The reads of one turn of the loop are one to the core."""
         proofs, self._proofs = self._proofs, []
 
-        def done(outcome: int | NotAppended) -> None:
+        def done(outcome: int | RaftOperationError) -> None:
             for one in proofs:
                 one(outcome)
 
@@ -344,37 +346,37 @@ class DLedgerPeer:
         self._reads[self._tokens] = done
         self._feed(ReadIndex(self._tokens))
 
-    async def propose(self, *bodies: bytes) -> Appended:
-        """`submit`, awaited. NotAppended says why not."""
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.submit(bodies, lambda outcome: resolve(future, outcome))
+    async def propose(self, *bodies: bytes) -> AppendResult:
+        """`submit`, awaited. RaftOperationError says why not."""
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
+        self.submit(bodies, lambda outcome: complete_future(future, outcome))
         return await future
 
     async def read_index(self) -> int:
-        """`prove`, awaited. NotAppended: this peer does not lead."""
+        """`prove`, awaited. RaftOperationError: this peer does not lead."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.prove(lambda outcome: resolve(future, outcome))
+        self.confirm_leadership(lambda outcome: complete_future(future, outcome))
         return await future
 
-    async def transfer(self, to: str) -> None:
-        """Hands leadership to a peer. NotAppended says why not."""
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    async def transfer_leadership(self, to: str) -> None:
+        """Hands leadership to a peer. RaftOperationError says why not."""
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         self._tokens += 1
-        self._waiting[self._tokens] = lambda outcome: resolve(future, outcome)
-        self._feed(Transfer(to, self._tokens))
+        self._waiting[self._tokens] = lambda outcome: complete_future(future, outcome)
+        self._feed(TransferLeadership(to, self._tokens))
         await future
 
     async def change_members(self, peer: str, address: str | None) -> None:
         """Adds a peer to the group, or removes it, and returns once that is committed. A leader that is to be
-        removed hands over first, and refuses with NOT_LEADER. NotAppended says why not."""
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        removed hands over first, and refuses with NOT_LEADER. RaftOperationError says why not."""
+        future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         leader = self.node.leader
         if address is None and peer == self.settings.self_id and leader is not None and leader.peers:
             best = max(leader.voters(), key=lambda one: one.match_index)
-            await self.transfer(best.name)
-            raise NotAppended(DLedgerResponseCode.NOT_LEADER)
+            await self.transfer_leadership(best.name)
+            raise RaftOperationError(DLedgerResponseCode.NOT_LEADER)
         self._tokens += 1
-        self._waiting[self._tokens] = lambda outcome: resolve(future, outcome)
+        self._waiting[self._tokens] = lambda outcome: complete_future(future, outcome)
         self._feed(ChangeMembers(self._tokens, peer, address, self.members))
         await future
 
@@ -382,15 +384,15 @@ class DLedgerPeer:
         """Takes a peer's call; `reply` gets the answer, at once or once it may be given."""
         self._tokens += 1
         self._replies[self._tokens] = reply
-        self._feed(Call(self._tokens, request))
+        self._feed(RequestReceived(self._tokens, request))
 
-    def departed(self, leader: str) -> None:
+    def leader_disconnected(self, leader: str) -> None:
         """The connection over which this leader was heard is closed."""
-        self._feed(Departed(leader))
+        self._feed(LeaderDisconnected(leader))
 
     # Effects ------------------------------------------------------------------------------------------------
 
-    def _feed(self, event: Input) -> None:
+    def _feed(self, event: RaftInput) -> None:
         """One input after another: what comes while effects are carried out waits until all of them are, or
         wait for a vote to be saved."""
         self._inputs.append(event)
@@ -406,7 +408,7 @@ class DLedgerPeer:
             self._sync_if_needed()
             self._wake_in_time()
 
-    def _step(self, event: Input) -> None:
+    def _step(self, event: RaftInput) -> None:
         if self._node is None or self._failed is not None:
             self._refuse(event)
             return
@@ -444,13 +446,13 @@ class DLedgerPeer:
             self._stepping = False
         self._feed(Tick())
 
-    def _refuse(self, event: Input) -> None:
-        if isinstance(event, Together):
+    def _refuse(self, event: RaftInput) -> None:
+        if isinstance(event, ProposalBatch):
             for proposal in event.proposals:
                 self._refuse(proposal)
-        elif isinstance(event, Propose | ReadIndex | Transfer | ChangeMembers):
-            self._carry_out(Refused(event.token, DLedgerResponseCode.DISK_ERROR))
-        elif isinstance(event, Call):
+        elif isinstance(event, Proposal | ReadIndex | TransferLeadership | ChangeMembers):
+            self._carry_out(OperationFailed(event.token, DLedgerResponseCode.DISK_ERROR))
+        elif isinstance(event, RequestReceived):
             self._replies.pop(event.call, None)
 
     def _fail_for_good(self, error: Exception) -> None:
@@ -465,31 +467,31 @@ class DLedgerPeer:
         self._effects.clear()
         try:
             for token in [*self._waiting, *self._reads]:
-                self._outcome(token, NotAppended(DLedgerResponseCode.TERM_CHANGED))
-                self._read_outcome(token, NotAppended(DLedgerResponseCode.NOT_LEADER))
+                self._outcome(token, RaftOperationError(DLedgerResponseCode.TERM_CHANGED))
+                self._read_outcome(token, RaftOperationError(DLedgerResponseCode.NOT_LEADER))
         finally:
             self._on_fatal(error)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: RaftEffect) -> None:
         match effect:
-            case Erase():
+            case EraseDroppedEntries():
                 self._worker.run(self.log.take_erasure(), self._erased)
-            case Send():
+            case SendRequest():
                 self._begin_call(effect)
-            case Reply(call=call, response=response):
+            case SendResponse(call=call, response=response):
                 reply = self._replies.pop(call, None)
                 if reply is not None:
                     reply(response)
-            case Commit():
+            case ApplyCommitted():
                 self._apply_some()
-            case Committed(token=token, index=index, pos=pos, term=term):
-                done = Appended(index, pos, term)
+            case ProposalCommitted(token=token, index=index, pos=pos, term=term):
+                done = AppendResult(index, pos, term)
                 self._once_applied(index, lambda: self._outcome(token, done))
-            case Transferred(token=token):
-                self._outcome(token, Appended(-1, -1, self.term))
-            case Refused(token=token, code=code):
-                self._outcome(token, NotAppended(code))
-                self._read_outcome(token, NotAppended(code))
+            case LeadershipTransferred(token=token):
+                self._outcome(token, AppendResult(-1, -1, self.term))
+            case OperationFailed(token=token, code=code):
+                self._outcome(token, RaftOperationError(code))
+                self._read_outcome(token, RaftOperationError(code))
             case ReadReady(token=token, index=index):
                 self._once_applied(index, lambda: self._read_outcome(token, index))
             case RoleChanged():
@@ -497,32 +499,32 @@ class DLedgerPeer:
                 self._on_role(effect)
             case Alarm(text=text):
                 log.error("%s: %s", self.settings.self_id, text)
-            case SendSnapshot(peer=peer, context=context, request=request, size=size):
+            case SendSnapshotChunk(peer=peer, context=context, request=request, size=size):
                 request.data = self.snapshots.read(request.offset, size)
-                self._begin_call(Send(peer, context, request))
-            case Install(snapshot=snapshot, data=data):
-                self._save(snapshot, data, Installed(snapshot))
-            case Restore(snapshot=snapshot):
+                self._begin_call(SendRequest(peer, context, request))
+            case InstallSnapshot(snapshot=snapshot, data=data):
+                self._save(snapshot, data, SnapshotInstalled(snapshot))
+            case RestoreSnapshot(snapshot=snapshot):
                 self._restore(snapshot)
-            case Rejoined():
-                self._files.run(partial(damaged.remove_rejoin, self.folder), lambda _: None)
+            case RejoinCompleted():
+                self._files.run(partial(damage_evidence.remove_rejoin, self.folder), lambda _: None)
                 log.warning("%s: caught up with what was lost; this peer votes again", self.settings.self_id)
             case MembersChanged(addresses=addresses):
                 self.addresses.update(addresses)
 
-    def _begin_call(self, effect: Send) -> None:
+    def _begin_call(self, effect: SendRequest) -> None:
         if self._stopping:
             return
         task = asyncio.get_running_loop().create_task(self._send(effect))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
-    def _outcome(self, token: int, outcome: Appended | NotAppended) -> None:
+    def _outcome(self, token: int, outcome: AppendResult | RaftOperationError) -> None:
         done = self._waiting.pop(token, None)
         if done is not None:
             done(outcome)
 
-    def _read_outcome(self, token: int, outcome: int | NotAppended) -> None:
+    def _read_outcome(self, token: int, outcome: int | RaftOperationError) -> None:
         done = self._reads.pop(token, None)
         if done is not None:
             done(outcome)
@@ -561,7 +563,7 @@ class DLedgerPeer:
         else:
             self._until_applied.append((index, action))
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: SendRequest) -> None:
         code = REQUEST_CODES[type(send.request)]
         response: RequestOrResponse | None = None
         try:
@@ -573,7 +575,7 @@ class DLedgerPeer:
             response = decode_body(RESPONSE_TYPES[code], answer.body)
         except EpochMQError as error:
             log.debug("%s to %s: %s", type(send.request).__name__, send.peer, error)
-        self._feed(Answer(send.peer, send.context, send.request, response))
+        self._feed(CallCompleted(send.peer, send.context, send.request, response))
 
     # Snapshots ----------------------------------------------------------------------------------------------
 
@@ -590,11 +592,11 @@ class DLedgerPeer:
         if entry is None or not self.node.may_compact():
             return
         data = self._machine.save()
-        members = self.node.member.membership.at(self.applied_index)
+        members = self.node.member.membership.addresses_at(self.applied_index)
         snapshot = Snapshot(entry, len(data), zlib.crc32(data), members)
-        self._save(snapshot, data, Snapshotted(snapshot))
+        self._save(snapshot, data, SnapshotSaved(snapshot))
 
-    def _save(self, snapshot: Snapshot, data: bytes, then: Snapshotted | Installed) -> None:
+    def _save(self, snapshot: Snapshot, data: bytes, then: SnapshotSaved | SnapshotInstalled) -> None:
         self._saving = True
         job = partial(self.snapshots.save, snapshot, data)
         self._files.run(
@@ -603,19 +605,21 @@ class DLedgerPeer:
             lambda error: self._not_saved(snapshot, error, then),
         )
 
-    def _saved(self, snapshot: Snapshot, descriptor: int, then: Snapshotted | Installed) -> None:
+    def _saved(self, snapshot: Snapshot, descriptor: int, then: SnapshotSaved | SnapshotInstalled) -> None:
         self._saving = False
         if self._node is None:
             os.close(descriptor)
             return
-        self.snapshots.saved(snapshot, descriptor)
+        self.snapshots.set_current(snapshot, descriptor)
         log.info("%s: snapshot at %d, %d bytes", self.settings.self_id, snapshot.index, snapshot.size)
         self._feed(then)
 
-    def _not_saved(self, snapshot: Snapshot, error: Exception, then: Snapshotted | Installed) -> None:
+    def _not_saved(
+        self, snapshot: Snapshot, error: Exception, then: SnapshotSaved | SnapshotInstalled
+    ) -> None:
         self._saving = False
         full = isinstance(error, OSError) and error.errno in DISK_FULL
-        if isinstance(then, Installed) or not full:
+        if isinstance(then, SnapshotInstalled) or not full:
             self._fail_for_good(error)
         else:
             log.warning("%s: no snapshot at %d: %s", self.settings.self_id, snapshot.index, error)
@@ -636,25 +640,25 @@ class DLedgerPeer:
         if (self._is_syncing and not self._flush_async) or self._failed is not None:
             return
         member = self.node.member
-        if self.log.end_index <= member.synced_index or not self.log.is_settled:
+        if self.log.end_index <= member.synced_index or not self.log.is_writable:
             return
         if self._flush_async:
             self._flush_soon()
-            self._feed(Synced(self.log.end_index, self.log.end_term))
+            self._feed(LogSynced(self.log.end_index, self.log.end_term))
         else:
             self._sync()
 
     def _sync(self) -> None:
         index, term = self.log.end_index, self.log.end_term
         self._is_syncing = True
-        job = partial(sync_and_close, self.log.take_dirty())
+        job = partial(sync_and_close, self.log.take_unsynced())
         self._worker.run(job, lambda _: self._synced(index, term))
 
     def _synced(self, index: int, term: int) -> None:
         self._is_syncing = False
         if self._node is not None:
-            self.log.synced(index, term)
-            self._feed(Synced(index, term))
+            self.log.mark_synced(index, term)
+            self._feed(LogSynced(index, term))
 
     def _flush_soon(self) -> None:
         if self._flush_timer is None:
@@ -665,7 +669,7 @@ class DLedgerPeer:
         self._flush_timer = None
         if self._failed is not None or self._stopping:
             return
-        if self._is_syncing or not self.log.is_settled:
+        if self._is_syncing or not self.log.is_writable:
             self._flush_soon()
         else:
             self._sync()
@@ -675,11 +679,11 @@ class DLedgerPeer:
         if self._node is None or self._failed is not None:
             return
         try:
-            self.log.settled()
+            self.log.on_erasure_completed()
         except (OSError, LogFullError) as error:
             self._fail_for_good(error)
         else:
-            self._feed(Erased())
+            self._feed(ErasureCompleted())
 
 
 def _names(peer: DLedgerPeer, effect: RoleChanged) -> tuple[str, str, int, str | None]:

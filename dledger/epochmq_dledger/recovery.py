@@ -9,23 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochmq_dledger.core.types import Settings, Snapshot
-from epochmq_dledger.outcomes import StateMachine
-from epochmq_dledger.store import damaged, state_files
+from epochmq_dledger.core.types import RaftSettings, Snapshot
+from epochmq_dledger.results import StateMachine
+from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.snapshots import Snapshots, open_snapshot
-from epochmq_dledger.store.state_files import Vote
+from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
+from epochmq_dledger.store.state_files import SavedVote
 from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Recovered:
+class RecoveredPeer:
     """What a start has found. `memberships` are the log's membership entries after the snapshot."""
 
-    vote: Vote
+    vote: SavedVote
     committed: int
     snapshot: Snapshot | None
     applied_index: int
@@ -34,20 +34,22 @@ class Recovered:
     vote_lost: bool
 
 
-class Recovery:
+class PeerRecovery:
     """One start. All of it waits for the disk."""
 
-    def __init__(self, settings: Settings, folder: Path, entries: FileLog, snapshots: Snapshots) -> None:
+    def __init__(
+        self, settings: RaftSettings, folder: Path, entries: FileLog, snapshots: SnapshotFile
+    ) -> None:
         self.settings = settings
         self.folder = folder
         self.entries = entries
         self.snapshots = snapshots
         self._accepted = False
 
-    def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> Recovered:
+    def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> RecoveredPeer:
         """Recovers, and applies what is known to be committed. ValueError when the folder is not that of
         such a peer, or has lost something and cannot be used."""
-        self._accepted = damaged.take_acceptance(self.folder)
+        self._accepted = damage_evidence.consume_accept_loss(self.folder)
         committed = state_files.load_committed(self.folder)
         covered = self._snapshot_index()
         self.entries.open(committed if committed > covered else -1)
@@ -65,8 +67,8 @@ class Recovery:
                 applied = snapshot.index
         memberships = self._replay(applied + 1, committed, apply)
         committed = min(committed, self.entries.end_index)
-        lost = damaged.load_rejoin(self.folder)
-        return Recovered(
+        lost = damage_evidence.load_rejoin(self.folder)
+        return RecoveredPeer(
             vote, committed, snapshot, max(applied, committed), memberships, lost is not None, lost is True
         )
 
@@ -80,14 +82,14 @@ class Recovery:
 
     def _sync(self) -> None:
         """What a process that was killed has left in the kernel's hands becomes durable before it counts."""
-        sync_and_close(self.entries.take_dirty())
+        sync_and_close(self.entries.take_unsynced())
         self.entries.durable_index = self.entries.end_index
 
-    def _vote(self) -> Vote:
+    def _vote(self) -> SavedVote:
         vote = state_files.load_vote(self.folder)
         is_new = self.entries.end_index < 0 and self.entries.damage is None
         is_missing = not (self.folder / state_files.CURRTERM).exists()
-        if vote.is_lost or (is_missing and vote == Vote() and not is_new):
+        if vote.is_lost or (is_missing and vote == SavedVote() and not is_new):
             self._lost(f"{self.folder / state_files.CURRTERM} is missing, empty or garbled", vote_lost=True)
             state_files.save_vote(self.folder, vote.term, None)
         return vote
@@ -100,7 +102,7 @@ class Recovery:
         for index in range(first, self.entries.end_index + 1):
             entry = self.entries.entry(index)
             if entry is None:
-                self.entries.condemn(index)
+                self.entries.mark_unreadable(index)
                 assert self.entries.damage is not None
                 self._lost(self.entries.damage.text)
                 self._sync()
@@ -117,18 +119,18 @@ class Recovery:
         """Keeps the evidence, and lets the log end before what is lost. ValueError: this start is refused."""
         place = None
         if not self._accepted and self._voters() <= {self.settings.self_id}:
-            raise damaged.DamagedFolderError(
+            raise damage_evidence.DamagedFolderError(
                 f"{text}. This peer is the only voter of its group, so nobody has what is lost. "
                 f"Restore {self.folder} from a backup; or make an empty file "
-                f"{self.folder / damaged.ACCEPT_LOSS} and start again: the log then ends before what is "
-                "lost, for good"
+                f"{self.folder / damage_evidence.ACCEPT_LOSS} and start again: the log then ends before "
+                "what is lost, for good"
             )
-        place = damaged.keep(self.folder, self.entries, text)
+        place = damage_evidence.preserve_evidence(self.folder, self.entries, text)
         if not self._accepted:
-            was_lost = damaged.load_rejoin(self.folder) is True
-            damaged.save_rejoin(self.folder, vote_lost=vote_lost or was_lost)
+            was_lost = damage_evidence.load_rejoin(self.folder) is True
+            damage_evidence.save_rejoin(self.folder, vote_lost=vote_lost or was_lost)
         if self.entries.damage is not None and not vote_lost:
-            self.entries.trim()
+            self.entries.erase_after_end()
             self.entries.damage = None
             end = self.entries.end_index
             state_files.save_checkpoint(self.folder, end, min(state_files.load_committed(self.folder), end))

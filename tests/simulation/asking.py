@@ -4,50 +4,54 @@
 from __future__ import annotations
 
 from epochmq_broker.replicas import types as asks
-from epochmq_controller.replicas import requests
-from epochmq_controller.replicas.rules import MasterView as ControllerView
-from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_controller.replica_groups import requests
+from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
+from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
 from epochmq_protocol.codes import ResponseCode
 from tests.simulation.brokers import CLUSTER
 
 
 def request_for(
     group: str, address: str, question: asks.Question, *, in_doubt: bool = False
-) -> requests.Request:
+) -> requests.ControllerRequest:
     """What the controller is asked. `in_doubt`: what the broker says of its log."""
     match question:
         case asks.NextId():
-            return requests.NextId(group)
+            return requests.GetNextBrokerIdRequest(group)
         case asks.ApplyId(application=application):
-            return requests.ApplyId(group, CLUSTER, application.identity.id, application.check_code)
+            return requests.ApplyBrokerIdRequest(
+                group, CLUSTER, application.identity.id, application.check_code
+            )
         case asks.Register(broker_id=broker_id):
-            return requests.Register(group, CLUSTER, broker_id, address)
+            return requests.RegisterBrokerRequest(group, CLUSTER, broker_id, address)
         case asks.Elect(broker_id=broker_id):
-            return requests.Elect(group, broker_id, in_doubt=in_doubt)
+            return requests.ElectMasterRequest(group, broker_id, in_doubt=in_doubt)
         case asks.Look():
-            return requests.ReplicaInfo(group)
+            return requests.GetReplicaInfoRequest(group)
         case asks.Alter():
-            return requests.AlterSet(
+            return requests.AlterSyncStateSetRequest(
                 group, question.broker_id, question.epoch, question.members, question.set_epoch
             )
 
 
-def reply_to(question: asks.Question, answer: Answer | Reject, number: int, check_code: str) -> asks.Reply:
+def reply_to(
+    question: asks.Question, answer: RespondToRequest | RejectRequest, number: int, check_code: str
+) -> asks.Reply:
     """What the broker hears."""
-    if isinstance(answer, Reject):
+    if isinstance(answer, RejectRequest):
         return asks.Refused(answer.code, answer.remark)
-    verdict = answer.verdict
-    elected = isinstance(question, asks.Elect) and verdict.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
-    if verdict.code != ResponseCode.SUCCESS and not elected:
-        return asks.Refused(verdict.code, verdict.remark or "")
+    decision = answer.decision
+    elected = isinstance(question, asks.Elect) and decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    if decision.code != ResponseCode.SUCCESS and not elected:
+        return asks.Refused(decision.code, decision.remark or "")
     match question:
         case asks.NextId():
             return asks.FreeId(number, check_code)
         case asks.ApplyId():
             return asks.Granted()
         case _:
-            assert verdict.view is not None
-            return said(verdict.view)
+            assert decision.view is not None
+            return said(decision.view)
 
 
 def said(view: ControllerView) -> asks.MasterView:

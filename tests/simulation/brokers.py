@@ -17,17 +17,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from epochmq_controller.replicas.requests import (
-    AlterSet,
-    ApplyId,
-    Elect,
-    NextId,
-    Register,
-    ReplicaInfo,
-    Request,
+from epochmq_controller.replica_groups.requests import (
+    AlterSyncStateSetRequest,
+    ApplyBrokerIdRequest,
+    ControllerRequest,
+    ElectMasterRequest,
+    GetNextBrokerIdRequest,
+    GetReplicaInfoRequest,
+    RegisterBrokerRequest,
 )
-from epochmq_controller.replicas.rules import MasterView, Verdict
-from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
+from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
 from epochmq_protocol.codes import ResponseCode
 from tests.simulation.clockwork import Call, Host
 from tests.simulation.controllers import ControllerHost
@@ -189,18 +189,18 @@ class Broker(Host):
 
     # Asking the controllers ---------------------------------------------------------------------------------
 
-    def ask(self, request: Request, done: Any) -> None:
+    def ask(self, request: ControllerRequest, done: Any) -> None:
         """Asks whoever it believes leads. `done(verdict, number)`; the verdict is None when the outcome is
         open."""
         controllers = list(self.world.controllers.values())
         controller = controllers[self.believed % len(controllers)]
 
-        def back(answer: tuple[Answer | Reject, int] | None) -> None:
-            if answer is not None and isinstance(answer[0], Answer):
-                done(answer[0].verdict, answer[1])
+        def back(answer: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
+            if answer is not None and isinstance(answer[0], RespondToRequest):
+                done(answer[0].decision, answer[1])
                 return
             refused = answer[0] if answer is not None else None
-            if not isinstance(refused, Reject) or refused.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            if not isinstance(refused, RejectRequest) or refused.code == ResponseCode.CONTROLLER_NOT_LEADER:
                 self.believed += 1
             done(None, 0)
 
@@ -217,22 +217,25 @@ class Broker(Host):
         """Where it stands decides."""
         name = self.group
         if self.stage is Stage.NEEDS_ID and self.wanted_id is None:
-            self.ask(NextId(name), self._learnt_next_id)
+            self.ask(GetNextBrokerIdRequest(name), self._learnt_next_id)
         elif self.stage is Stage.NEEDS_ID:
             assert self.wanted_id is not None
-            self.ask(ApplyId(name, CLUSTER, self.wanted_id, f"{self.address};{self.name}"), self._applied)
+            self.ask(
+                ApplyBrokerIdRequest(name, CLUSTER, self.wanted_id, f"{self.address};{self.name}"),
+                self._applied,
+            )
         elif self.stage is Stage.HAS_ID:
             assert self.broker_id is not None
-            self.ask(Register(name, CLUSTER, self.broker_id, self.address), self._registered)
+            self.ask(RegisterBrokerRequest(name, CLUSTER, self.broker_id, self.address), self._registered)
         else:
-            self.ask(ReplicaInfo(name), self._informed)
+            self.ask(GetReplicaInfoRequest(name), self._informed)
 
-    def _learnt_next_id(self, verdict: Verdict | None, number: int) -> None:
+    def _learnt_next_id(self, verdict: Decision | None, number: int) -> None:
         self.asking = False
         if verdict is not None:
             self.wanted_id = number
 
-    def _applied(self, verdict: Verdict | None, _: int) -> None:
+    def _applied(self, verdict: Decision | None, _: int) -> None:
         self.asking = False
         if verdict is None:
             return
@@ -242,7 +245,7 @@ class Broker(Host):
         else:
             self.wanted_id = None
 
-    def _registered(self, verdict: Verdict | None, _: int) -> None:
+    def _registered(self, verdict: Decision | None, _: int) -> None:
         self.asking = False
         if verdict is None:
             return
@@ -256,7 +259,7 @@ class Broker(Host):
         else:
             self.elect_me()
 
-    def _informed(self, verdict: Verdict | None, _: int) -> None:
+    def _informed(self, verdict: Decision | None, _: int) -> None:
         self.asking = False
         if verdict is None or verdict.view is None:
             return
@@ -270,19 +273,19 @@ class Broker(Host):
     def elect_me(self) -> None:
         """Asks for a master, itself if nobody is there."""
 
-        def done(verdict: Verdict | None, _: int) -> None:
+        def done(verdict: Decision | None, _: int) -> None:
             if verdict is not None and verdict.view is not None and verdict.view.master_id is not None:
                 self.adopt(verdict.view)
 
         if self.broker_id is not None:
-            self.ask(Elect(self.group, self.broker_id), done)
+            self.ask(ElectMasterRequest(self.group, self.broker_id), done)
 
-    def notified(self, view: MasterView) -> None:
+    def notified(self, view: ReplicaGroupView) -> None:
         """A controller says who is master."""
         if self.stage is Stage.REGISTERED:
             self.adopt(view)
 
-    def adopt(self, view: MasterView) -> None:
+    def adopt(self, view: ReplicaGroupView) -> None:
         """Becomes what the controllers say, unless it knows of a newer epoch."""
         epoch, set_epoch = view.master_epoch or 0, view.sync_state_set_epoch or 0
         if epoch < self.epoch:
@@ -388,12 +391,12 @@ class Broker(Host):
 
     def _alter(self, wanted: frozenset[int]) -> None:
         assert self.broker_id is not None
-        request = AlterSet(self.group, self.broker_id, self.epoch, wanted, self.set_epoch)
+        request = AlterSyncStateSetRequest(self.group, self.broker_id, self.epoch, wanted, self.set_epoch)
         self.world.asked_sets.add(request)
         self.altering = True
         self.maybe |= wanted
 
-        def done(verdict: Verdict | None, _: int) -> None:
+        def done(verdict: Decision | None, _: int) -> None:
             self.altering = False
             view = verdict.view if verdict is not None else None
             if view is None or self.role is not Role.MASTER or self.epoch != request.master_epoch:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.simulation import controller_world, group_world, raft_world, store_world
+from tests.simulation import client_world, controller_world, group_world, store_world
 from tests.simulation.clockwork import ViolationError, World
 from tests.simulation.shrink import shrink
 from tests.simulation.troubles import Plan
@@ -35,8 +35,8 @@ class Kind:
 
 
 KINDS = {
-    "raft": Kind(raft_world.plan, raft_world.PeersWorld),
-    "departures": Kind(raft_world.departures, raft_world.PeersWorld),
+    "raft": Kind(client_world.plan, client_world.ClientWorld),
+    "departures": Kind(client_world.plan_with_disconnects, client_world.ClientWorld),
     "store": Kind(store_world.plan, store_world.StoreWorld),
     "controllers": Kind(controller_world.plan, controller_world.ControllerWorld),
     "groups": Kind(group_world.plan, group_world.GroupWorld),

@@ -9,14 +9,18 @@ from typing import Any
 
 import msgspec
 
-from epochmq_controller.replicas import events
-from epochmq_controller.replicas.desk import Desk
-from epochmq_controller.replicas.events import AlterSyncStateSet, ElectMaster, Event
-from epochmq_controller.replicas.requests import AlterSet, Elect, Request
-from epochmq_controller.replicas.rules import Verdict
-from epochmq_controller.replicas.state import Group, ReplicaGroups
-from epochmq_controller.replicas.types import Applied, Settings
-from epochmq_dledger.core.types import Settings as RaftSettings
+from epochmq_controller.replica_groups import events
+from epochmq_controller.replica_groups.events import AlterSyncStateSetEvent, ControllerEvent, ElectMasterEvent
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroup, ReplicaGroups
+from epochmq_controller.replica_groups.requests import (
+    AlterSyncStateSetRequest,
+    ControllerRequest,
+    ElectMasterRequest,
+)
+from epochmq_controller.replica_groups.rules import Decision
+from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
+from epochmq_controller.replica_groups.state_machine_types import ControllerStateMachineSettings, EntryApplied
+from epochmq_dledger.core.types import RaftSettings
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.simulation import troubles
@@ -150,7 +154,7 @@ class ControllerWorld(RaftWorld):
         self.controllers: dict[str, ControllerHost] = {}
         self.brokers: dict[str, Broker] = {}
         self.acked: dict[str, list[int]] = {}
-        self.asked_sets: set[AlterSet] = set()
+        self.asked_sets: set[AlterSyncStateSetRequest] = set()
         self.leapt_at: dict[str, float] = {}
         self.clocks_trusted_from = 0.0
         """Until then a lease may outlive its time, because a clock stood still or leapt twice within it: two
@@ -160,10 +164,10 @@ class ControllerWorld(RaftWorld):
         self.digests: list[tuple[object, ...]] = []
         self.elections = 0
         self.grants = 0
-        desk_settings = Settings(lease_ms=self.lease_ms)
+        state_machine_settings = ControllerStateMachineSettings(lease_ms=self.lease_ms)
         names = tuple(f"n{i}" for i in range(plan.peers))
         for name in names:
-            controller = ControllerHost(self, name, controller_settings(name, names), desk_settings)
+            controller = ControllerHost(self, name, controller_settings(name, names), state_machine_settings)
             self.controllers[name] = controller
             self.add_peer(controller)
         for group in "ab"[: options["groups"]]:
@@ -217,7 +221,7 @@ class ControllerWorld(RaftWorld):
 
     def check_working(self, dead: int = 0) -> None:
         """A controller leads; every group has a writing master, and who lives is in sync."""
-        if not any(c.desk is not None and c.desk.leads for c in self.controllers.values()):
+        if not any(c.state_machine is not None and c.state_machine.leads for c in self.controllers.values()):
             self.fail("no controller leads, though the world is quiet")
         for group in self.acked:
             master = self.master_of(group)
@@ -275,7 +279,9 @@ class ControllerWorld(RaftWorld):
 
     # Promises -----------------------------------------------------------------------------------------------
 
-    def check_applied(self, controller: ControllerHost, desk: Desk, entry: Applied) -> None:
+    def check_applied(
+        self, controller: ControllerHost, state_machine: ControllerStateMachine, entry: EntryApplied
+    ) -> None:
         """Every controller's tables are what the committed events make of them; and every event is one that
         the rules allow there and then."""
         event = decoded(entry.body)
@@ -284,47 +290,51 @@ class ControllerWorld(RaftWorld):
                 self.check_event(event)
                 self.tables.apply(event)
             self.digests.append(digest(self.tables, event))
-        if digest(desk.groups, event) != self.digests[entry.index]:
+        if digest(state_machine.groups, event) != self.digests[entry.index]:
             self.fail(
                 f"state machine safety: after entry {entry.index} {controller.name} has "
-                f"{digest(desk.groups, event)}, others {self.digests[entry.index]}"
+                f"{digest(state_machine.groups, event)}, others {self.digests[entry.index]}"
             )
 
-    def check_event(self, event: Event) -> None:
+    def check_event(self, event: ControllerEvent) -> None:
         """SyncStateSet and master change only as the rules allow."""
         group = self.tables.get(event.broker_name)
-        if isinstance(event, AlterSyncStateSet):
+        if isinstance(event, AlterSyncStateSetEvent):
             self.check_alter(group, event)
-        elif isinstance(event, ElectMaster):
+        elif isinstance(event, ElectMasterEvent):
             self.elections += 1
             self.note(f"election: {event.broker_name} gets {event.new_master_broker_id}")
             if group is not None and event.new_master_elected and event.new_master_broker_id is not None:
                 self.check_elected(group, event.new_master_broker_id)
 
-    def check_alter(self, group: Group | None, event: AlterSyncStateSet) -> None:
+    def check_alter(self, group: ReplicaGroup | None, event: AlterSyncStateSetEvent) -> None:
         """The set is one that the master of this epoch asked for as a change of this set, or the same as
         before."""
         name, new_set = event.broker_name, event.new_sync_state_set
         if group is None or group.master_id is None or group.master_id not in new_set:
             self.fail(f"{name}: the set becomes {sorted(new_set)} without its master, {self.shown(name)}")
             return
-        asked = AlterSet(name, group.master_id, group.master_epoch, new_set, group.sync_state_set_epoch)
+        asked = AlterSyncStateSetRequest(
+            name, group.master_id, group.master_epoch, new_set, group.sync_state_set_epoch
+        )
         if new_set != group.sync_state_set and asked not in self.asked_sets:
             self.fail(f"{name}: nobody may have asked for the set {sorted(new_set)}: {self.shown(name)}")
         if not new_set <= group.replicas.keys():
             self.fail(f"{name}: {sorted(new_set)} has members that nobody knows")
 
-    def check_answer(self, request: Request | None, verdict: Verdict) -> None:
+    def check_answer(self, request: ControllerRequest | None, decision: Decision) -> None:
         """An answer is the answer to what was asked."""
-        if verdict.code != ResponseCode.SUCCESS:
+        if decision.code != ResponseCode.SUCCESS:
             return
-        view = verdict.view
-        if isinstance(request, AlterSet) and (view is None or view.sync_state_set != request.new_set):
-            self.fail(f"{request} is answered {verdict}")
-        if isinstance(request, Elect) and (view is None or view.master_id is None):
-            self.fail(f"{request} is answered {verdict}")
+        view = decision.view
+        if isinstance(request, AlterSyncStateSetRequest) and (
+            view is None or view.sync_state_set != request.new_set
+        ):
+            self.fail(f"{request} is answered {decision}")
+        if isinstance(request, ElectMasterRequest) and (view is None or view.master_id is None):
+            self.fail(f"{request} is answered {decision}")
 
-    def check_elected(self, group: Group, broker_id: int) -> None:
+    def check_elected(self, group: ReplicaGroup, broker_id: int) -> None:
         """The new master was in sync, has all that was acknowledged, and nobody else may write."""
         name = group.broker_name
         if group.master_epoch > 0 and broker_id not in group.sync_state_set:
@@ -395,7 +405,13 @@ class ControllerWorld(RaftWorld):
         broker = self.brokers[f"{group}1"]
         if leader is not None and isinstance(leader, ControllerHost):
             self.note(f"somebody wants {broker_id} to be the master of {group}")
-            self.call(broker, leader, leader.asked, lambda _: None, Elect(group, broker_id, designate=True))
+            self.call(
+                broker,
+                leader,
+                leader.asked,
+                lambda _: None,
+                ElectMasterRequest(group, broker_id, designate=True),
+            )
 
     def do_leap(self, who: str, by_ms: float) -> None:
         """A machine's clock leaps, but never twice while a lease may be out: one leap is what leases bear."""
@@ -463,7 +479,7 @@ class ControllerWorld(RaftWorld):
             master.fence()
 
 
-def decoded(body: bytes) -> Event | None:
+def decoded(body: bytes) -> ControllerEvent | None:
     """The event of an entry; what is none changes nothing."""
     try:
         return events.decode(body)
@@ -471,7 +487,7 @@ def decoded(body: bytes) -> Event | None:
         return None
 
 
-def digest(groups: ReplicaGroups, event: Event | None) -> tuple[object, ...]:
+def digest(groups: ReplicaGroups, event: ControllerEvent | None) -> tuple[object, ...]:
     """What the event's group looks like."""
     group = groups.get(event.broker_name) if event is not None else None
     if group is None:

@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from epochmq_controller.replicas.events import ElectMaster
+from epochmq_controller.replica_groups.events import ElectMasterEvent
 from tests.simulation import troubles
 from tests.simulation.clockwork import Event
 from tests.simulation.controller_world import ControllerWorld, decoded
@@ -93,7 +93,7 @@ class DiskWorld(ControllerWorld):
         """Remembers when the election of a broker was proposed: the broker may lose power before the election
         is committed, and what it loses then nobody could have known."""
         for event in map(decoded, bodies):
-            if isinstance(event, ElectMaster) and event.new_master_broker_id is not None:
+            if isinstance(event, ElectMasterEvent) and event.new_master_broker_id is not None:
                 self.proposed_at[event.broker_name, event.new_master_broker_id] = self.now
 
     # The promise --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import random
 
 from epochmq_broker.ha.epochs import Epochs
 from epochmq_broker.ha.log_doubt import LogDoubt
-from epochmq_controller.replicas.state import Group
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from tests.simulation import controller_world, disk_faults, troubles
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS
 from tests.simulation.disk_faults import DiskWorld
@@ -195,7 +195,7 @@ class GroupWorld(DiskWorld):
                     f"a member of the SyncStateSet, has flushed its log only up to {member.disk.flushed}"
                 )
 
-    def check_elected(self, group: Group, broker_id: int) -> None:
+    def check_elected(self, group: ReplicaGroup, broker_id: int) -> None:
         """The new master was in sync, has all that was confirmed, and nobody else may write."""
         name = group.broker_name
         if group.master_epoch > 0 and broker_id not in group.sync_state_set:

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochmq_controller.replicas import leases, rules
-from epochmq_controller.replicas.desk import Desk
-from epochmq_controller.replicas.leases import Leases
+from epochmq_controller.replica_groups import leases, rules
+from epochmq_controller.replica_groups.leases import LeaseTable
+from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
+from epochmq_dledger.core.heartbeat_rounds import HeartbeatRounds
 from epochmq_dledger.core.leader import Leader
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.core.rejoin import Rejoin
-from epochmq_dledger.core.rounds import HeartbeatRounds
-from epochmq_dledger.store import recovery, segments
+from epochmq_dledger.store import damage_detection, segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import Segments
 from tests.simulation.campaign import KINDS
@@ -105,7 +105,12 @@ def search(seeds_max: int, processes: int, chosen: str = "") -> dict[str, Found 
 
 RAFT = [
     Mutation(
-        "a quorum off by one", "raft", Member, "quorum", "len(self.voters) // 2 + 1", "len(self.voters) // 2"
+        "a quorum off by one",
+        "raft",
+        MemberState,
+        "quorum",
+        "len(self.voters) // 2 + 1",
+        "len(self.voters) // 2",
     ),
     Mutation(
         "a leader counts what it has not synced",
@@ -134,7 +139,7 @@ RAFT = [
     Mutation(
         "a vote is not saved",
         "raft",
-        Member,
+        MemberState,
         "save_vote",
         "self.emit(SaveVote(term, voted_for))",
         "pass",
@@ -176,16 +181,16 @@ RAFT = [
         "raft",
         Election,
         "_count",
-        "self.ballot is Ballot.PRE_VOTE",
+        "self.candidacy is Candidacy.PRE_VOTE",
         "False",
     ),
     Mutation(
         "answers of an earlier candidacy count",
         "raft",
         Election,
-        "on_vote_answer",
-        "asked is not self.ballot or request.term != self.ballot_term",
-        "asked is not self.ballot",
+        "on_vote_response",
+        "asked is not self.candidacy or request.term != self.candidacy_term",
+        "asked is not self.candidacy",
         rare=True,
     ),
     Mutation(
@@ -215,7 +220,7 @@ RAFT = [
     Mutation(
         "a cut leaves the synced index where it was",
         "raft",
-        Member,
+        MemberState,
         "truncate",
         "self.synced_index = min(self.synced_index, end_index)",
         "pass",
@@ -223,7 +228,7 @@ RAFT = [
     Mutation(
         "a late sync vouches for entries written since",
         "raft",
-        Node,
+        RaftNode,
         "_synced",
         " and member.log.term(index) == term",
         "",
@@ -233,7 +238,7 @@ RAFT = [
         "a read is served without a proof",
         "raft",
         HeartbeatRounds,
-        "wait",
+        "add_read",
         "self._reads.append((token, self.number + 1))",
         "self._reads.append((token, 0))",
     ),
@@ -241,7 +246,7 @@ RAFT = [
         "a read is proven by a round that began before it",
         "raft",
         HeartbeatRounds,
-        "wait",
+        "add_read",
         "self._reads.append((token, self.number + 1))",
         "self._reads.append((token, self.number))",
     ),
@@ -274,8 +279,9 @@ RAFT = [
         "raft",
         Leader,
         "_take",
-        "Pending(proposal.token, entries[at].index, entries[at].pos, deadline_ms)",
-        "Pending(proposal.token, entries[at].index - len(proposal.bodies) + 1, entries[at].pos, deadline_ms)",
+        "PendingProposal(proposal.token, entries[at].index, entries[at].pos, deadline_ms)",
+        "PendingProposal(proposal.token, entries[at].index - len(proposal.bodies) + 1, entries[at].pos, "
+        "deadline_ms)",
     ),
     Mutation(
         "a refused push counts as stored",
@@ -309,7 +315,7 @@ STORE = [
         "store",
         FileLog,
         "open",
-        "        self.trim()\n",
+        "        self.erase_after_end()\n",
         "        pass\n",
     ),
     Mutation(
@@ -382,8 +388,8 @@ DISKS = [
     Mutation(
         "every torn end is damage",
         "store",
-        recovery,
-        "lost_behind",
+        damage_detection,
+        "find_lost_entry",
         "if not is_blank if durable_index is None else durable_index >= index:",
         "if True:",
     ),
@@ -399,7 +405,7 @@ DISKS = [
         "a peer with a damaged log stands for election",
         "raft",
         Election,
-        "on_silence",
+        "on_timeout",
         "elif member.is_voter and member.rejoin is None:",
         "elif member.is_voter:",
     ),
@@ -407,7 +413,7 @@ DISKS = [
         "a damaged log counts as caught up before it is",
         "raft",
         Rejoin,
-        "drive",
+        "advance",
         "min(follower.matched_index, member.synced_index) < until",
         "False",
     ),
@@ -416,7 +422,7 @@ DISKS = [
         "test_scenarios_raft.test_one_round_serves_all_reads_that_wait",
         HeartbeatRounds,
         "is_due",
-        "return self._reads[0][1] > self.number or now_ms >= self.begun_ms + self._retry_ms",
+        "return self._reads[0][1] > self.number or now_ms >= self.started_ms + self._retry_ms",
         "return self._reads[-1][1] > self.number",
     ),
     Mutation(
@@ -432,8 +438,8 @@ DISKS = [
         "test_scenarios_raft.test_an_answer_to_an_earlier_leadership_proves_nothing",
         HeartbeatRounds,
         "__init__",
-        "self.begun_ms = now_ms",
-        "self.begun_ms = now_ms\n    member.heartbeat_round = 0",
+        "self.started_ms = now_ms",
+        "self.started_ms = now_ms\n    member.heartbeat_round = 0",
     ),
 ]
 
@@ -441,32 +447,32 @@ CONTROLLERS = [
     Mutation(
         "a lease is granted without a proof of leadership",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_prove",
-        "self._effects.append(Prove(self._tokens))",
-        "self._effects.append(Prove(self._tokens)) if isinstance(what, str) "
+        "self._effects.append(CheckLeadership(self._tokens))",
+        "self._effects.append(CheckLeadership(self._tokens)) if isinstance(what, str) "
         "else self._proven(self._tokens, True)",
     ),
     Mutation(
         "a new leader does not wait out the leases of the one before",
         "controllers",
-        Leases,
+        LeaseTable,
         "__init__",
-        "self.blind_until_ms = leads_since_ms + self.longest_ms",
-        "self.blind_until_ms = 0.0",
+        "self.unknown_leases_until_ms = leads_since_ms + self.lease_bound_ms",
+        "self.unknown_leases_until_ms = 0.0",
     ),
     Mutation(
         "an election does not wait for the lease",
         "controllers",
-        Leases,
-        "free_at_ms",
-        "max(known.promised_ms if known is not None else 0.0, self.blind_until_ms)",
-        "self.blind_until_ms",
+        LeaseTable,
+        "lease_end_ms",
+        "max(known.ends_ms if known is not None else 0.0, self.unknown_leases_until_ms)",
+        "self.unknown_leases_until_ms",
     ),
     Mutation(
         "leases are granted while an election is decided",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_must_wait",
         "leases.electing.add(name)",
         "pass",
@@ -474,7 +480,7 @@ CONTROLLERS = [
     Mutation(
         "no margin for drifting and leaping clocks",
         "controllers",
-        Leases,
+        LeaseTable,
         "__init__",
         "duration_ms * (1 + DRIFT) + leap_ms",
         "duration_ms",
@@ -482,15 +488,15 @@ CONTROLLERS = [
     Mutation(
         "a leap of the controller's clock counts as time",
         "controllers",
-        leases.PatientClock,
-        "look",
-        "min(now_ms - self._seen_ms, self.stride_ms)",
+        leases.LeapLimitedClock,
+        "advance_to",
+        "min(now_ms - self._seen_ms, self.clock_step_ms)",
         "now_ms - self._seen_ms",
     ),
     Mutation(
         "a controller decides before it has applied what earlier leaders committed",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_led",
         "self._term = term\n",
         "self._term = term\n    if term is not None:\n        self._begin_to_lead(term)\n",
@@ -498,7 +504,7 @@ CONTROLLERS = [
     Mutation(
         "a group goes on while its proposal's fate is open",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_time_out",
         "        return\n    was_first",
         "        self._proposals = {t: n for t, n in self._proposals.items() if n != name}\n    was_first",
@@ -506,13 +512,13 @@ CONTROLLERS = [
     Mutation(
         "the next request is decided before the last one's events are applied",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_begin",
-        "        self._effects.append(Propose(self._tokens, bodies))\n        return False",
-        "        self._effects.append(Propose(self._tokens, bodies))\n"
+        "        self._effects.append(ProposeEvents(self._tokens, bodies))\n        return False",
+        "        self._effects.append(ProposeEvents(self._tokens, bodies))\n"
         "        self._proposals.pop(self._tokens)\n"
-        "        lane.state = READY\n"
-        "        self._answer(job, verdict)\n"
+        "        lane.state = READY_TO_DECIDE\n"
+        "        self._answer(job, decision)\n"
         "        return True",
     ),
     Mutation(
@@ -535,14 +541,14 @@ CONTROLLERS = [
         "dead masters are looked for only when a connection closes",
         "test_scenarios_controller.test_an_election_that_found_nobody_is_tried_again",
         rules,
-        "_lacks_master",
+        "_needs_election",
         "if group.master_id is not None:",
         "return False\n    if group.master_id is not None:",
     ),
     Mutation(
         "a master of an older epoch may still fence",
         "controllers",
-        Desk,
+        ControllerStateMachine,
         "_heard",
         "and self._is_master(name, broker_id, event.fenced_epoch)",
         "and leases.fenced.setdefault(name, 1 << 30)",

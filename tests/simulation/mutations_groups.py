@@ -9,7 +9,7 @@ from epochmq_broker.replicas.core import Core
 from epochmq_broker.replicas.lease import WriteLease
 from epochmq_broker.store import tail_state
 from epochmq_broker.store.tail_state import LogTail
-from epochmq_controller.replicas import policy
+from epochmq_controller.replica_groups import election_policy
 from epochmq_protocol import epochs as protocol_epochs
 from tests.simulation.mutation import Mutation
 
@@ -250,24 +250,24 @@ GROUPS = [
     Mutation(
         "an election passes nobody over for doubt",
         "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
-        policy,
-        "electable",
-        "if info.is_sound)",
+        election_policy,
+        "electable_members",
+        "if info.has_trusted_log)",
         "if True)",
     ),
     Mutation(
         "one of the doubtful is elected before all are there",
         "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
-        policy,
-        "electable",
+        election_policy,
+        "electable_members",
         "if sound or not living or not missing:",
         "if True:",
     ),
     Mutation(
         "the oldest of doubtful logs is elected",
         "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
-        policy,
-        "_try",
+        election_policy,
+        "_choose",
         "return (-info.epoch, -info.max_offset, priority, one)",
         "return (info.epoch, info.max_offset, priority, one)",
     ),

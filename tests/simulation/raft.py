@@ -1,8 +1,8 @@
 """Consensus peers in a simulated world, and Raft's promises as checks.
 
-The peers are `Node`s, the cores that production runs; a `Peer` does to them what `DLedgerPeer` does: one
-input after another, effects in order, a vote saved before anything after it leaves, one sync at a time for
-all that was written meanwhile.
+The peers are `RaftNode`s, the cores that production runs; a `PeerHost` does to them what `DLedgerPeer` does:
+one input after another, effects in order, a vote saved before anything after it leaves, one sync at a time
+for all that was written meanwhile.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from epochmq_dledger.core.log import LogFullError
-from epochmq_dledger.core.node import Node
+from epochmq_dledger.core.node import RaftNode
+from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.core.types import (
     Alarm,
-    Answer,
-    Commit,
-    Committed,
-    Departed,
-    Effect,
-    Erase,
-    Erased,
-    Input,
-    Propose,
+    ApplyCommitted,
+    CallCompleted,
+    EraseDroppedEntries,
+    ErasureCompleted,
+    LeaderDisconnected,
+    LeadershipTransferred,
+    LogSynced,
+    OperationFailed,
+    Proposal,
+    ProposalBatch,
+    ProposalCommitted,
+    RaftEffect,
+    RaftInput,
+    RaftRole,
+    RaftSettings,
     ReadReady,
-    Refused,
-    Rejoined,
-    Reply,
-    Role,
+    RejoinCompleted,
     RoleChanged,
     SaveVote,
-    Send,
-    Settings,
-    Synced,
+    SendRequest,
+    SendResponse,
     Tick,
-    Together,
-    Transfer,
-    Transferred,
+    TransferLeadership,
 )
-from epochmq_dledger.core.types import Call as PeerCall
-from epochmq_dledger.store.segments import Unsynced
+from epochmq_dledger.core.types import RequestReceived as PeerCall
+from epochmq_dledger.store.segments import UnsyncedFiles
 from epochmq_protocol.dledger import (
     DLedgerEntry,
     PushEntryRequest,
@@ -50,27 +50,27 @@ from epochmq_protocol.dledger import (
     encode_body,
 )
 from tests.simulation.clockwork import RPC_TIMEOUT_MS, Call, Host, Network, World
-from tests.simulation.disks import Machine
-from tests.simulation.logs import Disk, StoredDisk
+from tests.simulation.simulated_files import SimulatedOs
+from tests.simulation.simulated_logs import MemoryLogHost, StoredLog
 
 TICK_MS = 10
 
 
-class NothingToPromise(Exception):  # noqa: N818 (a world may end so)
+class UndetectableLossError(Exception):
     """A disk has lost what was durable, and nothing on it can show that: a sync lied, or a bit changed in
     what was written last. Raft promises nothing then."""
 
 
-class Peer(Host):
+class PeerHost(Host):
     """One peer's machine: what survives a kill, and the node while it runs."""
 
     world: RaftWorld
 
-    def __init__(self, world: RaftWorld, name: str, settings: Settings) -> None:
+    def __init__(self, world: RaftWorld, name: str, settings: RaftSettings) -> None:
         super().__init__(world, name)
         self.settings = settings
-        self.log: Disk | StoredDisk = (
-            StoredDisk(world, name, settings.file_size) if world.stored else Disk(world, name)
+        self.log: MemoryLogHost | StoredLog = (
+            StoredLog(world, name, settings.file_size) if world.stored else MemoryLogHost(world, name)
         )
         self.term = 0
         self.voted_for: str | None = None
@@ -83,9 +83,9 @@ class Peer(Host):
         self.checkpoint = -1
         """How far the log was committed at the last checkpoint."""
         self.committed = -1
-        self.node: Node | None = None
-        self.inbox: deque[Input] = deque()
-        self.proposals: list[Propose] = []
+        self.node: RaftNode | None = None
+        self.inbox: deque[RaftInput] = deque()
+        self.proposals: list[Proposal] = []
         self.stepping = False
         self.effects_left: int | None = None
         """After how many more effects this peer dies; None: it does not."""
@@ -105,7 +105,7 @@ class Peer(Host):
         self.syncing = False
         self.inbox.clear()
         self.calls.clear()
-        self.node = Node(
+        self.node = RaftNode(
             self.settings,
             self.log,
             self.world.random.random,
@@ -132,13 +132,13 @@ class Peer(Host):
         self.node = None
         self.proposals.clear()
         end, durable = self.log.end_index, self.log.durable_end
-        if isinstance(self.log, StoredDisk):
+        if isinstance(self.log, StoredLog):
             self.log.committed = self.checkpoint
         kept = self.log.crash(kept)
-        if isinstance(self.log, StoredDisk):
+        if isinstance(self.log, StoredLog):
             self.rejoins = self.rejoins or self.log.damaged
             if self.log.unproven:
-                raise NothingToPromise(f"{self.name} has lost durable entries, and nothing shows it")
+                raise UndetectableLossError(f"{self.name} has lost durable entries, and nothing shows it")
         self.world.note(f"{self.name} dies; log to {end}, synced to {durable}, kept to {kept}")
         if self.world.random.random() < 0.5:
             self.checkpoint = min(max(self.checkpoint, self.committed), kept)
@@ -147,7 +147,7 @@ class Peer(Host):
 
     # The core -----------------------------------------------------------------------------------------------
 
-    def feed(self, event: Input) -> None:
+    def feed(self, event: RaftInput) -> None:
         """One input after another."""
         self.inbox.append(event)
         if self.stepping:
@@ -172,18 +172,18 @@ class Peer(Host):
             self.stepping = False
         if self.node is None:
             return
-        if isinstance(self.log, StoredDisk) and self.log.disk.failed:
+        if isinstance(self.log, StoredLog) and self.log.disk.failed:
             self.world.fail(f"{self.name} goes on after its disk has failed: {self.log.disk.failed}")
         if self.node.member.synced_index > self.log.durable_end:
             self.world.fail(
                 f"{self.name} believes {self.node.member.synced_index} synced, "
                 f"but only {self.log.durable_end} is"
             )
-        if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_settled:
+        if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_writable:
             self.sync()
         self.arm()
 
-    def submit(self, proposal: Propose) -> None:
+    def submit(self, proposal: Proposal) -> None:
         """As `DLedgerPeer.submit`: what one turn of the loop brings is fed together."""
         self.proposals.append(proposal)
         if len(self.proposals) == 1:
@@ -193,20 +193,20 @@ class Peer(Host):
         proposals, self.proposals = tuple(self.proposals), []
         if len(proposals) > 1:
             self.world.happened("proposals written together", len(proposals))
-        self.feed(Together(proposals))
+        self.feed(ProposalBatch(proposals))
 
-    def carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: RaftEffect) -> None:
         """One effect of the node."""
         match effect:
-            case Send(peer=peer, context=context, request=request):
+            case SendRequest(peer=peer, context=context, request=request):
                 self.transmit(peer, context, request)
-            case Reply(call=call, response=response):
+            case SendResponse(call=call, response=response):
                 if self.rejoins and getattr(response, "vote_result", None) is VoteResult.ACCEPT:
                     self.world.fail(f"{self.name} votes before it has caught up with what it has lost")
                 found = self.calls.pop(call, None)
                 if found is not None:
                     self.world.answer(found, self.world.wired(response))
-            case Commit(index=index):
+            case ApplyCommitted(index=index):
                 self.world.on_commit(self, index)
             case SaveVote(term=term, voted_for=voted_for):
                 if term < self.term:
@@ -215,19 +215,19 @@ class Peer(Host):
                     self.world.fail(f"{self.name} votes twice in term {term}")
                 self.vote_before = self.term, self.voted_for
                 self.term, self.voted_for = term, voted_for
-            case Erase():
+            case EraseDroppedEntries():
                 self.erase()
             case RoleChanged():
                 self.world.on_role(self, effect)
-            case Committed():
+            case ProposalCommitted():
                 self.on_committed(effect)
             case ReadReady():
                 self.on_read(effect)
-            case Refused():
+            case OperationFailed():
                 self.on_refused(effect)
-            case Rejoined():
+            case RejoinCompleted():
                 self.rejoined()
-            case Transferred():
+            case LeadershipTransferred():
                 self.world.note(f"{self.name} has handed over")
             case Alarm(text=text):
                 self.world.note(f"{self.name}: {text}")
@@ -245,7 +245,7 @@ class Peer(Host):
     def had(self, entry: DLedgerEntry) -> bool:
         """Whether this peer had the entry durably, and has lost it since: it may have said so, and has no
         vote before it has it again."""
-        lost = self.log.last_entries if self.rejoins and isinstance(self.log, StoredDisk) else []
+        lost = self.log.last_entries if self.rejoins and isinstance(self.log, StoredLog) else []
         return entry.index < len(lost) and lost[entry.index] == entry
 
     def disk_failed(self, error: Exception) -> None:
@@ -254,13 +254,13 @@ class Peer(Host):
         self.world.happened("disks failed")
         self.world.stop_peer(self, kept=0)
 
-    def on_committed(self, effect: Committed) -> None:
+    def on_committed(self, effect: ProposalCommitted) -> None:
         """A proposal is committed."""
 
     def on_read(self, effect: ReadReady) -> None:
         """A read is proven."""
 
-    def on_refused(self, effect: Refused) -> None:
+    def on_refused(self, effect: OperationFailed) -> None:
         """A proposal, read or transfer failed."""
 
     # Time ---------------------------------------------------------------------------------------------------
@@ -318,13 +318,13 @@ class Peer(Host):
     def _erased(self, erasure: Callable[[], None]) -> None:
         try:
             erasure()
-            self.log.settled()
+            self.log.on_erasure_completed()
         except (OSError, LogFullError) as error:  # also when a log that begins anew finds no room
             self.disk_failed(error)
             return
-        self.feed(Erased())
+        self.feed(ErasureCompleted())
 
-    def _synced(self, index: int, term: int, begun: Unsynced) -> None:
+    def _synced(self, index: int, term: int, begun: UnsyncedFiles) -> None:
         if self.stuck_disk_until > self.world.now and not self.world.quiet:
             self.later(50, self._synced, index, term, begun)
             return
@@ -334,8 +334,8 @@ class Peer(Host):
         except OSError as error:
             self.disk_failed(error)
             return
-        self.log.synced(index, term)
-        self.feed(Synced(index, term))
+        self.log.mark_synced(index, term)
+        self.feed(LogSynced(index, term))
 
     # The network --------------------------------------------------------------------------------------------
 
@@ -351,7 +351,7 @@ class Peer(Host):
         def back(response: Any) -> None:
             if world.verbose and response is not None:
                 world.note(f"{self.name} <- {peer}: {describe(response)}")
-            self.feed(Answer(peer, context, request, response))
+            self.feed(CallCompleted(peer, context, request, response))
 
         world.call(self, target, target.called, back, world.wired(request))
 
@@ -383,19 +383,19 @@ class RaftWorld(World):
         gives every peer the production store on a simulated disk; `closing` closes the connections of peers
         that die, and of some that do not."""
         super().__init__(seed, network, verbose=verbose)
-        self.machine = Machine()
+        self.machine = SimulatedOs()
         self.stored = stored
         self.closing = closing
         self.beside_java = beside_java
         self.wire = wire
         self.ticking = ticking
         self.sync_max_ms = 20.0
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, PeerHost] = {}
         self.leaders: dict[int, str] = {}
         self.written: dict[tuple[int, int], tuple[DLedgerEntry, int]] = {}
         self.committed: list[DLedgerEntry] = []
 
-    def add_peer(self, peer: Peer) -> None:
+    def add_peer(self, peer: PeerHost) -> None:
         """Adds a machine with a peer."""
         self.peers[peer.name] = peer
         self.hosts[peer.name] = peer
@@ -404,7 +404,7 @@ class RaftWorld(World):
         """The message as it arrives: itself, or what becomes of it in bytes."""
         return decode_body(type(message), encode_body(message)) if self.wire else message
 
-    def leader(self) -> Peer | None:
+    def leader(self) -> PeerHost | None:
         """The leader of the newest term among those that think they lead."""
         leading = [p for p in self.peers.values() if p.node is not None and p.node.leader is not None]
         return max(leading, key=lambda peer: peer.term, default=None)
@@ -417,10 +417,10 @@ class RaftWorld(World):
 
     # Promises -----------------------------------------------------------------------------------------------
 
-    def on_role(self, peer: Peer, change: RoleChanged) -> None:
+    def on_role(self, peer: PeerHost, change: RoleChanged) -> None:
         """Election safety and leader completeness."""
         self.note(f"{peer.name} is {change.role.value} of term {change.term}, leader {change.leader}")
-        if change.role is not Role.LEADER:
+        if change.role is not RaftRole.LEADER:
             return
         if self.leaders.setdefault(change.term, peer.name) != peer.name:
             self.fail(
@@ -433,7 +433,7 @@ class RaftWorld(World):
                 f"leader completeness: {peer.name} leads term {change.term} without all that is committed"
             )
 
-    def on_commit(self, peer: Peer, index: int) -> None:
+    def on_commit(self, peer: PeerHost, index: int) -> None:
         """State machine safety: an index is committed with one entry only, by everybody; and when it is first
         committed, a quorum has it durably."""
         for at in range(peer.committed + 1, index + 1):
@@ -470,10 +470,10 @@ class RaftWorld(World):
 
     # What may befall peers ----------------------------------------------------------------------------------
 
-    def peer(self, who: str) -> Peer:
+    def peer(self, who: str) -> PeerHost:
         """The peer of this name, or the leader."""
         found = self.host(who)
-        assert isinstance(found, Peer)
+        assert isinstance(found, PeerHost)
         return found
 
     def do_kill(self, who: str, down_ms: float, effects: int | None) -> None:
@@ -487,7 +487,7 @@ class RaftWorld(World):
             return
         self.stop_peer(peer, down_ms)
 
-    def stop_peer(self, peer: Peer, down_ms: float = 300.0, kept: int | None = None) -> None:
+    def stop_peer(self, peer: PeerHost, down_ms: float = 300.0, kept: int | None = None) -> None:
         """Kills a peer, and starts it after a while."""
         peer.die(kept)
         self.at(down_ms, self._start, peer, peer.life)
@@ -501,11 +501,11 @@ class RaftWorld(World):
             self.note(f"the connections of {peer.name} break")
             self.depart(peer)
 
-    def depart(self, gone: Peer) -> None:
+    def depart(self, gone: PeerHost) -> None:
         """Its connections close, which the others notice one after the other, or one does not."""
         for peer in self.peers.values():
             if peer is not gone and peer.up and self.random.random() < 0.9:
-                peer.later(self.random.random() * 20, peer.feed, Departed(gone.name))
+                peer.later(self.random.random() * 20, peer.feed, LeaderDisconnected(gone.name))
                 self.happened("departures noticed")
 
     def _start(self, peer: Host, life: int) -> None:
@@ -519,7 +519,7 @@ class RaftWorld(World):
             if peer.up:
                 self.stop_peer(peer, down_ms * (0.5 + self.random.random()), self.power_cut(peer))
 
-    def power_cut(self, peer: Peer) -> int:
+    def power_cut(self, peer: PeerHost) -> int:
         """Up to where a power failure leaves a log."""
         end, durable = peer.log.end_index, peer.log.durable_end
         return self.random.randint(durable, end) if end > durable else end
@@ -548,31 +548,31 @@ class RaftWorld(World):
     def may_damage(self) -> bool:
         """One peer at a time may lose what was durable; and all must be ours."""
         healthy = not any(peer.rejoins or getattr(peer.log, "rots", False) for peer in self.peers.values())
-        lying = any(peer.log.disk.lies for peer in self.peers.values() if isinstance(peer.log, StoredDisk))
+        lying = any(peer.log.disk.lies for peer in self.peers.values() if isinstance(peer.log, StoredLog))
         return self.stored and healthy and not lying and not self.beside_java
 
     def do_little_room(self, who: str, sectors: int, duration_ms: float) -> None:
         """A disk takes a few more sectors; writes are short, and then fail."""
         peer = self.peer(who)
-        if isinstance(peer.log, StoredDisk):
+        if isinstance(peer.log, StoredLog):
             peer.log.disk.room = sectors
             self.happened("little room")
             self.note(f"the disk of {peer.name} has room for {sectors} sectors")
             self.at(duration_ms, self._make_room, peer.log)
 
-    def _make_room(self, log: StoredDisk) -> None:
+    def _make_room(self, log: StoredLog) -> None:
         log.disk.room = None
 
     def do_io_error(self, who: str, call: str, after: int) -> None:
         """A call of this kind fails, after some that go well."""
         peer = self.peer(who)
-        if isinstance(peer.log, StoredDisk) and peer.up:
+        if isinstance(peer.log, StoredLog) and peer.up:
             peer.log.disk.failing[call] = after
 
     def do_rot(self, who: str, down_ms: float) -> None:
         """A peer is killed, and a bit on its disk changes."""
         peer = self.peer(who)
-        if isinstance(peer.log, StoredDisk) and peer.up and self.may_damage():
+        if isinstance(peer.log, StoredLog) and peer.up and self.may_damage():
             peer.log.rots = True
             self.stop_peer(peer, down_ms)
 
@@ -588,13 +588,13 @@ class RaftWorld(World):
     def do_lie(self, who: str, duration_ms: float) -> None:
         """The syncs of a peer say that all is well and do nothing, until its power fails."""
         peer = self.peer(who)
-        if isinstance(peer.log, StoredDisk) and peer.up and self.may_damage():
+        if isinstance(peer.log, StoredLog) and peer.up and self.may_damage():
             peer.log.disk.lies = True
             self.happened("lying syncs")
             self.at(duration_ms, self._end_lie, peer)
 
-    def _end_lie(self, peer: Peer) -> None:
-        if isinstance(peer.log, StoredDisk) and peer.log.disk.lies and peer.up and not self.quiet:
+    def _end_lie(self, peer: PeerHost) -> None:
+        if isinstance(peer.log, StoredLog) and peer.log.disk.lies and peer.up and not self.quiet:
             self.stop_peer(peer, 300.0, kept=0)
 
     def do_stuck_disks(self, duration_ms: float) -> None:
@@ -619,7 +619,7 @@ class RaftWorld(World):
         """Somebody orders a peer to hand leadership over."""
         peer = self.peer(who)
         if peer.up and not peer.paused:
-            peer.feed(Transfer(to, 0))
+            peer.feed(TransferLeadership(to, 0))
 
 
 def describe(message: RequestOrResponse) -> str:
@@ -641,9 +641,9 @@ def describe(message: RequestOrResponse) -> str:
     return ", ".join(words)
 
 
-def settings_for(name: str, names: tuple[str, ...]) -> Settings:
+def settings_for(name: str, names: tuple[str, ...]) -> RaftSettings:
     """Settings of a simulated peer: Java's proportions at a faster pace, small files so that they roll."""
-    return Settings(
+    return RaftSettings(
         group="g",
         self_id=name,
         peers=names,

@@ -27,9 +27,9 @@ from epochmq_broker.replicas import types as asks
 from epochmq_broker.replicas.core import Core
 from epochmq_broker.replicas.identity import Application, Identity
 from epochmq_broker.replicas.lease import WriteLease
-from epochmq_controller.replicas import requests
-from epochmq_controller.replicas.rules import MasterView as ControllerView
-from epochmq_controller.replicas.types import Answer, Reject
+from epochmq_controller.replica_groups import requests
+from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
+from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
 from epochmq_protocol.epochs import EpochEntry
 from tests.simulation.asking import reply_to, request_for, said
 from tests.simulation.broker_log import LogHolder
@@ -252,10 +252,10 @@ class GroupBroker(LogHolder):
         controller = self.world.controllers[effect.address]
         question = effect.question
         request = request_for(self.group, self.address, question, in_doubt=self.may_lack_acknowledged)
-        if isinstance(request, requests.AlterSet):
+        if isinstance(request, requests.AlterSyncStateSetRequest):
             self.world.asked_sets.add(request)
 
-        def back(answer: tuple[Answer | Reject, int] | None) -> None:
+        def back(answer: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
             reply: asks.Reply = asks.Lost("no answer")
             if answer is not None:
                 reply = reply_to(question, *answer, f"{self.address};{self.name}")

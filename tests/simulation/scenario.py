@@ -73,7 +73,9 @@ def replicas(world: ControllerWorld) -> list[Broker]:
 
 def leading(world: ControllerWorld) -> ControllerHost:
     """The controller that leads, and knows what it needs to."""
-    found = next((c for c in world.controllers.values() if c.desk is not None and c.desk.leads), None)
+    found = next(
+        (c for c in world.controllers.values() if c.state_machine is not None and c.state_machine.leads), None
+    )
     assert found is not None, "no controller leads"
     return found
 

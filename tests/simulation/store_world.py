@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from epochmq_dledger.core.log import make_entry
-from epochmq_dledger.store.segments import Unsynced, sync_and_close
+from epochmq_dledger.core.raft_log import make_entry
+from epochmq_dledger.store.segments import UnsyncedFiles, sync_and_close
 from epochmq_protocol.dledger import DLedgerEntry
 from tests.simulation import troubles
 from tests.simulation.clockwork import Network, World
-from tests.simulation.disks import Machine
-from tests.simulation.logs import StoredDisk
+from tests.simulation.simulated_files import SimulatedOs
+from tests.simulation.simulated_logs import StoredLog
 from tests.simulation.troubles import Plan
 
 FILE_SIZE = 4096
@@ -53,10 +53,10 @@ class StoreWorld(World):
         super().__init__(plan.seed, plan.network, verbose=verbose)
         self.wanted = plan
         self.size: int | None = plan.options["size"]
-        self.machine = Machine()
+        self.machine = SimulatedOs()
         self.written: dict[tuple[int, int], tuple[DLedgerEntry, int]] = {}
         self.committed: list[DLedgerEntry] = []
-        self.log = StoredDisk(self, "the store", FILE_SIZE)
+        self.log = StoredLog(self, "the store", FILE_SIZE)
         self.model: list[DLedgerEntry] = []
         self.term = 1
         self.serial = 0
@@ -113,7 +113,7 @@ class StoreWorld(World):
         """What was cut is erased, mostly: the power may fail in the midst of it."""
         erase = self.log.take_erasure()
         erase()
-        self.log.settled()
+        self.log.on_erasure_completed()
 
     def lose(self, kept: list[DLedgerEntry], luck: float) -> None:
         """What followed these entries is gone. What comes in its place may be of an older term."""
@@ -131,7 +131,7 @@ class StoreWorld(World):
         self.log.reset(entry)
         self.settle()
         sync_and_close(self.log.sync_begins())
-        self.log.synced(entry.index, entry.term)
+        self.log.mark_synced(entry.index, entry.term)
         self.model = [entry]
         self.life += 1
         self.log.durable_end = index
@@ -145,13 +145,13 @@ class StoreWorld(World):
         begun = self.log.sync_begins()
         self.at(took_ms, self._synced, self.life, begun, self.model[-1] if self.model else None)
 
-    def _synced(self, life: int, begun: Unsynced, last: DLedgerEntry | None) -> None:
+    def _synced(self, life: int, begun: UnsyncedFiles, last: DLedgerEntry | None) -> None:
         if life != self.life:
             return
         self.syncing = -1
         self.log.sync_ends(begun)
         if last is not None and last in self.model:
-            self.log.synced(last.index, last.term)
+            self.log.mark_synced(last.index, last.term)
 
     def do_kill(self) -> None:
         """kill -9."""

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from epochmq_dledger.core.change import Change
-from epochmq_dledger.core.install import Receiver
 from epochmq_dledger.core.leader import Leader
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.node import Node
-from epochmq_dledger.core.types import ChangeMembers, Transfer
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.membership_change import MembershipChange
+from epochmq_dledger.core.node import RaftNode
+from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
+from epochmq_dledger.core.types import ChangeMembers, TransferLeadership
 from epochmq_protocol.dledger import DLedgerResponseCode
-from tests.simulation.changing_world import (
-    FIRST,
-    LONG,
+from tests.simulation.clockwork import Network
+from tests.simulation.membership_world import (
+    FIRST_VOTERS,
     SEEDS,
-    Changing,
-    ChangingWorld,
+    SOAK_FACTOR,
+    MembershipPeer,
+    MembershipWorld,
     hold,
     plan,
 )
-from tests.simulation.clockwork import Network
 from tests.simulation.mutations import Mutation
 from tests.simulation.troubles import Plan
 
@@ -46,22 +46,22 @@ def test_changing_groups_keep_raft_s_promises() -> None:
 CALM = Network(delay_max_ms=5)
 
 
-def calm_world(**options: Any) -> ChangingWorld:
+def calm_world(**options: Any) -> MembershipWorld:
     """A world where nothing goes wrong, with a leader."""
-    world = ChangingWorld(Plan(7, CALM, drift=0.0, options=options))
+    world = MembershipWorld(Plan(7, CALM, drift=0.0, options=options))
     world.run(3000)
     assert world.leader() is not None
     return world
 
 
-def leader_of(world: ChangingWorld) -> Changing:
+def leader_of(world: MembershipWorld) -> MembershipPeer:
     """The leader."""
     found = world.leader()
-    assert isinstance(found, Changing)
+    assert isinstance(found, MembershipPeer)
     return found
 
 
-def voters_of(peer: Changing) -> tuple[str, ...]:
+def voters_of(peer: MembershipPeer) -> tuple[str, ...]:
     """Who votes, as the peer's log says."""
     assert peer.node is not None
     return peer.node.member.voters
@@ -72,7 +72,7 @@ def test_a_group_of_three_becomes_five_and_three_again_and_serves_all_the_while(
     they did, and stay quiet."""
     world = calm_world()
     leader = leader_of(world)
-    first = next(name for name in FIRST if name != leader.name)
+    first = next(name for name in FIRST_VOTERS if name != leader.name)
     for number in range(1200):
         world.at(number * 10, world.do_propose, 0.0, 0.5)
     begun = world.now
@@ -82,7 +82,7 @@ def test_a_group_of_three_becomes_five_and_three_again_and_serves_all_the_while(
     world.run(begun + 14_000)
     assert world.counted["changes"] == len(steps)
     assert len(world.leaders) == 1
-    assert set(voters_of(leader)) == {*FIRST, "n4"} - {first}
+    assert set(voters_of(leader)) == {*FIRST_VOTERS, "n4"} - {first}
     asked = sorted(world.bodies)
     assert sorted(world.acknowledged) == asked
     moments = sorted(world.acknowledged_at.values())
@@ -99,13 +99,13 @@ def test_a_leader_hands_over_before_it_leaves() -> None:
     refused = world.change(leader, leader.name)
     world.run(world.now + 100)
     assert world.refused[refused] is DLedgerResponseCode.UNEXPECTED_MEMBER
-    other = next(name for name in FIRST if name != leader.name)
-    leader.feed(Transfer(other, world.token()))
+    other = next(name for name in FIRST_VOTERS if name != leader.name)
+    leader.feed(TransferLeadership(other, world.token()))
     world.run(world.now + 3000)
     assert leader_of(world).name == other
     world.change(leader_of(world), leader.name)
     world.run(world.now + 3000)
-    assert set(voters_of(leader_of(world))) == set(FIRST) - {leader.name}
+    assert set(voters_of(leader_of(world))) == set(FIRST_VOTERS) - {leader.name}
     world.check_end()
 
 
@@ -132,7 +132,7 @@ def test_a_peer_that_does_not_come_up_is_given_up_and_the_group_is_as_before() -
     token = world.change(leader, "n3")
     world.run(world.now + 7000)
     assert world.refused[token] is DLedgerResponseCode.NETWORK_ERROR
-    assert set(voters_of(leader)) == set(FIRST)
+    assert set(voters_of(leader)) == set(FIRST_VOTERS)
     assert len(world.leaders) == 1
     world.check_end()
 
@@ -141,7 +141,7 @@ def test_a_peer_that_does_not_know_that_it_was_removed_disturbs_nobody() -> None
     """It was cut off while it was; back again, it stands for election as long as it runs."""
     world = calm_world()
     leader = leader_of(world)
-    away = next(name for name in FIRST if name != leader.name)
+    away = next(name for name in FIRST_VOTERS if name != leader.name)
     world.do_isolate(away, "both", 6000)
     world.change(leader, away)
     world.run(world.now + 12_000)
@@ -157,7 +157,7 @@ def test_a_peer_that_was_away_for_long_is_sent_the_snapshot() -> None:
     """In pieces, while the group goes on; so is a new one."""
     world = calm_world()
     leader = leader_of(world)
-    away = world.peers[next(name for name in FIRST if name != leader.name)]
+    away = world.peers[next(name for name in FIRST_VOTERS if name != leader.name)]
     away.die()
     for number in range(200):
         world.at(number * 10, world.do_propose, 0.0, 0.5)
@@ -175,7 +175,7 @@ def test_a_peer_that_was_away_for_long_is_sent_the_snapshot() -> None:
         peer.start()
     world.run(world.now + 3000)
     world.check_end()
-    assert set(voters_of(leader_of(world))) == {*FIRST, "n5"}
+    assert set(voters_of(leader_of(world))) == {*FIRST_VOTERS, "n5"}
 
 
 def test_beside_a_java_peer_nothing_is_dropped_and_nobody_joins() -> None:
@@ -192,10 +192,12 @@ def test_beside_a_java_peer_nothing_is_dropped_and_nobody_joins() -> None:
     world.check_end()
 
 
-@pytest.mark.parametrize("odd", FIRST)
+@pytest.mark.parametrize("odd", FIRST_VOTERS)
 def test_a_peer_that_is_set_otherwise_takes_no_part(odd: str) -> None:
     """The others go on without it, and it says why."""
-    world = calm_world(agreed={name: "lease=1" if name == odd else "lease=2" for name in FIRST})
+    world = calm_world(
+        shared_settings={name: "lease=1" if name == odd else "lease=2" for name in FIRST_VOTERS}
+    )
     world.run(world.now + 5000)
     leader = leader_of(world)
     assert leader.name != odd
@@ -214,7 +216,7 @@ MISTAKES = [
     Mutation(
         "a leader changes the group before it has committed an entry of its term",
         "",
-        Change,
+        MembershipChange,
         "_refusal",
         "member.log.term(member.committed_index) != self.leader.term",
         "False",
@@ -222,7 +224,7 @@ MISTAKES = [
     Mutation(
         "a leader does not wait for the change before",
         "",
-        Change,
+        MembershipChange,
         "_refusal",
         "self.catching_up is not None or member.membership.index > member.committed_index",
         "self.catching_up is not None",
@@ -230,9 +232,9 @@ MISTAKES = [
     Mutation(
         "a cut does not take a membership back",
         "",
-        Member,
+        MemberState,
         "truncate",
-        "self._changed(self.membership.cut(end_index))",
+        "self._changed(self.membership.truncate(end_index))",
         "pass",
     ),
     Mutation(
@@ -240,13 +242,13 @@ MISTAKES = [
         "",
         Leader,
         "voters",
-        "if peer.voter",
+        "if peer.is_voter",
         "if True",
     ),
     Mutation(
         "the log is dropped beyond the snapshot",
         "",
-        Node,
+        RaftNode,
         "step",
         "self.member.log.drop_before(snapshot.index)",
         "self.member.log.drop_before(self.member.committed_index)",
@@ -254,7 +256,7 @@ MISTAKES = [
     Mutation(
         "a snapshot is installed over what is committed",
         "",
-        Receiver,
+        SnapshotReceiver,
         "on_installed",
         "if snapshot.index > member.committed_index:",
         "if True:",
@@ -262,7 +264,7 @@ MISTAKES = [
     Mutation(
         "a snapshot forgets who votes",
         "",
-        Receiver,
+        SnapshotReceiver,
         "on_installed",
         "member.reset(snapshot.entry, snapshot.members)",
         "member.reset(snapshot.entry)",
@@ -276,16 +278,16 @@ MISTAKES = [
 def test_a_mistake_is_found(mistake: Mutation) -> None:
     """Each of these breaks a promise sooner or later."""
     with mistake.made():
-        for seed in range(LONG * SEEDS):
+        for seed in range(SOAK_FACTOR * SEEDS):
             try:
-                ChangingWorld(plan(seed)).live()
+                MembershipWorld(plan(seed)).live()
             except AssertionError:
                 return
-    pytest.fail(f"nobody noticed in {LONG * SEEDS} worlds")
+    pytest.fail(f"nobody noticed in {SOAK_FACTOR * SEEDS} worlds")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_more_seeds() -> None:
     """The same, for ten times as many seeds."""
-    hold(range(SEEDS, LONG * SEEDS))
+    hold(range(SEEDS, SOAK_FACTOR * SEEDS))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from epochmq_dledger.core.types import Propose
-from epochmq_dledger.service import parse_peers
+from epochmq_dledger.core.types import Proposal
+from epochmq_dledger.processor import parse_peers
 from tests.simulation.scenario import (
     during,
     ends_well,
@@ -124,7 +124,11 @@ def test_a_dead_master_is_replaced_in_every_state_of_the_controllers(state: str,
         world.stop_peer(followers[0], 20_000)
     elif state == "the leader died before":
         world.stop_peer(leader, 20_000)
-        until(world, lambda: any(c.desk is not None and c.desk.leads for c in followers), 3_000)
+        until(
+            world,
+            lambda: any(c.state_machine is not None and c.state_machine.leads for c in followers),
+            3_000,
+        )
     elif state == "all controllers have just started":
         for controller in world.controllers.values():
             world.stop_peer(controller, 50)
@@ -289,7 +293,7 @@ def test_an_entry_that_is_no_event_stops_nothing() -> None:
     """7219: one exception killed the periodic work for ever."""
     world = settled()
     first, leader = master(world), leading(world)
-    leader.submit(Propose(1 << 60, (b"\x00\x01{not json", b"\x7f\xff", b"\x00")))
+    leader.submit(Proposal(1 << 60, (b"\x00\x01{not json", b"\x7f\xff", b"\x00")))
     garbage, peers = leader.log.end_index + 3, world.controllers.values()
     until(world, lambda: all(peer.applied >= garbage for peer in peers), 3_000)
     first.die()

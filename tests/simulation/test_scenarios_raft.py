@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from epochmq_dledger.core.log import MemoryLog, make_entry
-from epochmq_dledger.core.types import Call, ReadIndex, Role, Tick
+from epochmq_dledger.core.raft_log import MemoryLog, make_entry
+from epochmq_dledger.core.types import RaftRole, ReadIndex, RequestReceived, Tick
 from epochmq_protocol.dledger import HeartBeatRequest, PushEntryRequest, PushType
-from tests.unit.dledger.nodes import Core, proven
+from tests.unit.dledger.scripted_node import ScriptedNode, served_reads
 
 
-def leader() -> Core:
+def leader() -> ScriptedNode:
     """A leader that has committed an entry of its term."""
-    core = Core()
+    core = ScriptedNode()
     core.elect()
     core.settle()
     core.take(HeartBeatRequest)
@@ -24,10 +24,10 @@ def test_one_round_serves_all_reads_that_wait() -> None:
         core.step(ReadIndex(token))
     first = core.take(HeartBeatRequest, "n1")
     assert len(first) == 1
-    served = proven(core.heartbeat_answered(first[0]))
+    served = served_reads(core.heartbeat_answered(first[0]))
     second = core.take(HeartBeatRequest, "n1")
     assert len(second) == 1
-    served += proven(core.heartbeat_answered(second[0]))
+    served += served_reads(core.heartbeat_answered(second[0]))
     assert served == list(range(1000))
 
 
@@ -40,13 +40,13 @@ def test_an_answer_to_an_earlier_leadership_proves_nothing() -> None:
     late = core.take(HeartBeatRequest, "n1")
     core.node.election.step_down(core.now_ms)
     core.step(Tick())
-    core.node.member.become(Role.LEADER, "n0")
+    core.node.member.become(RaftRole.LEADER, "n0")
     core.step(Tick())
     core.settle()
     core.take(HeartBeatRequest)
     core.step(ReadIndex(7))
     for one in late:
-        assert 7 not in proven(core.heartbeat_answered(one))
+        assert 7 not in served_reads(core.heartbeat_answered(one))
 
 
 def test_a_leader_whose_log_begins_later_drops_nobody_s_log() -> None:
@@ -54,8 +54,8 @@ def test_a_leader_whose_log_begins_later_drops_nobody_s_log() -> None:
     log = MemoryLog()
     for index in range(3):
         log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
-    core = Core(log=log, term=1, committed=2)
+    core = ScriptedNode(log=log, term=1, committed=2)
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
     push.type, push.entry = PushType.TRUNCATE, make_entry(50, 2, b"far", 9000, 1 << 16)
-    core.step(Call(1, push))
+    core.step(RequestReceived(1, push))
     assert (core.log.begin_index, core.log.end_index) == (0, 2)

@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from epochmq_controller import settings_file
 from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
-from epochmq_controller.replicas.types import Settings as DeskSettings
-from epochmq_dledger.core.types import Settings
-from epochmq_dledger.service import parse_peers
+from epochmq_controller.replica_groups.state_machine_types import ControllerStateMachineSettings
+from epochmq_dledger.core.types import RaftSettings
+from epochmq_dledger.processor import parse_peers
 from epochmq_protocol import settings
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import split_address
@@ -29,7 +29,7 @@ FileSize = Annotated[int, Meta(ge=4096, le=(1 << 31) - 1)]
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "rocketmqHome"])
 """Keys that UPDATE_CONTROLLER_CONFIG never changes; `configBlackList` adds to them."""
 
-FIXED = frozenset(
+IMMUTABLE_KEYS = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
     | {"controllerSnapshotEntries", "joinControllerGroup"}
@@ -125,10 +125,10 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
         base = self.controller_store_path or "~/DLedgerController"
         return Path(base).expanduser() / f"dledger-{self.controller_d_leger_self_id}"
 
-    def raft_settings(self) -> Settings:
+    def raft_settings(self) -> RaftSettings:
         """What the Raft core is told."""
         beat_ms = self.heart_beat_time_interval_ms
-        return Settings(
+        return RaftSettings(
             group=self.controller_d_leger_group or "",
             self_id=self.controller_d_leger_self_id or "",
             peers=tuple(self.addresses()),
@@ -138,13 +138,13 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
             vote_interval_max_ms=min(1000, 3 * beat_ms),
             ack_wait_max_ms=ACK_WAIT_MAX_MS,
             joining=self.join_controller_group,
-            agreed=f"writeLeaseMs={self.write_lease_ms}",
+            shared_settings=f"writeLeaseMs={self.write_lease_ms}",
             snapshot_entries=self.controller_snapshot_entries,
         )
 
-    def desk_settings(self) -> DeskSettings:
+    def state_machine_settings(self) -> ControllerStateMachineSettings:
         """What the desk is told."""
-        return DeskSettings(
+        return ControllerStateMachineSettings(
             lease_ms=self.write_lease_ms,
             scan_brokers_ms=self.scan_not_active_broker_interval,
             scan_masters_ms=self.scan_inactive_master_interval,
@@ -160,7 +160,7 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
         )
 
 
-Loaded = settings_file.Loaded[ControllerConfig]
+LoadedControllerConfig = settings_file.LoadedSettings[ControllerConfig]
 KEYS = settings.keys(ControllerConfig) | WITHOUT_EFFECT
 """What may stand in a `controller.conf`."""
 
@@ -172,7 +172,7 @@ def load(
     *,
     without: Collection[str] = (),
     known_elsewhere: Set[str] = frozenset(),
-) -> Loaded:
+) -> LoadedControllerConfig:
     """Reads the text of a `controller.conf`; `overrides` win over it, `defaults` lose; the keys in `without`
     are meant for somebody else. ConfigError names a key, its value and what was expected."""
     loaded = settings_file.load(

@@ -12,36 +12,36 @@ from collections import deque
 from collections.abc import Callable
 
 from epochmq_controller.controller.config import ControllerConfig
-from epochmq_controller.replicas import snapshot
-from epochmq_controller.replicas.desk import NOT_LEADER, Desk
-from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
-from epochmq_controller.replicas.policy import LiveInfo
-from epochmq_controller.replicas.requests import Request
-from epochmq_controller.replicas.rules import Verdict
-from epochmq_controller.replicas.state import ReplicaGroups
-from epochmq_controller.replicas.types import (
-    Answer,
-    Applied,
-    Asked,
-    Closed,
-    Effect,
-    Heard,
-    Input,
-    Leased,
-    Led,
-    Notify,
-    Propose,
-    Prove,
-    Proven,
-    Reject,
-    Restored,
-    Said,
-    Settled,
-    Tick,
+from epochmq_controller.replica_groups import snapshot
+from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
+from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
+from epochmq_controller.replica_groups.requests import ControllerRequest
+from epochmq_controller.replica_groups.rules import Decision
+from epochmq_controller.replica_groups.state_machine import NOT_LEADER, ControllerStateMachine
+from epochmq_controller.replica_groups.state_machine_types import (
+    ChannelClosed,
+    CheckLeadership,
+    ControllerEffect,
+    ControllerInput,
+    EntryApplied,
+    GroupRequestReceived,
+    HeartbeatReceived,
+    LeadershipChanged,
+    LeadershipCheckCompleted,
+    LogMessage,
+    NotifyBroker,
+    ProposalCompleted,
+    ProposeEvents,
+    RejectRequest,
+    RespondToLeaseRequest,
+    RespondToRequest,
+    SnapshotRestored,
+    TimeAdvanced,
 )
-from epochmq_dledger.core.types import Role, RoleChanged
-from epochmq_dledger.outcomes import Appended, NotAppended, resolve
+from epochmq_dledger.core.types import RaftRole, RoleChanged
 from epochmq_dledger.peer import DLedgerPeer
+from epochmq_dledger.results import AppendResult, RaftOperationError, complete_future
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
 from epochmq_protocol.errors import RequestError
@@ -60,7 +60,7 @@ class Controller:
         config: ControllerConfig,
         client: RemotingClient,
         *,
-        notify: Callable[[Notify], None] = lambda _: None,
+        notify: Callable[[NotifyBroker], None] = lambda _: None,
         on_fatal: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.config = config
@@ -76,21 +76,21 @@ class Controller:
             machine=self,
         )
         self._notify = notify
-        self._desk: Desk | None = None
-        self._inputs: deque[Input] = deque()
+        self._state_machine: ControllerStateMachine | None = None
+        self._inputs: deque[ControllerInput] = deque()
         self._stepping = False
         self._tokens = 0
-        self._asked: dict[int, asyncio.Future[Verdict]] = {}
+        self._asked: dict[int, asyncio.Future[Decision]] = {}
         self._renewals: dict[int, Callable[[int], object]] = {}
         self._proofs: list[int] = []
-        """Tokens of `Prove` whose round trip has not begun."""
+        """Tokens of `CheckLeadership` whose round trip has not begun."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
 
     def start(self) -> None:
         """Recovers and takes part. OSError or ValueError when the folder cannot be used."""
-        self._desk = Desk(self.config.desk_settings(), self._now_ms())
+        self._state_machine = ControllerStateMachine(self.config.state_machine_settings(), self._now_ms())
         self.peer.start()
         members = self.peer.members
         if members != self.config.addresses():
@@ -99,12 +99,12 @@ class Controller:
                 ";".join(f"{name}-{address}" for name, address in members.items()),
                 self.config.controller_d_leger_peers,
             )
-        self._feed(Tick())
+        self._feed(TimeAdvanced())
 
     async def stop(self) -> None:
         """Ends this controller; who still waits is told that it does not lead."""
-        self._feed(Led(None))
-        self._desk = None
+        self._feed(LeadershipChanged(None))
+        self._state_machine = None
         if self._timer is not None:
             self._timer.cancel()
         await self.peer.stop()
@@ -115,20 +115,20 @@ class Controller:
     # What it is ---------------------------------------------------------------------------------------------
 
     @property
-    def desk(self) -> Desk:
+    def state_machine(self) -> ControllerStateMachine:
         """The desk of a started controller."""
-        assert self._desk is not None, "not started"
-        return self._desk
+        assert self._state_machine is not None, "not started"
+        return self._state_machine
 
     @property
     def groups(self) -> ReplicaGroups:
         """The replica groups as they are applied here."""
-        return self.desk.groups
+        return self.state_machine.groups
 
     @property
     def leads(self) -> bool:
         """Whether this controller is the leader and has applied everything that earlier leaders committed."""
-        return self.desk.leads
+        return self.state_machine.leads
 
     @property
     def leader_address(self) -> str | None:
@@ -136,42 +136,44 @@ class Controller:
         leader = self.peer.leader_id
         return self.addresses.get(leader) if leader is not None else None
 
-    def alive(self, cluster: str, name: str, broker_id: int) -> LiveInfo | None:
+    def alive(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
         """What a living replica's heartbeats say, None for a dead one."""
-        return self.desk.alive(cluster, name, broker_id)
+        return self.state_machine.alive(cluster, name, broker_id)
 
     def configure(self, config: ControllerConfig) -> None:
         """Goes by other settings, those of `config.FIXED` excepted."""
         self.config = config
-        self.desk.configure(config.desk_settings())
+        self.state_machine.configure(config.state_machine_settings())
 
     # What it is asked ---------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request) -> Verdict:
+    async def ask(self, request: ControllerRequest) -> Decision:
         """Decides a request and commits what it calls for. RequestError when this controller does not lead,
         or does not get a quorum in time (the outcome is then open)."""
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._tokens += 1
         self._asked[self._tokens] = future
-        self._feed(Asked(self._tokens, request))
+        self._feed(GroupRequestReceived(self._tokens, request))
         return await future
 
-    def heard(self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None = None) -> None:
+    def heard(self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None = None) -> None:
         """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch."""
-        self._feed(Heard(replica, self._stamp(beat), fenced_epoch))
+        self._feed(HeartbeatReceived(replica, self._stamp(beat), fenced_epoch))
 
     async def heard_asking(
-        self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
+        self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
     ) -> int:
         """Takes a heartbeat that asks for a write lease under this master epoch. For how many milliseconds
         after it *sent* the heartbeat the master may write; 0: it may not."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.renew_lease(replica, beat, lease_epoch, lambda lease_ms: resolve(future, lease_ms), fenced_epoch)
+        self.renew_lease(
+            replica, beat, lease_epoch, lambda lease_ms: complete_future(future, lease_ms), fenced_epoch
+        )
         return await future
 
     def renew_lease(
         self,
-        replica: Replica,
+        replica: BrokerIdentityInfo,
         beat: Heartbeat,
         lease_epoch: int,
         done: Callable[[int], object],
@@ -180,7 +182,7 @@ class Controller:
         """`heard_asking` that calls `done` with the milliseconds."""
         self._tokens += 1
         self._renewals[self._tokens] = done
-        self._feed(Heard(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
+        self._feed(HeartbeatReceived(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
 
     def _stamp(self, beat: Heartbeat) -> Heartbeat:
         beat.last_ms = self._now_ms()
@@ -188,24 +190,24 @@ class Controller:
 
     def closed(self, channel: object) -> None:
         """A connection has ended."""
-        self._feed(Closed(channel))
+        self._feed(ChannelClosed(channel))
 
-    async def prove_leadership(self) -> None:
+    async def confirm_leadership(self) -> None:
         """A quorum round trip. RequestError when this controller does not lead, or cannot show it."""
         try:
             if self.leads:
                 async with asyncio.timeout(PROOF_TIMEOUT_S):
                     await self.peer.read_index()
                     return
-        except (NotAppended, TimeoutError):
+        except (RaftOperationError, TimeoutError):
             pass
         raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
 
     # The desk -----------------------------------------------------------------------------------------------
 
-    def _feed(self, event: Input) -> None:
+    def _feed(self, event: ControllerInput) -> None:
         """One input after another: what comes while effects are carried out waits until all of them are."""
-        if self._desk is None:
+        if self._state_machine is None:
             return
         self._inputs.append(event)
         if self._stepping:
@@ -213,14 +215,14 @@ class Controller:
         self._stepping = True
         try:
             while self._inputs:
-                for effect in self._desk.step(self._inputs.popleft(), self._now_ms()):
+                for effect in self._state_machine.step(self._inputs.popleft(), self._now_ms()):
                     self._carry_out(effect)
         finally:
             self._stepping = False
-        self._wake_in_time(self._desk)
+        self._wake_in_time(self._state_machine)
 
-    def _wake_in_time(self, desk: Desk) -> None:
-        at = desk.next_deadline_ms() / 1000
+    def _wake_in_time(self, state_machine: ControllerStateMachine) -> None:
+        at = state_machine.next_deadline_ms() / 1000
         if self._timer is None or at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -229,27 +231,27 @@ class Controller:
 
     def _on_time(self) -> None:
         self._timer = None
-        self._feed(Tick())
+        self._feed(TimeAdvanced())
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: ControllerEffect) -> None:
         match effect:
-            case Answer(token=token, verdict=verdict):
+            case RespondToRequest(token=token, decision=decision):
                 answered = self._asked.pop(token)
                 if not answered.done():
-                    answered.set_result(verdict)
-            case Reject(token=token, code=code, remark=remark):
+                    answered.set_result(decision)
+            case RejectRequest(token=token, code=code, remark=remark):
                 rejected = self._asked.pop(token)
                 if not rejected.done():
                     rejected.set_exception(RequestError(code, remark))
-            case Leased(token=token, lease_ms=lease_ms):
+            case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
                 self._renewals.pop(token)(lease_ms)
-            case Propose(token=token, bodies=bodies):
+            case ProposeEvents(token=token, bodies=bodies):
                 self.peer.submit(bodies, lambda outcome: self._settled(token, outcome))
-            case Prove(token=token):
+            case CheckLeadership(token=token):
                 self._prove(token)
-            case Notify():
+            case NotifyBroker():
                 self._notify(effect)
-            case Said(text=text, warns=warns):
+            case LogMessage(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
 
     def _prove(self, token: int) -> None:
@@ -260,30 +262,34 @@ class Controller:
 
     def _begin_proof(self) -> None:
         tokens, self._proofs = tuple(self._proofs), []
-        self.peer.prove(lambda outcome: self._feed(Proven(tokens, not isinstance(outcome, NotAppended))))
+        self.peer.confirm_leadership(
+            lambda outcome: self._feed(
+                LeadershipCheckCompleted(tokens, not isinstance(outcome, RaftOperationError))
+            )
+        )
 
-    def _settled(self, token: int, outcome: Appended | NotAppended) -> None:
-        if not isinstance(outcome, NotAppended):
-            self._feed(Settled(token))
+    def _settled(self, token: int, outcome: AppendResult | RaftOperationError) -> None:
+        if not isinstance(outcome, RaftOperationError):
+            self._feed(ProposalCompleted(token))
         elif outcome.code not in (
             DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
             DLedgerResponseCode.TERM_CHANGED,
         ):
-            self._feed(Settled(token, str(outcome)))
+            self._feed(ProposalCompleted(token, str(outcome)))
         # With these two its fate is open; the desk goes on once it is committed or we no longer lead.
 
     # From the log -------------------------------------------------------------------------------------------
 
     def _apply(self, entry: DLedgerEntry) -> None:
-        self._feed(Applied(entry.index, entry.term, entry.body))
+        self._feed(EntryApplied(entry.index, entry.term, entry.body))
 
     def save(self) -> bytes:
         """The tables as a snapshot (`StateMachine`)."""
-        return snapshot.encode(self.desk.groups)
+        return snapshot.encode(self.state_machine.groups)
 
     def restore(self, data: bytes) -> None:
         """The tables become those of a snapshot. ValueError when it is none."""
-        self._feed(Restored(snapshot.decode(data)))
+        self._feed(SnapshotRestored(snapshot.decode(data)))
 
     def _on_role(self, change: RoleChanged) -> None:
-        self._feed(Led(change.term if change.role is Role.LEADER else None))
+        self._feed(LeadershipChanged(change.term if change.role is RaftRole.LEADER else None))

@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 
 from epochmq_controller import files
-from epochmq_controller.replicas.leases import DRIFT
+from epochmq_controller.replica_groups.leases import DRIFT
 from epochmq_protocol import properties
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ NAME = "lease"
 KEY = "writeLeaseMs"
 
 
-async def wait_out(folder: Path, lease_ms: int) -> None:
+async def wait_for_longer_lease(folder: Path, lease_ms: int) -> None:
     """Waits for as long as a longer lease of before may run, and remembers the present length. ValueError
     when the file says no length; OSError when it cannot be written."""
     path = folder / NAME

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from epochmq_controller.controller.controller import Controller
-from epochmq_controller.replicas.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
+from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
 from epochmq_protocol.codes import CURRENT_VERSION
 from epochmq_protocol.errors import FallBack
 from epochmq_protocol.headers_base import Int, Long

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from epochmq_controller import process
 from epochmq_controller.controller import config as configs
-from epochmq_controller.controller.local_admin import ControllerAdmin
-from epochmq_controller.controller.service import ControllerService
+from epochmq_controller.controller.local_api import ControllerLocalApi
+from epochmq_controller.controller.server import ControllerServer
 from epochmq_protocol.transport.local_socket import LocalServer
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
     return process.run("controller", lambda: load(config_path, overrides or {}), serve)
 
 
-def load(config_path: str | None, overrides: Mapping[str, str]) -> configs.Loaded:
+def load(config_path: str | None, overrides: Mapping[str, str]) -> configs.LoadedControllerConfig:
     """Settings from a file, or the defaults. Changed settings are written back to that file (Java writes them
     to `configStorePath`, which it does not read again)."""
     text = process.read_config(config_path)
@@ -29,12 +29,12 @@ def load(config_path: str | None, overrides: Mapping[str, str]) -> configs.Loade
     return configs.load(text, overrides, process.environment())
 
 
-async def serve(loaded: configs.Loaded) -> int:
+async def serve(loaded: configs.LoadedControllerConfig) -> int:
     """A controller from start to the first SIGTERM or SIGINT, and its orderly stop."""
-    asked = process.asked_to_stop()
-    service = ControllerService(loaded, on_fatal=lambda _: asked.set())
+    asked = process.stop_requested()
+    service = ControllerServer(loaded, on_fatal=lambda _: asked.set())
     path = loaded.config.admin_socket_path
-    admin = ControllerAdmin(service.controller, service.calls)
+    admin = ControllerLocalApi(service.controller, service.calls)
     local = LocalServer(path, admin.operations()) if path else None
     try:
         await service.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from epochmq_controller.replicas.types import Notify
+from epochmq_controller.replica_groups.state_machine_types import NotifyBroker
 from epochmq_protocol.bodies import SyncStateSet, to_json
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import EpochMQError
@@ -20,14 +20,14 @@ UNDER_WAY_MAX = 50_000
 """Notifications under way; for one more the broker finds out by itself, as it asks every few seconds."""
 
 
-class Notifier:
+class RoleChangeNotifier:
     """Sends one-way; a notification that gets lost costs time only."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def notify(self, effect: Notify) -> None:
+    def notify(self, effect: NotifyBroker) -> None:
         """Begins to tell one broker."""
         if len(self._tasks) < UNDER_WAY_MAX:
             task = asyncio.get_running_loop().create_task(self._tell(effect))
@@ -41,7 +41,7 @@ class Notifier:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, effect: Notify) -> None:
+    async def _tell(self, effect: NotifyBroker) -> None:
         view = effect.view
         header = NotifyBrokerRoleChangedRequestHeader(
             master_address=view.master_address,

@@ -20,19 +20,19 @@ from epochmq_controller import settings_file
 from epochmq_controller.controller import config as configs
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.lease_renewals import LEASE_EPOCH, LEASE_MS, SUCCESS_REMARK
-from epochmq_controller.replicas import rules
-from epochmq_controller.replicas.desk import NOT_LEADER
-from epochmq_controller.replicas.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat, Replica
-from epochmq_controller.replicas.requests import (
-    AlterSet,
-    ApplyId,
-    Clean,
-    Elect,
-    NextId,
-    Register,
-    ReplicaInfo,
+from epochmq_controller.replica_groups import rules
+from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, BrokerIdentityInfo, Heartbeat
+from epochmq_controller.replica_groups.requests import (
+    AlterSyncStateSetRequest,
+    ApplyBrokerIdRequest,
+    CleanBrokerDataRequest,
+    ElectMasterRequest,
+    GetNextBrokerIdRequest,
+    GetReplicaInfoRequest,
+    RegisterBrokerRequest,
 )
-from epochmq_controller.replicas.rules import MasterView, Verdict
+from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
+from epochmq_controller.replica_groups.state_machine import NOT_LEADER
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
@@ -123,8 +123,8 @@ class ControllerProcessor:
         header, faults = AlterSyncStateSetRequestHeader.decode_as_java(command.ext)
         wanted = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
         members = wanted.sync_state_set
-        verdict = await self._controller.ask(
-            AlterSet(
+        decision = await self._controller.ask(
+            AlterSyncStateSetRequest(
                 self._named(header.broker_name),
                 header.master_broker_id,
                 header.master_epoch,
@@ -132,16 +132,16 @@ class ControllerProcessor:
                 wanted.sync_state_set_epoch,
             )
         )
-        view = verdict.view
+        view = decision.view
         epoch = view.sync_state_set_epoch if view is not None else None
         answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=epoch or 0)
-        return _answer(command, verdict, answer, _set_body(view), faults)
+        return _answer(command, decision, answer, _set_body(view), faults)
 
     async def elect_master(self, command: Command) -> Command:
         """1002."""
         header, faults = ElectMasterRequestHeader.decode_as_java(command.ext)
-        verdict = await self._controller.ask(
-            Elect(
+        decision = await self._controller.ask(
+            ElectMasterRequest(
                 header.broker_name,
                 header.broker_id,
                 header.designate_elect,
@@ -149,9 +149,9 @@ class ControllerProcessor:
                 in_doubt=(command.ext or {}).get(MAY_LACK) == "true",
             )
         )
-        view = verdict.view
+        view = decision.view
         if view is None:
-            return _answer(command, verdict, ElectMasterResponseHeader(), b"", faults)
+            return _answer(command, decision, ElectMasterResponseHeader(), b"", faults)
         body = ElectMasterResponseBody(sync_state_set=set(view.sync_state_set))
         group = self._controller.groups.get(header.broker_name)
         if view.member_addresses is not None and group is not None:
@@ -159,33 +159,33 @@ class ControllerProcessor:
                 group.cluster_name, group.broker_name, view.member_addresses
             )
         answer = _master_header(ElectMasterResponseHeader, view)
-        return _answer(command, verdict, answer, to_json(body), faults)
+        return _answer(command, decision, answer, to_json(body), faults)
 
     async def register_broker(self, command: Command) -> Command:
         """1003."""
         header, faults = RegisterBrokerToControllerRequestHeader.decode_as_java(command.ext)
         name = self._named(header.broker_name)
-        verdict = await self._controller.ask(
-            Register(name, header.cluster_name or "", header.broker_id, header.broker_address)
+        decision = await self._controller.ask(
+            RegisterBrokerRequest(name, header.cluster_name or "", header.broker_id, header.broker_address)
         )
         answer = RegisterBrokerToControllerResponseHeader()
-        view = verdict.view
+        view = decision.view
         if view is not None and view.master_id is not None:
             answer = _master_header(RegisterBrokerToControllerResponseHeader, view)
         answer.cluster_name, answer.broker_name = header.cluster_name, name
-        return _answer(command, verdict, answer, _set_body(view), faults)
+        return _answer(command, decision, answer, _set_body(view), faults)
 
     async def replica_info(self, command: Command) -> Command:
         """1004."""
         name = self._named(GetReplicaInfoRequestHeader.decode(command.ext).broker_name)
-        verdict = await self._controller.ask(ReplicaInfo(name))
-        view = verdict.view or MasterView()
+        decision = await self._controller.ask(GetReplicaInfoRequest(name))
+        view = decision.view or ReplicaGroupView()
         answer = GetReplicaInfoResponseHeader(
             master_broker_id=view.master_id,
             master_address=view.master_address,
             master_epoch=view.master_epoch,
         )
-        return _answer(command, verdict, answer, _set_body(verdict.view))
+        return _answer(command, decision, answer, _set_body(decision.view))
 
     async def sync_state_data(self, command: Command) -> Command:
         """1006: an overview of the groups named in the body."""
@@ -198,7 +198,7 @@ class ControllerProcessor:
         self._require_leader()
         controller = self._controller
         if controller.config.is_process_read_event:
-            await controller.prove_leadership()
+            await controller.confirm_leadership()
         body = BrokerReplicasInfo()
         for name in names:
             group = controller.groups.get(name)
@@ -220,7 +220,7 @@ class ControllerProcessor:
         """1012."""
         header = GetNextBrokerIdRequestHeader.decode(command.ext)
         name = self._named(header.broker_name)
-        await self._controller.ask(NextId(name))
+        await self._controller.ask(GetNextBrokerIdRequest(name))
         answer = GetNextBrokerIdResponseHeader(
             cluster_name=header.cluster_name,
             broker_name=name,
@@ -236,22 +236,24 @@ class ControllerProcessor:
             self._require_leader()
             needed = "clusterName, brokerName, appliedBrokerId and registerCheckCode are all needed"
             raise RequestError(ResponseCode.SYSTEM_ERROR, "; ".join([needed, *faults]))
-        verdict = await self._controller.ask(ApplyId(name, cluster, applied, header.register_check_code))
+        decision = await self._controller.ask(
+            ApplyBrokerIdRequest(name, cluster, applied, header.register_check_code)
+        )
         answer = ApplyBrokerIdResponseHeader(cluster_name=cluster, broker_name=name)
-        return _answer(command, verdict, answer, b"", faults)
+        return _answer(command, decision, answer, b"", faults)
 
     async def clean_broker_data(self, command: Command) -> Command:
         """1011."""
         header, faults = CleanControllerBrokerDataRequestHeader.decode_as_java(command.ext)
-        verdict = await self._controller.ask(
-            Clean(
+        decision = await self._controller.ask(
+            CleanBrokerDataRequest(
                 header.broker_name,
                 header.cluster_name or "",
                 header.broker_controller_ids_to_clean,
                 header.is_clean_living_broker,
             )
         )
-        return _answer(command, verdict, None, b"", faults)
+        return _answer(command, decision, None, b"", faults)
 
     def _require_leader(self) -> None:
         if not self._controller.leads:
@@ -293,7 +295,7 @@ class ControllerProcessor:
         return response(command, ResponseCode.SUCCESS, "; ".join([SUCCESS_REMARK, *faults]))
 
     async def _lease(
-        self, command: Command, replica: Replica, beat: Heartbeat, fenced: int | None, wanted: int
+        self, command: Command, replica: BrokerIdentityInfo, beat: Heartbeat, fenced: int | None, wanted: int
     ) -> Command:
         lease_ms = await self._controller.heard_asking(replica, beat, fenced, wanted)
         ext = {LEASE_MS: str(lease_ms)} if lease_ms else None
@@ -332,7 +334,7 @@ class ControllerProcessor:
             self._extra,
             command.body,
             black_list=config.black_list(),
-            fixed=configs.FIXED,
+            fixed=configs.IMMUTABLE_KEYS,
             check=configs.check,
         )
         self._controller.configure(changed)
@@ -354,13 +356,13 @@ def _number(ext: dict[str, str], key: str) -> int | None:
         ) from None
 
 
-def _set_body(view: MasterView | None) -> bytes:
+def _set_body(view: ReplicaGroupView | None) -> bytes:
     if view is None:
         return b""
     return to_json(SyncStateSet(set(view.sync_state_set), view.sync_state_set_epoch or 0))
 
 
-def _master_header(kind: type[H], view: MasterView) -> H:
+def _master_header(kind: type[H], view: ReplicaGroupView) -> H:
     return kind(
         master_broker_id=view.master_id,
         master_address=view.master_address,
@@ -370,9 +372,9 @@ def _master_header(kind: type[H], view: MasterView) -> H:
 
 
 def _answer(
-    command: Command, verdict: Verdict, header: Header | None, body: bytes, faults: list[str] | None = None
+    command: Command, decision: Decision, header: Header | None, body: bytes, faults: list[str] | None = None
 ) -> Command:
     """`faults`: what could not be read in the request and was taken for missing; the remark says it too."""
-    said = [verdict.remark] if verdict.remark is not None else []
+    said = [decision.remark] if decision.remark is not None else []
     remark = "; ".join([*said, *(faults or [])]) or None
-    return response(command, verdict.code, remark, header=header, body=body)
+    return response(command, decision.code, remark, header=header, body=body)

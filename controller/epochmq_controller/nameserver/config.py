@@ -17,7 +17,7 @@ from epochmq_protocol.errors import ConfigError
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
 """Keys that UPDATE_NAMESRV_CONFIG never changes; `configBlackList` adds to them."""
 
-FIXED = frozenset({"adminSocketPath"})
+IMMUTABLE_KEYS = frozenset({"adminSocketPath"})
 """Keys that cannot change while the process runs."""
 
 
@@ -65,7 +65,7 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
         return BLACK_LIST | frozenset(self.config_black_list.split(";"))
 
 
-Loaded = settings_file.Loaded[NamesrvConfig]
+LoadedNamesrvConfig = settings_file.LoadedSettings[NamesrvConfig]
 KEYS = settings.keys(NamesrvConfig)
 
 
@@ -75,7 +75,7 @@ def load(
     defaults: Mapping[str, str] | None = None,
     *,
     known_elsewhere: Set[str] = frozenset(),
-) -> Loaded:
+) -> LoadedNamesrvConfig:
     """Reads the text of a `namesrv.conf`; `overrides` win over it, `defaults` lose. ConfigError names a key,
     its value and what was expected."""
     loaded = settings_file.load(NamesrvConfig, text, overrides, defaults, known_elsewhere=known_elsewhere)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from epochmq_controller import process
 from epochmq_controller.nameserver import config as configs
-from epochmq_controller.nameserver.local_admin import local_server
+from epochmq_controller.nameserver.local_api import local_server
 from epochmq_controller.nameserver.server import Nameserver
 
 if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
@@ -19,16 +19,16 @@ if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memor
 
 log = logging.getLogger(__name__)
 
-NOT_THE_CONTROLLERS = ("bindAddress", "listenPort")
+NAMESERVER_ONLY_KEYS = ("bindAddress", "listenPort")
 """Where the nameserver listens. A controller listens at its own address in `controllerDLegerPeers`."""
 
 
 @dataclass(frozen=True)
-class Startup:
+class StartupSettings:
     """What the file says to both."""
 
-    nameserver: configs.Loaded
-    controller: controller_configs.Loaded | None
+    nameserver: configs.LoadedNamesrvConfig
+    controller: controller_configs.LoadedControllerConfig | None
     warnings: list[str]
 
 
@@ -38,7 +38,7 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
     return process.run("nameserver", lambda: load(config_path, overrides or {}), serve)
 
 
-def load(config_path: str | None, overrides: Mapping[str, str]) -> Startup:
+def load(config_path: str | None, overrides: Mapping[str, str]) -> StartupSettings:
     """Settings from a file, or the defaults. As in Java changed settings are written back to that file."""
     text = process.read_config(config_path)
     paths = {"kvConfigPath": "~/namesrv/kvConfig.json", "configStorePath": "~/namesrv/namesrv.properties"}
@@ -47,11 +47,11 @@ def load(config_path: str | None, overrides: Mapping[str, str]) -> Startup:
         overrides = {**overrides, "configStorePath": config_path}
     loaded = configs.load(text, overrides, defaults)
     if not loaded.config.enable_controller_in_namesrv:
-        return Startup(loaded, None, loaded.warnings)
+        return StartupSettings(loaded, None, loaded.warnings)
     return _with_controller(text, overrides, defaults)
 
 
-def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> Startup:
+def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> StartupSettings:
     """Both read the same keys; where they have one in common (`scanNotActiveBrokerInterval`,
     `configBlackList`, those of the connections) it is for both, as in Java. A key is unknown when neither
     knows it."""
@@ -59,22 +59,22 @@ def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[
 
     loaded = configs.load(text, overrides, defaults, known_elsewhere=controller_configs.KEYS)
     controller = controller_configs.load(
-        text, overrides, defaults, without=NOT_THE_CONTROLLERS, known_elsewhere=configs.KEYS
+        text, overrides, defaults, without=NAMESERVER_ONLY_KEYS, known_elsewhere=configs.KEYS
     )
-    return Startup(loaded, controller, loaded.warnings)
+    return StartupSettings(loaded, controller, loaded.warnings)
 
 
-async def serve(startup: Startup) -> int:
+async def serve(startup: StartupSettings) -> int:
     """A nameserver from start to the first SIGTERM or SIGINT, and its orderly stop. When the disk of a
     controller in this process fails, the process ends: others serve routes, and one that half works is
     noticed by nobody."""
-    asked = process.asked_to_stop()
+    asked = process.stop_requested()
     nameserver = Nameserver(startup.nameserver)
     controller = None
     if startup.controller is not None:
-        from epochmq_controller.controller.service import ControllerService
+        from epochmq_controller.controller.server import ControllerServer
 
-        controller = ControllerService(startup.controller, on_fatal=lambda _: asked.set())
+        controller = ControllerServer(startup.controller, on_fatal=lambda _: asked.set())
     local = local_server(nameserver, controller)
     try:
         await nameserver.start()

@@ -11,8 +11,13 @@ from collections.abc import Callable
 
 from epochmq_controller import settings_file
 from epochmq_controller.nameserver import config as configs
-from epochmq_controller.nameserver.kv import ORDER_TOPIC_CONFIG, KVConfig
-from epochmq_controller.nameserver.routes import Effect, Registration, RouteTables, Unregistration
+from epochmq_controller.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from epochmq_controller.nameserver.routes import (
+    BrokerRegistration,
+    BrokerUnregistration,
+    RouteEffect,
+    RouteTables,
+)
 from epochmq_protocol import fastjson
 from epochmq_protocol import headers_namesrv as headers
 from epochmq_protocol.bodies_admin import ClusterInfo, KVTable, TopicList
@@ -46,7 +51,7 @@ class NamesrvProcessor:
         *,
         extra: dict[str, str],
         now_ms: Callable[[], int],
-        apply: Callable[[list[Effect]], None],
+        apply: Callable[[list[RouteEffect]], None],
         schedule_unregister: Callable[[], None],
     ) -> None:
         self._tables = tables
@@ -130,7 +135,7 @@ class NamesrvProcessor:
             return response(request, ResponseCode.SYSTEM_ERROR, "crc32 not match")
         topics, filter_servers = _registered_topics(request, is_compressed=header.compressed)
         is_new = self._tables.data_version(header.cluster_name, header.broker_addr) is None
-        wanted = Registration(
+        wanted = BrokerRegistration(
             cluster=header.cluster_name,
             broker_name=header.broker_name,
             broker_id=header.broker_id,
@@ -170,7 +175,9 @@ class NamesrvProcessor:
     def unregister_broker(self, connection: Connection, request: Command) -> Command:
         """UNREGISTER_BROKER (104): answered at once, done with the next batch."""
         header = headers.UnRegisterBrokerRequestHeader.decode(request.ext)
-        wanted = Unregistration(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        wanted = BrokerUnregistration(
+            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
+        )
         if not self._tables.submit_unregister(wanted):
             log.warning("too many unregistrations wait: refused %s", wanted)
             return response(request, ResponseCode.SYSTEM_ERROR)
@@ -181,7 +188,7 @@ class NamesrvProcessor:
     def broker_heartbeat(self, connection: Connection, request: Command) -> Command:
         """BROKER_HEARTBEAT (904)."""
         header = headers.BrokerHeartbeatRequestHeader.decode(request.ext)
-        self._tables.heard_of(header.cluster_name, header.broker_addr, self._now_ms())
+        self._tables.record_heartbeat(header.cluster_name, header.broker_addr, self._now_ms())
         return response(request, ResponseCode.SUCCESS)
 
     def query_data_version(self, connection: Connection, request: Command) -> Command:
@@ -190,7 +197,7 @@ class NamesrvProcessor:
         cluster, address = header.cluster_name, header.broker_addr
         theirs = from_json(DataVersion, request.body) if request.body else None
         ours = self._tables.data_version(cluster, address)
-        self._tables.heard_of(cluster, address, self._now_ms())
+        self._tables.record_heartbeat(cluster, address, self._now_ms())
         answer = headers.QueryDataVersionResponseHeader(changed=ours is None or ours != theirs)
         body = b"" if ours is None else to_json(ours)
         return response(request, ResponseCode.SUCCESS, header=answer, body=body)
@@ -337,7 +344,7 @@ class NamesrvProcessor:
             self._extra,
             request.body,
             black_list=config.black_list(),
-            fixed=configs.FIXED,
+            fixed=configs.IMMUTABLE_KEYS,
             check=configs.check,
         )
         self._tables.config = changed

@@ -43,7 +43,7 @@ HEARTBEAT_TIMEOUT_MS = 120_000
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # TopicSysFlag
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """A broker's REGISTER_BROKER."""
 
     cluster: str
@@ -60,14 +60,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     channel: Hashable = None
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisterBrokerResult(msgspec.Struct, frozen=True):
     """What a broker is told: the addresses of its master, if it is not the master itself and there is one."""
 
     ha_address: str | None = None
     master_address: str | None = None
 
 
-class Unregistration(msgspec.Struct, frozen=True):
+class BrokerUnregistration(msgspec.Struct, frozen=True):
     """A broker that shall be forgotten."""
 
     cluster: str
@@ -94,11 +94,11 @@ class CloseChannel(msgspec.Struct, frozen=True):
     timeout_ms: int
 
 
-Effect = NotifyMinBrokerId | CloseChannel
+RouteEffect = NotifyMinBrokerId | CloseChannel
 BrokerKey = tuple[str, str]  # cluster, address
 
 
-class BrokerLive(msgspec.Struct):
+class BrokerLiveInfo(msgspec.Struct):
     """A broker as it was heard of last."""
 
     broker_name: str
@@ -117,15 +117,17 @@ class RouteTables:
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.brokers: dict[str, BrokerData] = {}
         self.clusters: dict[str, dict[str, None]] = {}  # an ordered set
-        self.live: dict[BrokerKey, BrokerLive] = {}
+        self.live: dict[BrokerKey, BrokerLiveInfo] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._by_channel: dict[Hashable, set[BrokerKey]] = {}
-        self._pending: dict[Unregistration, None] = {}
+        self._pending: dict[BrokerUnregistration, None] = {}
 
     # registration
 
-    def register(self, wanted: Registration, now_ms: int) -> tuple[Registered | None, list[Effect]]:
+    def register(
+        self, wanted: BrokerRegistration, now_ms: int
+    ) -> tuple[RegisterBrokerResult | None, list[RouteEffect]]:
         """REGISTER_BROKER. None: refused, a broker's first registration must carry all its topics."""
         broker = self.brokers.get(wanted.broker_name)
         is_first = broker is None
@@ -142,7 +144,7 @@ class RouteTables:
         self._enter(broker, wanted)
         if self._is_outdated(wanted, addresses.get(wanted.broker_id)):
             self._drop_live(key)
-            return Registered(), []
+            return RegisterBrokerResult(), []
 
         is_first = is_first or wanted.broker_id not in addresses
         addresses[wanted.broker_id] = wanted.address
@@ -159,12 +161,12 @@ class RouteTables:
             self._filter_servers[key] = wanted.filter_servers
         elif wanted.filter_servers is not None:
             self._filter_servers.pop(key, None)
-        effects: list[Effect] = []
+        effects: list[RouteEffect] = []
         if is_min_lower and self.config.notify_min_broker_id_changed:
             effects = self._min_changed(addresses, None, wanted.ha_address)
         return self._masters_of(wanted, addresses), effects
 
-    def _is_outdated(self, wanted: Registration, present: str | None) -> bool:
+    def _is_outdated(self, wanted: BrokerRegistration, present: str | None) -> bool:
         """Whether the id is held by another address with a newer state version: in controller mode this is
         the master epoch, so an old master cannot push out its successor."""
         if present is None or present == wanted.address:
@@ -175,7 +177,7 @@ class RouteTables:
             and holder.data_version.state_version > wanted.topics.data_version.state_version
         )
 
-    def _enter(self, broker: BrokerData, wanted: Registration) -> None:
+    def _enter(self, broker: BrokerData, wanted: BrokerRegistration) -> None:
         name = wanted.broker_name
         if broker.cluster != wanted.cluster:
             self._leave_cluster(broker.cluster, name)
@@ -185,7 +187,7 @@ class RouteTables:
         broker.enable_acting_master = bool(wanted.enable_acting_master)
         broker.zone_name = wanted.zone_name
 
-    def _take_topics(self, wanted: Registration, *, is_first: bool, is_read_only: bool) -> None:
+    def _take_topics(self, wanted: BrokerRegistration, *, is_first: bool, is_read_only: bool) -> None:
         name, wrapper = wanted.broker_name, wanted.topics
         table = wrapper.topic_config_table
         infos = wrapper.topic_queue_mapping_info_map
@@ -211,25 +213,25 @@ class RouteTables:
             topic_sys_flag=config.topic_sys_flag,
         )
 
-    def _masters_of(self, wanted: Registration, addresses: dict[int, str]) -> Registered:
+    def _masters_of(self, wanted: BrokerRegistration, addresses: dict[int, str]) -> RegisterBrokerResult:
         if wanted.broker_id == MASTER_ID:
-            return Registered()
+            return RegisterBrokerResult()
         master = addresses.get(MASTER_ID)
         found = self.live.get((wanted.cluster, master)) if master is not None else None
-        return Registered() if found is None else Registered(found.ha_address, master)
+        return RegisterBrokerResult() if found is None else RegisterBrokerResult(found.ha_address, master)
 
     # liveness
 
-    def heard_of(self, cluster: str, address: str, now_ms: int) -> None:
+    def record_heartbeat(self, cluster: str, address: str, now_ms: int) -> None:
         """A heartbeat (904), or another sign of life (322). Brokers that never registered are ignored."""
         found = self.live.get((cluster, address))
         if found is not None:
             found.last_update_ms = now_ms
 
-    def scan(self, now_ms: int) -> list[Effect]:
+    def scan(self, now_ms: int) -> list[RouteEffect]:
         """Brokers silent for longer than their time-out: their channels close, and they wait to be
         unregistered."""
-        effects: list[Effect] = []
+        effects: list[RouteEffect] = []
         for key, found in list(self.live.items()):
             if found.last_update_ms + found.heartbeat_timeout_ms < now_ms:
                 effects.append(CloseChannel(found.channel, key[1], found.heartbeat_timeout_ms))
@@ -251,11 +253,11 @@ class RouteTables:
         if broker_id is None:
             self._drop_live(key)  # nothing routes to it any more
         else:
-            self.submit_unregister(Unregistration(cluster, name, broker_id, address))
+            self.submit_unregister(BrokerUnregistration(cluster, name, broker_id, address))
 
     # unregistration
 
-    def submit_unregister(self, wanted: Unregistration) -> bool:
+    def submit_unregister(self, wanted: BrokerUnregistration) -> bool:
         """Queues UNREGISTER_BROKER for the next batch; False when too many wait."""
         if (
             wanted not in self._pending
@@ -270,7 +272,7 @@ class RouteTables:
         """Whether unregistrations wait."""
         return bool(self._pending)
 
-    def unregister_pending(self) -> list[Effect]:
+    def unregister_pending(self) -> list[RouteEffect]:
         """Forgets all brokers that wait for it, as one step."""
         batch, self._pending = list(self._pending), {}
         removed: set[str] = set()
@@ -296,7 +298,7 @@ class RouteTables:
             if was_min:
                 offline[name] = wanted.address
         self._clean_topics(removed, reduced & self.brokers.keys())
-        effects: list[Effect] = []
+        effects: list[RouteEffect] = []
         if self.config.notify_min_broker_id_changed:
             for name, address in offline.items():
                 broker = self.brokers.get(name)
@@ -323,7 +325,7 @@ class RouteTables:
 
     def _min_changed(
         self, addresses: dict[int, str], offline: str | None, ha_address: str | None
-    ) -> list[Effect]:
+    ) -> list[RouteEffect]:
         if not addresses:
             return []
         lowest = min(addresses)
@@ -451,10 +453,10 @@ class RouteTables:
             if not queues:
                 del self.topics[topic]
 
-    def _put_live(self, key: BrokerKey, wanted: Registration, now_ms: int) -> None:
+    def _put_live(self, key: BrokerKey, wanted: BrokerRegistration, now_ms: int) -> None:
         self._drop_live(key, filter_servers=False)
         timeout_ms = wanted.heartbeat_timeout_ms
-        self.live[key] = BrokerLive(
+        self.live[key] = BrokerLiveInfo(
             wanted.broker_name,
             now_ms,
             HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms,

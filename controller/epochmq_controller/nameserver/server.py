@@ -8,10 +8,10 @@ import logging
 import time
 from pathlib import Path
 
-from epochmq_controller.nameserver.config import Loaded
-from epochmq_controller.nameserver.kv import KVConfig
+from epochmq_controller.nameserver.config import LoadedNamesrvConfig
+from epochmq_controller.nameserver.kv_config import KVConfig
 from epochmq_controller.nameserver.processor import NamesrvProcessor
-from epochmq_controller.nameserver.routes import CloseChannel, Effect, NotifyMinBrokerId, RouteTables
+from epochmq_controller.nameserver.routes import CloseChannel, NotifyMinBrokerId, RouteEffect, RouteTables
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
@@ -34,7 +34,7 @@ def now_ms() -> int:
 class Nameserver:
     """One nameserver. Make, `start`, `stop`."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedNamesrvConfig) -> None:
         """ConfigError when the TLS files cannot be used."""
         config = loaded.config
         self.tables = RouteTables(config)
@@ -104,7 +104,7 @@ class Nameserver:
         self._unregister = None
         self._apply(self.tables.unregister_pending())
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: list[RouteEffect]) -> None:
         for effect in effects:
             if isinstance(effect, CloseChannel):
                 log.warning("broker %s sent no heartbeat for %d ms", effect.address, effect.timeout_ms)

@@ -1,5 +1,5 @@
-"""The consensus core: `Node.step(input, now_ms)` takes one input and returns effects. No I/O, no clock, no
-randomness.
+"""The consensus core: `RaftNode.step(input, now_ms)` takes one input and returns effects. No I/O, no clock,
+no randomness.
 
 The rules, in the order in which a reader meets them:
 

@@ -1,6 +1,6 @@
 """What a leader's pushes do to a follower's log (`DLedgerEntryPusher.EntryHandler`).
 
-A push is answered once what it vouches for is durable, so answers wait in `waiting` for `Synced`. Where
+A push is answered once what it vouches for is durable, so answers wait in `waiting` for `LogSynced`. Where
 DLedger differs: a push of a newer term makes its sender our leader (Java waits for the heartbeat); a gap is
 refused at once (Java holds the push back for a second); the committed index moves only over entries that this
 term's leader has compared or sent; and nothing at or below the committed index is ever cut.
@@ -13,9 +13,9 @@ from collections import deque
 import msgspec
 
 from epochmq_dledger.core.election import Election
-from epochmq_dledger.core.log import LogFullError, next_pos
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.types import Alarm, Role
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.raft_log import LogFullError, next_pos
+from epochmq_dledger.core.types import Alarm, RaftRole
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     DLedgerEntry,
@@ -28,13 +28,13 @@ from epochmq_protocol.dledger import (
 )
 from epochmq_protocol.errors import RemoteProtocolError
 
-WAITING_MAX = 4096
+PENDING_RESPONSES_MAX = 4096
 """Answers held back for durability; the leader's own limit of pushes in flight is lower."""
 DEFERRED_MAX = 64
 """Pushes that wait until the log is settled."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class PendingPushResponse(msgspec.Struct, frozen=True):
     """An answer that vouches for the log up to `index`, whose entry has this term."""
 
     index: int
@@ -46,25 +46,25 @@ class Waiting(msgspec.Struct, frozen=True):
 class Follower:
     """The part of a peer that receives pushes."""
 
-    def __init__(self, member: Member, election: Election) -> None:
+    def __init__(self, member: MemberState, election: Election) -> None:
         self.member = member
         self.election = election
         self.matched_term = -1
         self.matched_index = -1
         """How far the log is known to equal that of the leader of `matched_term`."""
-        self.waiting: deque[Waiting] = deque()
+        self.pending_responses: deque[PendingPushResponse] = deque()
         self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
         """Pushes that came while what the log has dropped was being erased."""
 
     def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
         """Handles one push of any type."""
-        code = self.admit(request, now_ms)
+        code = self.check_sender(request, now_ms)
         if code is DLedgerResponseCode.SUCCESS:
             code = _well_formed(request)
         if code is not DLedgerResponseCode.SUCCESS:
             self._answer(call, request, code)
             return
-        if self.member.settling:
+        if self.member.is_erasing:
             self._defer(call, request)
             return
         if self.matched_term != self.member.term:
@@ -90,20 +90,22 @@ class Follower:
         else:
             self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
 
-    def on_erased(self, now_ms: int) -> None:
+    def on_erasure_completed(self, now_ms: int) -> None:
         """The log is settled: handles the pushes that came meanwhile, as if they came now."""
         deferred, self._deferred = self._deferred, deque()
         for call, request in deferred:
             self.on_push(call, request, now_ms)
 
-    def admit(self, request: PushEntryRequest | InstallSnapshotRequest, now_ms: int) -> DLedgerResponseCode:
+    def check_sender(
+        self, request: PushEntryRequest | InstallSnapshotRequest, now_ms: int
+    ) -> DLedgerResponseCode:
         """Whether the sender is this term's leader."""
         member = self.member
-        if not member.knows(request) or request.leader_id in (None, member.settings.self_id):
+        if not member.accepts_sender(request) or request.leader_id in (None, member.settings.self_id):
             return DLedgerResponseCode.UNKNOWN_MEMBER
         if request.term < member.term:
             return DLedgerResponseCode.EXPIRED_TERM
-        if request.term == member.term and member.role is Role.LEADER:
+        if request.term == member.term and member.role is RaftRole.LEADER:
             return DLedgerResponseCode.NOT_FOLLOWER
         assert request.leader_id is not None
         if not self.election.follow(request.leader_id, request.term, now_ms):
@@ -183,12 +185,12 @@ class Follower:
                 )
             self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
-        self.waiting = deque(w for w in self.waiting if w.index <= kept)
+        self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)
         if disjoint:
             member.reset(entry)
         elif kept < log.end_index:
             member.truncate(kept)
-            if member.settling:
+            if member.is_erasing:
                 self._defer(call, request)  # nothing may be written, or answered, before the cut is durable
                 return
         if not disjoint and not same and not self._write(call, request, [entry]):
@@ -196,11 +198,11 @@ class Follower:
         self.matched_index = entry.index
         self._answer_when_durable(call, request, entry.index)
 
-    def begin_anew(self, index: int) -> None:
+    def restart_after_snapshot(self, index: int) -> None:
         """A snapshot has taken the place of the log up to `index`, whose entry is all there is; it is
         committed, and so it is every later leader's, too."""
         self.matched_term, self.matched_index = self.member.term, index
-        waiting, self.waiting = self.waiting, deque()
+        waiting, self.pending_responses = self.pending_responses, deque()
         for one in waiting:
             self._answer(one.call, one.request, DLedgerResponseCode.INCONSISTENT_STATE)
 
@@ -210,23 +212,23 @@ class Follower:
         member = self.member
         if index <= member.synced_index:
             self._answer(call, request, DLedgerResponseCode.SUCCESS)
-        elif len(self.waiting) >= WAITING_MAX:
+        elif len(self.pending_responses) >= PENDING_RESPONSES_MAX:
             self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
         else:
-            self.waiting.append(Waiting(index, member.log.term(index), call, request))
+            self.pending_responses.append(PendingPushResponse(index, member.log.term(index), call, request))
 
     def on_synced(self) -> None:
         """Answers what has become durable; what was cut meanwhile is refused."""
         member = self.member
-        held: deque[Waiting] = deque()
-        for waiting in self.waiting:
+        held: deque[PendingPushResponse] = deque()
+        for waiting in self.pending_responses:
             if waiting.index > member.synced_index:
                 held.append(waiting)
                 continue
             kept = member.log.term(waiting.index) == waiting.term and waiting.request.term == member.term
             code = DLedgerResponseCode.SUCCESS if kept else DLedgerResponseCode.INCONSISTENT_STATE
             self._answer(waiting.call, waiting.request, code)
-        self.waiting = held
+        self.pending_responses = held
 
     def _answer(self, call: int, request: PushEntryRequest, code: DLedgerResponseCode) -> None:
         member = self.member
@@ -237,7 +239,7 @@ class Follower:
         if request.type is not PushType.COMMIT:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
-        member.reply(call, request, response, settled=code is DLedgerResponseCode.DISK_FULL)
+        member.reply(call, request, response, after_erasure=code is DLedgerResponseCode.DISK_FULL)
 
 
 def _well_formed(request: PushEntryRequest) -> DLedgerResponseCode:

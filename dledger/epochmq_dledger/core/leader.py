@@ -24,18 +24,26 @@ from collections.abc import Sequence
 
 import msgspec
 
-from epochmq_dledger.core.change import Change
-from epochmq_dledger.core.log import LogFullError, make_entry
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.progress import Appending, Comparing, InFlight, Installing, Peer, Silent, Truncating
-from epochmq_dledger.core.rounds import HeartbeatRounds
+from epochmq_dledger.core.heartbeat_rounds import HeartbeatRounds
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.membership_change import MembershipChange
+from epochmq_dledger.core.peer_progress import (
+    AppendState,
+    CompareState,
+    InFlightPush,
+    InstallSnapshotState,
+    PausedState,
+    PeerProgress,
+    TruncateState,
+)
+from epochmq_dledger.core.raft_log import LogFullError, make_entry
 from epochmq_dledger.core.types import (
-    Committed,
-    Propose,
-    Refused,
-    Role,
-    Send,
-    SendSnapshot,
+    OperationFailed,
+    Proposal,
+    ProposalCommitted,
+    RaftRole,
+    SendRequest,
+    SendSnapshotChunk,
 )
 from epochmq_protocol.dledger import (
     FEATURE_PRE_VOTE,
@@ -52,7 +60,7 @@ from epochmq_protocol.dledger import (
 )
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingProposal(msgspec.Struct, frozen=True):
     """A proposal that waits until its last entry is committed."""
 
     token: int
@@ -64,18 +72,18 @@ class Pending(msgspec.Struct, frozen=True):
 class Leader:
     """One term's leadership. It is thrown away when the term or the role changes."""
 
-    def __init__(self, member: Member, now_ms: int) -> None:
+    def __init__(self, member: MemberState, now_ms: int) -> None:
         self.member = member
         self.term = member.term
-        self.peers = {name: Peer(name) for name in member.others}
+        self.peers = {name: PeerProgress(name) for name in member.others}
         self.contact_ms = now_ms
         """The latest moment at which a quorum surely followed this leader; its beginning counts as one."""
         self.next_heartbeat_ms = now_ms
         self.rounds = HeartbeatRounds(member, now_ms)
-        self.pending: deque[Pending] = deque()
+        self.pending: deque[PendingProposal] = deque()
         self.transferring_until_ms: int | None = None
         self.first_index = member.log.end_index + 1
-        self.change = Change(self)
+        self.change = MembershipChange(self)
         self._owes_entry = member.settings.entry_of_own_term
         self.begin_term()
 
@@ -90,19 +98,19 @@ class Leader:
         """Starts a round of heartbeats."""
         member = self.member
         self.begin_term()
-        number = self.rounds.begin(now_ms)
+        number = self.rounds.start(now_ms)
         self.next_heartbeat_ms = now_ms + member.settings.heartbeat_interval_ms
         told = (FEATURE_PRE_VOTE, FEATURE_SNAPSHOT)
-        member.group_features = sum(feature for feature in told if member.all_can(feature))
+        member.group_features = sum(feature for feature in told if member.all_support(feature))
         for peer, state in self.peers.items():
             request = HeartBeatRequest(epochmq_all=member.group_features)
             if state.rejoin is not None:
                 request.epochmq_rejoin, request.epochmq_until = state.rejoin, state.rejoin_until
-            member.addressed(request, peer)
-            member.emit(Send(peer, number, request))
+            member.fill_request(request, peer)
+            member.emit(SendRequest(peer, number, request))
         self._serve_reads()
 
-    def on_heartbeat_answer(self, name: str, number: int, response: HeartBeatResponse | None) -> int | None:
+    def on_heartbeat_response(self, name: str, number: int, response: HeartBeatResponse | None) -> int | None:
         """Counts a heartbeat's answer; returns a newer term if the answer shows one."""
         peer = self.peers[name]
         sent_ms = self.rounds.sent_ms(number)
@@ -119,14 +127,14 @@ class Leader:
             return None
         if number > peer.heartbeat_round:
             peer.heartbeat_round = number
-            peer.heard_sent_ms = sent_ms
-            self.count_contact()
-        if isinstance(peer.state, Silent) and peer.state.until_ms == 0:
-            peer.state = Comparing()
+            peer.contact_ms = sent_ms
+            self.update_contact()
+        if isinstance(peer.state, PausedState) and peer.state.until_ms == 0:
+            peer.state = CompareState()
         self._serve_reads()
         return None
 
-    def _is_rejoining(self, peer: Peer, number: int | None, answered: int) -> bool:
+    def _is_rejoining(self, peer: PeerProgress, number: int | None, answered: int) -> bool:
         """Whether a peer has lost something and has not caught up (see `rejoin`). What it acknowledged
         before it was started this time counts no more."""
         if number is None:
@@ -137,53 +145,53 @@ class Leader:
             peer.rejoin, peer.rejoin_until = number, self.member.log.end_index
             peer.match_index = -1
             peer.heartbeat_round = max(peer.heartbeat_round, answered)
-            peer.heard_sent_ms = -1
-            peer.state = Comparing()
+            peer.contact_ms = -1
+            peer.state = CompareState()
         return True
 
-    def count_contact(self) -> None:
+    def update_contact(self) -> None:
         """Finds out when a quorum last followed."""
-        counted = (-1 if p.rejoin is not None else p.heard_sent_ms for p in self.voters())
+        counted = (-1 if p.rejoin is not None else p.contact_ms for p in self.voters())
         times = sorted(counted, reverse=True)
         if self.member.quorum > 1:
             self.contact_ms = max(self.contact_ms, times[self.member.quorum - 2])
 
-    def voters(self) -> list[Peer]:
+    def voters(self) -> list[PeerProgress]:
         """The other voters."""
-        return [peer for peer in self.peers.values() if peer.voter]
+        return [peer for peer in self.peers.values() if peer.is_voter]
 
-    def leaving(self) -> list[Peer]:
+    def removed_peers(self) -> list[PeerProgress]:
         """Those that were removed lately."""
-        guest = self.member.guest
-        return [peer for peer in self.peers.values() if not peer.voter and peer.name != guest]
+        guest = self.member.learner
+        return [peer for peer in self.peers.values() if not peer.is_voter and peer.name != guest]
 
-    def add_peer(self, name: str, *, voter: bool) -> None:
+    def add_peer(self, name: str, *, is_voter: bool) -> None:
         """Deals with one more peer from now on."""
         if name not in self.peers:
-            self.peers[name] = Peer(name, voter=voter)
-        self.peers[name].gone_ms = None
+            self.peers[name] = PeerProgress(name, is_voter=is_voter)
+        self.peers[name].remove_at_ms = None
 
     def read_index(self, token: int) -> None:
         """Asks for a proof of leadership (see `rounds`)."""
         member = self.member
         if member.log.term(member.committed_index) != self.term and member.settings.entry_of_own_term:
-            member.emit(Refused(token, DLedgerResponseCode.LEADER_NOT_READY))
+            member.emit(OperationFailed(token, DLedgerResponseCode.LEADER_NOT_READY))
             return
-        self.rounds.wait(token)
+        self.rounds.add_read(token)
 
     def _serve_reads(self) -> None:
         counted = (-1 if p.rejoin is not None else p.heartbeat_round for p in self.voters())
         answered = sorted(counted, reverse=True)
         needed = self.member.quorum - 1
-        self.rounds.prove(self.rounds.number if needed == 0 else answered[needed - 1], self.term)
+        self.rounds.confirm_reads(self.rounds.number if needed == 0 else answered[needed - 1], self.term)
 
     # Proposals ----------------------------------------------------------------------------------------------
 
-    def propose(self, proposals: Sequence[Propose], now_ms: int) -> None:
-        """Appends the proposals' entries, in one write; the quorum's answers come as `Committed`."""
+    def propose(self, proposals: Sequence[Proposal], now_ms: int) -> None:
+        """Appends the proposals' entries, in one write; the quorum's answers come as `ProposalCommitted`."""
         member = self.member
         room = member.settings.pending_max - len(self.pending)
-        taken: list[Propose] = []
+        taken: list[Proposal] = []
         for proposal in proposals:
             code: DLedgerResponseCode | None = None
             if self.transferring_until_ms is not None:
@@ -195,38 +203,40 @@ class Leader:
             if code is None:
                 taken.append(proposal)
             else:
-                member.emit(Refused(proposal.token, code))
+                member.emit(OperationFailed(proposal.token, code))
         if taken:
             self._take(taken, now_ms + member.settings.ack_wait_max_ms)
 
-    def _take(self, proposals: Sequence[Propose], deadline_ms: int) -> None:
+    def _take(self, proposals: Sequence[Proposal], deadline_ms: int) -> None:
         """When there is no room for all of them together, each is tried alone, unless some of it was written
         and must be erased first."""
-        if self.member.settling:
+        if self.member.is_erasing:
             for proposal in proposals:
-                self.member.emit(Refused(proposal.token, DLedgerResponseCode.DISK_FULL))
+                self.member.emit(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
             return
         entries = self.append([body for proposal in proposals for body in proposal.bodies])
-        if entries is None and len(proposals) > 1 and not self.member.settling:
+        if entries is None and len(proposals) > 1 and not self.member.is_erasing:
             for proposal in proposals:
                 self._take([proposal], deadline_ms)
         elif entries is None:
             for proposal in proposals:
-                self.member.emit_settled(Refused(proposal.token, DLedgerResponseCode.DISK_FULL))
+                self.member.emit_after_erasure(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
         else:
             at = -1
             for proposal in proposals:
                 at += len(proposal.bodies)
-                self.pending.append(Pending(proposal.token, entries[at].index, entries[at].pos, deadline_ms))
+                self.pending.append(
+                    PendingProposal(proposal.token, entries[at].index, entries[at].pos, deadline_ms)
+                )
 
-    def propose_as(self, token: int, body: bytes, channel: int, now_ms: int) -> bool:
+    def propose_on_channel(self, token: int, body: bytes, channel: int, now_ms: int) -> bool:
         """Appends one entry of a channel of its own; False, and it is refused, when there is no room."""
         entries = self.append((body,), channel)
         if entries is None:
-            self.member.emit_settled(Refused(token, DLedgerResponseCode.DISK_FULL))
+            self.member.emit_after_erasure(OperationFailed(token, DLedgerResponseCode.DISK_FULL))
             return False
         deadline_ms = now_ms + self.member.settings.ack_wait_max_ms
-        self.pending.append(Pending(token, entries[0].index, entries[0].pos, deadline_ms))
+        self.pending.append(PendingProposal(token, entries[0].index, entries[0].pos, deadline_ms))
         return True
 
     def append(self, bodies: Sequence[bytes], channel: int = 0) -> list[DLedgerEntry] | None:
@@ -246,16 +256,16 @@ class Leader:
             return None
         return entries
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """The leadership is over: nobody knows what becomes of what was proposed."""
-        self.change.give_up()
+        self.change.abort()
         for pending in self.pending:
-            self.member.emit(Refused(pending.token, DLedgerResponseCode.TERM_CHANGED))
-        self.rounds.give_up()
+            self.member.emit(OperationFailed(pending.token, DLedgerResponseCode.TERM_CHANGED))
+        self.rounds.abort()
 
     # Pushing ------------------------------------------------------------------------------------------------
 
-    def drive(self, now_ms: int) -> None:
+    def advance(self, now_ms: int) -> None:
         """Does all that time or new entries call for."""
         if now_ms >= self.next_heartbeat_ms or self.rounds.is_due(now_ms):
             self.heartbeat(now_ms)
@@ -263,9 +273,9 @@ class Leader:
             self.transferring_until_ms = None
         while self.pending and self.pending[0].deadline_ms < now_ms:
             pending = self.pending.popleft()
-            self.member.emit(Refused(pending.token, DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT))
+            self.member.emit(OperationFailed(pending.token, DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT))
         self.advance_commit()
-        self.change.drive(now_ms)
+        self.change.advance(now_ms)
         for peer in self.peers.values():
             self._drive_peer(peer, now_ms)
 
@@ -281,32 +291,32 @@ class Leader:
         deadline_ms = min(deadline_ms, self.rounds.next_deadline_ms() or deadline_ms)
         for peer in self.peers.values():
             state = peer.state
-            if isinstance(state, Appending):
+            if isinstance(state, AppendState):
                 if state.in_flight:
                     deadline_ms = min(deadline_ms, state.in_flight[0].sent_ms + settings.push_timeout_ms + 1)
                 elif self.member.committed_index >= 0:
                     deadline_ms = min(deadline_ms, state.pushed_ms + settings.commit_push_interval_ms)
-            elif isinstance(state, Silent) and state.until_ms > 0:
+            elif isinstance(state, PausedState) and state.until_ms > 0:
                 deadline_ms = min(deadline_ms, state.until_ms)
         return deadline_ms
 
-    def _drive_peer(self, peer: Peer, now_ms: int) -> None:
+    def _drive_peer(self, peer: PeerProgress, now_ms: int) -> None:
         match peer.state:
-            case Silent(until_ms=until_ms) if 0 < until_ms <= now_ms:
-                peer.state = Comparing()
+            case PausedState(until_ms=until_ms) if 0 < until_ms <= now_ms:
+                peer.state = CompareState()
                 self._drive_peer(peer, now_ms)
-            case Comparing(context=None) as state:
+            case CompareState(context=None) as state:
                 self._send_compare(peer, state)
-            case Truncating(context=None) as state:
+            case TruncateState(context=None) as state:
                 self._send_truncate(peer, state)
-            case Installing(context=None) as state:
+            case InstallSnapshotState(context=None) as state:
                 self._send_piece(peer, state)
-            case Appending() as state:
+            case AppendState() as state:
                 self._send_appends(peer, state, now_ms)
             case _:
                 pass
 
-    def _push(self, peer: Peer, kind: PushType, entries: list[DLedgerEntry]) -> int:
+    def _push(self, peer: PeerProgress, kind: PushType, entries: list[DLedgerEntry]) -> int:
         member = self.member
         request = PushEntryRequest(type=kind, commit_index=member.committed_index)
         if len(entries) == 1:
@@ -314,12 +324,12 @@ class Leader:
         elif entries:
             request.batch_entry = entries
             request.total_size = sum(entry.size for entry in entries)
-        member.addressed(request, peer.name)
+        member.fill_request(request, peer.name)
         context = member.context()
-        member.emit(Send(peer.name, context, request))
+        member.emit(SendRequest(peer.name, context, request))
         return context
 
-    def _send_compare(self, peer: Peer, state: Comparing) -> None:
+    def _send_compare(self, peer: PeerProgress, state: CompareState) -> None:
         log = self.member.log
         if log.end_index < 0:
             return
@@ -329,22 +339,22 @@ class Leader:
         assert entry is not None
         state.context = self._push(peer, PushType.COMPARE, [entry])
 
-    def _send_truncate(self, peer: Peer, state: Truncating) -> None:
+    def _send_truncate(self, peer: PeerProgress, state: TruncateState) -> None:
         entry = self.member.log.entry(state.index)
         if entry is None:  # dropped since: a snapshot includes it
-            peer.state = Comparing()
+            peer.state = CompareState()
             self._drive_peer(peer, 0)
             return
         state.context = self._push(peer, PushType.TRUNCATE, [entry])
 
-    def _begin_anew(self, peer: Peer, now_ms: int) -> None:
+    def _begin_anew(self, peer: PeerProgress, now_ms: int) -> None:
         """The peer has nothing of our log: it gets all of it or, where the beginning is gone, the snapshot
         that has taken its place."""
         member = self.member
         if member.log.begin_index <= 0 or member.snapshot is None:
-            peer.state = Truncating(member.log.begin_index)
+            peer.state = TruncateState(member.log.begin_index)
         elif member.features.get(peer.name, 0) & FEATURE_SNAPSHOT:
-            peer.state = Installing(member.snapshot)
+            peer.state = InstallSnapshotState(member.snapshot)
         else:
             member.alarm(
                 peer.name,
@@ -353,7 +363,7 @@ class Leader:
             )
             self._pause(peer, now_ms)
 
-    def _send_piece(self, peer: Peer, state: Installing) -> None:
+    def _send_piece(self, peer: PeerProgress, state: InstallSnapshotState) -> None:
         member = self.member
         snapshot = member.snapshot
         assert snapshot is not None
@@ -366,12 +376,12 @@ class Leader:
             crc=snapshot.crc,
             members=snapshot.members,
         )
-        member.addressed(request, peer.name)
+        member.fill_request(request, peer.name)
         state.context = member.context()
         size = min(member.settings.snapshot_chunk_bytes, snapshot.size - state.offset)
-        member.emit(SendSnapshot(peer.name, state.context, request, size))
+        member.emit(SendSnapshotChunk(peer.name, state.context, request, size))
 
-    def on_piece_answer(
+    def on_chunk_response(
         self,
         name: str,
         context: int,
@@ -382,7 +392,7 @@ class Leader:
         """Takes the answer to a piece of a snapshot; returns a newer term if the answer shows one."""
         peer = self.peers[name]
         state = peer.state
-        if isinstance(state, Installing) and state.context == context:
+        if isinstance(state, InstallSnapshotState) and state.context == context:
             state.context = None
             good = (DLedgerResponseCode.SUCCESS, DLedgerResponseCode.INCONSISTENT_STATE)
             if response is None or response.code not in good or not 0 <= response.offset <= request.size:
@@ -390,18 +400,18 @@ class Leader:
             elif response.offset < request.size:
                 state.offset = response.offset
             elif response.code == DLedgerResponseCode.SUCCESS:
-                peer.state = Comparing()
+                peer.state = CompareState()
             else:
                 self._pause(peer, now_ms)
             self._drive_peer(peer, now_ms)
         expired = response is not None and response.code == DLedgerResponseCode.EXPIRED_TERM
         return self.term + 1 if expired else None
 
-    def _send_appends(self, peer: Peer, state: Appending, now_ms: int) -> None:
+    def _send_appends(self, peer: PeerProgress, state: AppendState, now_ms: int) -> None:
         settings, log = self.member.settings, self.member.log
         late = state.in_flight and now_ms - state.in_flight[0].sent_ms > settings.push_timeout_ms
         if late or state.next_index < log.begin_index:
-            peer.state = Comparing()
+            peer.state = CompareState()
             self._drive_peer(peer, now_ms)
             return
         while (
@@ -415,7 +425,7 @@ class Leader:
             batch = self._batch(state.next_index)
             size = sum(entry.size for entry in batch)
             context = self._push(peer, PushType.APPEND, batch)
-            state.in_flight.append(InFlight(context, batch[-1].index, len(batch), size, now_ms))
+            state.in_flight.append(InFlightPush(context, batch[-1].index, len(batch), size, now_ms))
             state.entries += len(batch)
             state.size += size
             state.next_index = batch[-1].index + 1
@@ -440,7 +450,7 @@ class Leader:
 
     # Answers to pushes --------------------------------------------------------------------------------------
 
-    def on_push_answer(
+    def on_push_response(
         self,
         name: str,
         context: int,
@@ -455,31 +465,31 @@ class Leader:
             return None
         if request.type is PushType.COMMIT:
             unsure = response is not None and response.code == DLedgerResponseCode.INCONSISTENT_STATE
-            if unsure and isinstance(peer.state, Appending):
-                peer.state = Comparing()
+            if unsure and isinstance(peer.state, AppendState):
+                peer.state = CompareState()
         match peer.state:
-            case Comparing() as state if state.context == context:
+            case CompareState() as state if state.context == context:
                 self._compared(peer, state, response, now_ms)
-            case Truncating() as state if state.context == context:
+            case TruncateState() as state if state.context == context:
                 self._truncated(peer, state, response, now_ms)
-            case Appending() as state if any(flight.context == context for flight in state.in_flight):
+            case AppendState() as state if any(flight.context == context for flight in state.in_flight):
                 self._appended(peer, state, context, response, now_ms)
             case _:
                 pass
         self._drive_peer(peer, now_ms)
         return self.term + 1 if expired else None
 
-    def _pause(self, peer: Peer, now_ms: int) -> None:
-        peer.state = Silent(until_ms=now_ms + self.member.settings.push_pause_ms)
+    def _pause(self, peer: PeerProgress, now_ms: int) -> None:
+        peer.state = PausedState(until_ms=now_ms + self.member.settings.push_pause_ms)
 
-    def _match(self, peer: Peer, index: int) -> None:
+    def _match(self, peer: PeerProgress, index: int) -> None:
         """The peer vouches for `index`; a claim beyond what we sent is not believed."""
         if peer.match_index < index <= self.member.log.end_index:
             peer.match_index = index
             self.advance_commit()
 
     def _compared(
-        self, peer: Peer, state: Comparing, response: PushEntryResponse | None, now_ms: int
+        self, peer: PeerProgress, state: CompareState, response: PushEntryResponse | None, now_ms: int
     ) -> None:
         log = self.member.log
         if response is None or response.code not in (
@@ -493,9 +503,9 @@ class Leader:
             self._match(peer, state.index)
             last = min(response.end_index, log.end_index)
             if response.end_index <= state.index:
-                peer.state = Appending(state.index + 1, deque(), pushed_ms=0)
+                peer.state = AppendState(state.index + 1, deque(), pushed_ms=0)
             elif state.index == last or state.mismatch == state.index + 1:
-                peer.state = Truncating(state.index)
+                peer.state = TruncateState(state.index)
             else:
                 # What follows may be equal, too: it may be what the peer has acknowledged since the compare
                 # was sent. Only what is known to differ is cut.
@@ -515,21 +525,26 @@ class Leader:
             state.index -= 1
 
     def _truncated(
-        self, peer: Peer, state: Truncating, response: PushEntryResponse | None, now_ms: int
+        self, peer: PeerProgress, state: TruncateState, response: PushEntryResponse | None, now_ms: int
     ) -> None:
         if response is None or response.code != DLedgerResponseCode.SUCCESS:
             self._pause(peer, now_ms)
             return
         self._match(peer, state.index)
-        peer.state = Appending(state.index + 1, deque(), pushed_ms=0)
+        peer.state = AppendState(state.index + 1, deque(), pushed_ms=0)
 
     def _appended(
-        self, peer: Peer, state: Appending, context: int, response: PushEntryResponse | None, now_ms: int
+        self,
+        peer: PeerProgress,
+        state: AppendState,
+        context: int,
+        response: PushEntryResponse | None,
+        now_ms: int,
     ) -> None:
         if response is None:
             return  # the time-out of the oldest push will compare anew
         if response.code == DLedgerResponseCode.INCONSISTENT_STATE:
-            peer.state = Comparing(response.end_index)
+            peer.state = CompareState(response.end_index)
             return
         if response.code != DLedgerResponseCode.SUCCESS:
             self._pause(peer, now_ms)
@@ -555,9 +570,9 @@ class Leader:
             member.commit(index)
         while self.pending and self.pending[0].index <= member.committed_index:
             pending = self.pending.popleft()
-            member.emit(Committed(pending.token, pending.index, pending.pos, self.term))
+            member.emit(ProposalCommitted(pending.token, pending.index, pending.pos, self.term))
 
     @property
     def is_over(self) -> bool:
         """Whether the member is no longer the leader of this term."""
-        return self.member.role is not Role.LEADER or self.member.term != self.term
+        return self.member.role is not RaftRole.LEADER or self.member.term != self.term

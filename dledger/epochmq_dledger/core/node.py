@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
-from epochmq_dledger.core.install import Receiver
 from epochmq_dledger.core.leader import Leader
-from epochmq_dledger.core.log import Log
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.progress import Installing
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.peer_progress import InstallSnapshotState
+from epochmq_dledger.core.raft_log import RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
+from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
 from epochmq_dledger.core.types import (
-    Answer,
-    Call,
+    CallCompleted,
     ChangeMembers,
-    Departed,
-    Effect,
-    Erased,
-    Input,
-    Installed,
+    ErasureCompleted,
     Jitter,
-    Propose,
+    LeaderDisconnected,
+    LeadershipTransferred,
+    LogSynced,
+    OperationFailed,
+    Proposal,
+    ProposalBatch,
+    RaftEffect,
+    RaftInput,
+    RaftRole,
+    RaftSettings,
     ReadIndex,
-    Refused,
-    Role,
-    Send,
-    Settings,
+    RequestReceived,
+    SendRequest,
     Snapshot,
-    Snapshotted,
-    Synced,
+    SnapshotInstalled,
+    SnapshotSaved,
     Tick,
-    Together,
-    Transfer,
-    Transferred,
+    TransferLeadership,
 )
 from epochmq_protocol.dledger import (
     FEATURE_SNAPSHOT,
@@ -61,7 +61,7 @@ _RESPONSES: dict[type[RequestOrResponse], type[RequestOrResponse]] = {
 }
 
 
-class Node:
+class RaftNode:
     """One peer of a DLedger group.
 
     `log` is written by the core itself (see `core.log`); everything else leaves as effects. `term`,
@@ -73,8 +73,8 @@ class Node:
 
     def __init__(
         self,
-        settings: Settings,
-        log: Log,
+        settings: RaftSettings,
+        log: RaftLog,
         jitter: Jitter,
         now_ms: int,
         *,
@@ -88,18 +88,18 @@ class Node:
     ) -> None:
         if snapshot is not None:
             committed = max(committed, snapshot.index)
-        self.member = Member(settings, log, jitter, term, voted_for, committed, snapshot)
-        self.member.recover(_memberships(log, snapshot) if memberships is None else memberships)
+        self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot)
+        self.member.recover(_membership_entries(log, snapshot) if memberships is None else memberships)
         if rejoins:
             self.member.rejoin = Rejoin(self.member, vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
-        self.receiver = Receiver(self.member, self.election, self.follower)
+        self.receiver = SnapshotReceiver(self.member, self.election, self.follower)
         self.leader: Leader | None = None
         self._transfer: tuple[int, int] | None = None  # (token, context)
 
     @property
-    def role(self) -> Role:
+    def role(self) -> RaftRole:
         """What this peer is now."""
         return self.member.role
 
@@ -109,45 +109,45 @@ class Node:
         member = self.member
         if self.leader is None:
             return member.leader is not None and bool(member.group_features & FEATURE_SNAPSHOT)
-        sending = any(isinstance(peer.state, Installing) for peer in self.leader.peers.values())
-        return member.all_can(FEATURE_SNAPSHOT) and not sending
+        sending = any(isinstance(peer.state, InstallSnapshotState) for peer in self.leader.peers.values())
+        return member.all_support(FEATURE_SNAPSHOT) and not sending
 
-    def step(self, event: Input, now_ms: int) -> list[Effect]:
+    def step(self, event: RaftInput, now_ms: int) -> list[RaftEffect]:
         """Takes one input at a time that never goes back; returns effects to carry out in order."""
         match event:
             case Tick():
                 pass
-            case Call(call=call, request=request):
+            case RequestReceived(call=call, request=request):
                 self._call(call, request, now_ms)
-            case Answer():
+            case CallCompleted():
                 self._answer(event, now_ms)
-            case Departed(leader=leader):
-                self.election.on_departure(leader, now_ms)
-            case Synced(index=index, term=term):
+            case LeaderDisconnected(leader=leader):
+                self.election.on_leader_disconnected(leader, now_ms)
+            case LogSynced(index=index, term=term):
                 self._synced(index, term)
-            case Erased():
+            case ErasureCompleted():
                 self._erased(now_ms)
-            case Propose():
+            case Proposal():
                 self._propose((event,), now_ms)
-            case Together(proposals=proposals):
+            case ProposalBatch(proposals=proposals):
                 self._propose(proposals, now_ms)
             case ReadIndex(token=token):
                 if self.leader is None:
-                    self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+                    self.member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
                 else:
                     self.leader.read_index(token)
-            case Transfer(to=to, token=token):
+            case TransferLeadership(to=to, token=token):
                 self._hand_over(to, token, now_ms)
             case ChangeMembers(token=token):
                 if self.leader is None:
-                    self.member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+                    self.member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
                 else:
-                    self.leader.change.ask(event, now_ms)
-            case Snapshotted(snapshot=snapshot):
+                    self.leader.change.request(event, now_ms)
+            case SnapshotSaved(snapshot=snapshot):
                 self.member.snapshot = snapshot
-                self.member.membership.settle(snapshot.index)
+                self.member.membership.forget_before(snapshot.index)
                 self.member.log.drop_before(snapshot.index)
-            case Installed(snapshot=snapshot):
+            case SnapshotInstalled(snapshot=snapshot):
                 self._installed(snapshot, now_ms)
         self._drive(now_ms)
         effects, self.member.effects = self.member.effects, []
@@ -161,7 +161,7 @@ class Node:
         else:
             deadline_ms = self.leader.next_deadline_ms()
             if self.member.quorum > 1:
-                deadline_ms = min(deadline_ms, self.leader.contact_ms + election.patience_ms + 1)
+                deadline_ms = min(deadline_ms, self.leader.contact_ms + election.election_timeout_ms + 1)
         if election.takeover is not None:
             deadline_ms = min(deadline_ms, election.takeover.deadline_ms + 1)
         return deadline_ms
@@ -169,35 +169,35 @@ class Node:
     def _drive(self, now_ms: int) -> None:
         """What time, or the input, made necessary."""
         if self.member.rejoin is not None:
-            self.member.rejoin.drive(self.election, self.follower, now_ms)
+            self.member.rejoin.advance(self.election, self.follower, now_ms)
         self._settle_leadership(now_ms)
-        self.election.drive_takeover(now_ms)
+        self.election.advance_takeover(now_ms)
         if self.leader is None:
-            self.election.on_silence(now_ms)
+            self.election.on_timeout(now_ms)
             self._settle_leadership(now_ms)
         if self.leader is not None:
-            self.leader.drive(now_ms)
+            self.leader.advance(now_ms)
             silent_ms = now_ms - self.leader.contact_ms
-            if silent_ms > self.election.patience_ms and self.member.quorum > 1:
+            if silent_ms > self.election.election_timeout_ms and self.member.quorum > 1:
                 self.election.step_down(now_ms)
                 self._settle_leadership(now_ms)
 
     def _settle_leadership(self, now_ms: int) -> None:
         if self.leader is not None and self.leader.is_over:
-            self.leader.give_up()
+            self.leader.abort()
             self.leader = None
             if self._transfer is not None:
-                self.member.emit(Transferred(self._transfer[0]))
+                self.member.emit(LeadershipTransferred(self._transfer[0]))
                 self._transfer = None
-        if self.leader is None and self.member.role is Role.LEADER:
+        if self.leader is None and self.member.role is RaftRole.LEADER:
             self.leader = Leader(self.member, now_ms)
 
-    def _propose(self, proposals: tuple[Propose, ...], now_ms: int) -> None:
+    def _propose(self, proposals: tuple[Proposal, ...], now_ms: int) -> None:
         if self.leader is not None:
             self.leader.propose(proposals, now_ms)
             return
         for proposal in proposals:
-            self.member.emit(Refused(proposal.token, DLedgerResponseCode.NOT_LEADER))
+            self.member.emit(OperationFailed(proposal.token, DLedgerResponseCode.NOT_LEADER))
 
     # Calls from others --------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class Node:
             self.member.reply(call, request, response)
             return
         self.member.learn_features(request.local_id, request)
-        if not self.member.agrees(request.local_id, request):
+        if not self.member.has_same_settings(request.local_id, request):
             code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
             self.member.reply(call, request, _RESPONSES[type(request)](code=code))
             return
@@ -220,7 +220,7 @@ class Node:
             case PushEntryRequest():
                 self.follower.on_push(call, request, now_ms)
             case InstallSnapshotRequest():
-                self.receiver.on_piece(call, request, now_ms)
+                self.receiver.on_chunk(call, request, now_ms)
             case LeadershipTransferRequest():
                 self.election.on_transfer(call, request, now_ms)
             case _:
@@ -236,26 +236,28 @@ class Node:
 
     # Answers to our calls -----------------------------------------------------------------------------------
 
-    def _answer(self, answer: Answer, now_ms: int) -> None:
+    def _answer(self, answer: CallCompleted, now_ms: int) -> None:
         if answer.response is not None:
             self.member.learn_features(answer.peer, answer.response)
-            if not self.member.agrees(answer.peer, answer.response):
+            if not self.member.has_same_settings(answer.peer, answer.response):
                 return
         if self.leader is not None and answer.peer not in self.leader.peers:
             return  # it was removed
         newer: int | None = None
         match answer.request, answer.response:
             case VoteRequest() as request, (VoteResponse() | None) as response:
-                self.election.on_vote_answer(answer.peer, request, response, now_ms)
+                self.election.on_vote_response(answer.peer, request, response, now_ms)
             case HeartBeatRequest() as request, (HeartBeatResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_heartbeat_answer(answer.peer, answer.context, response)
+                    newer = self.leader.on_heartbeat_response(answer.peer, answer.context, response)
             case PushEntryRequest() as request, (PushEntryResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_push_answer(answer.peer, answer.context, request, response, now_ms)
+                    newer = self.leader.on_push_response(
+                        answer.peer, answer.context, request, response, now_ms
+                    )
             case InstallSnapshotRequest() as request, (InstallSnapshotResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_piece_answer(
+                    newer = self.leader.on_chunk_response(
                         answer.peer, answer.context, request, response, now_ms
                     )
             case LeadershipTransferRequest(), (LeadershipTransferResponse() | None) as response:
@@ -268,17 +270,17 @@ class Node:
 
     def _erased(self, now_ms: int) -> None:
         """The log is settled: does what had to wait for it."""
-        self.member.on_erased()
-        snapshot = self.receiver.installed
+        self.member.on_erasure_completed()
+        snapshot = self.receiver.awaiting_erasure
         if snapshot is not None:
             self._installed(snapshot, now_ms)
-        self.follower.on_erased(now_ms)
+        self.follower.on_erasure_completed(now_ms)
         if self.leader is not None:
             self.leader.begin_term()
 
     def _installed(self, snapshot: Snapshot, now_ms: int) -> None:
         if self.receiver.on_installed(snapshot) and self.leader is None:
-            self.election.step_aside(now_ms)
+            self.election.cancel_candidacy(now_ms)
 
     def _synced(self, index: int, term: int) -> None:
         member = self.member
@@ -293,13 +295,13 @@ class Node:
         (`DLedgerServer.handleLeadershipTransfer`)."""
         member, leader = self.member, self.leader
         if leader is None:
-            member.emit(Refused(token, DLedgerResponseCode.NOT_LEADER))
+            member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
         elif to not in member.others:
-            member.emit(Refused(token, DLedgerResponseCode.UNKNOWN_MEMBER))
+            member.emit(OperationFailed(token, DLedgerResponseCode.UNKNOWN_MEMBER))
         elif leader.transferring_until_ms is not None:
-            member.emit(Refused(token, DLedgerResponseCode.LEADER_TRANSFERRING))
+            member.emit(OperationFailed(token, DLedgerResponseCode.LEADER_TRANSFERRING))
         elif member.log.end_index - leader.peers[to].match_index > member.settings.push_in_flight_max:
-            member.emit(Refused(token, DLedgerResponseCode.FALL_BEHIND_TOO_MUCH))
+            member.emit(OperationFailed(token, DLedgerResponseCode.FALL_BEHIND_TOO_MUCH))
         else:
             leader.transferring_until_ms = now_ms + 2 * member.settings.transfer_wait_max_ms
             request = LeadershipTransferRequest(
@@ -307,10 +309,10 @@ class Node:
                 transferee_id=to,
                 take_leadership_ledger_index=member.log.end_index,
             )
-            member.addressed(request, to)
+            member.fill_request(request, to)
             context = member.context()
             self._transfer = (token, context)
-            member.emit(Send(to, context, request))
+            member.emit(SendRequest(to, context, request))
 
     def _handed_over(self, context: int, response: LeadershipTransferResponse | None) -> None:
         if self._transfer is None or self._transfer[1] != context:
@@ -318,14 +320,14 @@ class Node:
         token, _ = self._transfer
         self._transfer = None
         if response is not None and response.code == DLedgerResponseCode.SUCCESS:
-            self.member.emit(Transferred(token))
+            self.member.emit(LeadershipTransferred(token))
             return
         if self.leader is not None:
             self.leader.transferring_until_ms = None
-        self.member.emit(Refused(token, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED))
+        self.member.emit(OperationFailed(token, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED))
 
 
-def _memberships(log: Log, snapshot: Snapshot | None) -> list[DLedgerEntry]:
+def _membership_entries(log: RaftLog, snapshot: Snapshot | None) -> list[DLedgerEntry]:
     first = log.begin_index if snapshot is None else snapshot.index + 1
     found = [log.entry(index) for index in range(max(first, 0), log.end_index + 1)]
     return [entry for entry in found if entry is not None and entry.channel == MEMBERS_CHANNEL]

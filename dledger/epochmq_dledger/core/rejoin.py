@@ -14,16 +14,16 @@ acknowledged:
    the term of the vote on its disk. It votes in no term up to the greatest of them. A voter that has lost its
    own vote cannot tell; while there are two of those, neither gets its vote back.
 
-Then `Rejoined` makes the driver forget that anything was lost. A leader that is DLedger's, or of an earlier
-release, does none of this, and the peer stays without a vote.
+Then `RejoinCompleted` makes the driver forget that anything was lost. A leader that is DLedger's, or of an
+earlier release, does none of this, and the peer stays without a vote.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochmq_dledger.core.member import Member
-from epochmq_dledger.core.types import Rejoined, Role
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.types import RaftRole, RejoinCompleted
 from epochmq_protocol.dledger import (
     FEATURE_PRE_VOTE,
     FEATURE_REJOIN,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Rejoin:
     """A peer's way back. `vote_lost`: it does not know in which terms it has voted."""
 
-    def __init__(self, member: Member, *, vote_lost: bool) -> None:
+    def __init__(self, member: MemberState, *, vote_lost: bool) -> None:
         self.member = member
         self.vote_lost = vote_lost
         self.number = 1 + int(member.jitter() * (1 << 53))
@@ -66,17 +66,17 @@ class Rejoin:
         if request.epochmq_rejoin == self.number and request.epochmq_until is not None:
             self._until = request.term, request.epochmq_until
         if self.vote_lost and member.group_features & FEATURE_PRE_VOTE:
-            election.ask_terms([peer for peer in member.others if peer not in self._terms])
+            election.request_terms([peer for peer in member.others if peer not in self._terms])
 
-    def on_vote_answer(self, peer: str, response: VoteResponse) -> None:
+    def on_vote_response(self, peer: str, response: VoteResponse) -> None:
         """A voter has said its term."""
         if response.vote_result is not VoteResult.REJECT_UNKNOWN_LEADER:
             self._terms[peer] = max(response.term, self._terms.get(peer, -1))
 
-    def drive(self, election: Election, follower: Follower, now_ms: int) -> None:
+    def advance(self, election: Election, follower: Follower, now_ms: int) -> None:
         """Ends it, when nothing is missing any more."""
         member = self.member
-        if self._until is None or self._until[0] != member.term or member.role is not Role.FOLLOWER:
+        if self._until is None or self._until[0] != member.term or member.role is not RaftRole.FOLLOWER:
             return
         until = self._until[1]
         if follower.matched_term != member.term or min(follower.matched_index, member.synced_index) < until:
@@ -86,7 +86,7 @@ class Rejoin:
                 return
             self._give_up_votes(election, now_ms)
         member.rejoin = None
-        member.emit(Rejoined())
+        member.emit(RejoinCompleted())
 
     def _give_up_votes(self, election: Election, now_ms: int) -> None:
         member = self.member

@@ -15,7 +15,7 @@ from epochmq_protocol.dledger import (
 )
 
 
-class Role(Enum):
+class RaftRole(Enum):
     """What a peer is. Java's MemberState.Role."""
 
     FOLLOWER = "follower"
@@ -23,7 +23,7 @@ class Role(Enum):
     LEADER = "leader"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One peer's settings; defaults are DLedgerConfig's, ours where DLedger has none."""
 
     group: str
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     joining: bool = False
     """This peer is not one of them yet: it neither votes nor stands before the log says that it belongs to
     the group."""
-    agreed: str | None = None
+    shared_settings: str | None = None
     """What all peers of ours must have set alike: one that says something else is not dealt with."""
     file_size: int = 1 << 30
     """Bytes of a data file. Positions depend on it, so all peers of a group must have the same."""
@@ -87,12 +87,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A new peer that makes no progress for so long is given up."""
 
     @property
-    def read_retry_ms(self) -> int:
+    def read_retry_interval_ms(self) -> int:
         """While reads wait for a proof of leadership, a round of heartbeats begins at least this often."""
         return max(1, self.heartbeat_interval_ms // 4)
 
     @property
-    def patience_ms(self) -> int:
+    def election_timeout_ms(self) -> int:
         """How long a silent leader is still believed in."""
         return self.heartbeat_interval_ms * self.heartbeat_leaks_max
 
@@ -124,15 +124,15 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A peer's (or client's) request; its answer is a `Reply` with the same `call`."""
+class RequestReceived(msgspec.Struct, frozen=True):
+    """A peer's (or client's) request; its answer is a `SendResponse` with the same `call`."""
 
     call: int
     request: RequestOrResponse
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What came of a `Send`: the peer's response, or None when there was none in time."""
+class CallCompleted(msgspec.Struct, frozen=True):
+    """What came of a `SendRequest`: the peer's response, or None when there was none in time."""
 
     peer: str
     context: int
@@ -140,46 +140,46 @@ class Answer(msgspec.Struct, frozen=True):
     response: RequestOrResponse | None
 
 
-class Departed(msgspec.Struct, frozen=True):
+class LeaderDisconnected(msgspec.Struct, frozen=True):
     """The connection over which this leader's heartbeats came has closed: its process has ended, most
     likely."""
 
     leader: str
 
 
-class Propose(msgspec.Struct, frozen=True):
-    """Append these bodies, one entry each, as one proposal; `token` comes back in `Committed` or
-    `Refused`."""
+class Proposal(msgspec.Struct, frozen=True):
+    """Append these bodies, one entry each, as one proposal; `token` comes back in `ProposalCommitted` or
+    `OperationFailed`."""
 
     token: int
     bodies: tuple[bytes, ...]
 
 
-class Together(msgspec.Struct, frozen=True):
+class ProposalBatch(msgspec.Struct, frozen=True):
     """Proposals that came at once: written, and pushed, together."""
 
-    proposals: tuple[Propose, ...]
+    proposals: tuple[Proposal, ...]
 
 
 class ReadIndex(msgspec.Struct, frozen=True):
     """Does this peer still lead? Answered by `ReadReady` after a quorum round trip that began after this
-    input (Raft §6.4), or by `Refused`."""
+    input (Raft §6.4), or by `OperationFailed`."""
 
     token: int
 
 
-class Synced(msgspec.Struct, frozen=True):
+class LogSynced(msgspec.Struct, frozen=True):
     """The log is durable up to this entry. The term tells a late report about entries that were cut since."""
 
     index: int
     term: int
 
 
-class Erased(msgspec.Struct, frozen=True):
-    """What an `Erase` asked for is done: the log is settled."""
+class ErasureCompleted(msgspec.Struct, frozen=True):
+    """What an `EraseDroppedEntries` asked for is done: the log is settled."""
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class TransferLeadership(msgspec.Struct, frozen=True):
     """Hand leadership to this peer."""
 
     to: str
@@ -188,7 +188,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 class ChangeMembers(msgspec.Struct, frozen=True):
     """A peer at this address shall belong to the group; without an address, it shall no longer. `addresses`
-    are those of the present members. Answered by `Committed` or `Refused`."""
+    are those of the present members. Answered by `ProposalCommitted` or `OperationFailed`."""
 
     token: int
     peer: str
@@ -196,32 +196,32 @@ class ChangeMembers(msgspec.Struct, frozen=True):
     addresses: dict[str, str]
 
 
-class Snapshotted(msgspec.Struct, frozen=True):
+class SnapshotSaved(msgspec.Struct, frozen=True):
     """A snapshot of this peer's own is durable."""
 
     snapshot: Snapshot
 
 
-class Installed(msgspec.Struct, frozen=True):
-    """The snapshot of an `Install` is durable."""
+class SnapshotInstalled(msgspec.Struct, frozen=True):
+    """The snapshot of an `InstallSnapshot` is durable."""
 
     snapshot: Snapshot
 
 
-Input = (
+RaftInput = (
     Tick
-    | Call
-    | Answer
-    | Departed
-    | Propose
-    | Together
+    | RequestReceived
+    | CallCompleted
+    | LeaderDisconnected
+    | Proposal
+    | ProposalBatch
     | ReadIndex
-    | Synced
-    | Erased
-    | Transfer
+    | LogSynced
+    | ErasureCompleted
+    | TransferLeadership
     | ChangeMembers
-    | Snapshotted
-    | Installed
+    | SnapshotSaved
+    | SnapshotInstalled
 )
 
 
@@ -235,32 +235,32 @@ class SaveVote(msgspec.Struct, frozen=True):
     voted_for: str | None
 
 
-class Erase(msgspec.Struct, frozen=True):
-    """Erase durably what the log has dropped, and report with `Erased`."""
+class EraseDroppedEntries(msgspec.Struct, frozen=True):
+    """Erase durably what the log has dropped, and report with `ErasureCompleted`."""
 
 
-class Send(msgspec.Struct, frozen=True):
-    """Call a peer; hand what comes back in as `Answer` with the same `context`."""
+class SendRequest(msgspec.Struct, frozen=True):
+    """Call a peer; hand what comes back in as `CallCompleted` with the same `context`."""
 
     peer: str
     context: int
     request: RequestOrResponse
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """Answer a `Call`."""
+class SendResponse(msgspec.Struct, frozen=True):
+    """Answer a `RequestReceived`."""
 
     call: int
     response: RequestOrResponse
 
 
-class Commit(msgspec.Struct, frozen=True):
+class ApplyCommitted(msgspec.Struct, frozen=True):
     """Entries up to this index are committed, and will be applied in order."""
 
     index: int
 
 
-class Committed(msgspec.Struct, frozen=True):
+class ProposalCommitted(msgspec.Struct, frozen=True):
     """A proposal is committed; its last entry stands at `index`, byte `pos`."""
 
     token: int
@@ -269,7 +269,7 @@ class Committed(msgspec.Struct, frozen=True):
     term: int
 
 
-class Refused(msgspec.Struct, frozen=True):
+class OperationFailed(msgspec.Struct, frozen=True):
     """A proposal, read or transfer failed. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT leave a proposal's fate
     open; every other code means that nothing was appended."""
 
@@ -285,7 +285,7 @@ class ReadReady(msgspec.Struct, frozen=True):
     term: int
 
 
-class Transferred(msgspec.Struct, frozen=True):
+class LeadershipTransferred(msgspec.Struct, frozen=True):
     """The transferee says that it leads."""
 
     token: int
@@ -294,7 +294,7 @@ class Transferred(msgspec.Struct, frozen=True):
 class RoleChanged(msgspec.Struct, frozen=True):
     """Role, term or known leader changed."""
 
-    role: Role
+    role: RaftRole
     term: int
     leader: str | None
 
@@ -305,9 +305,9 @@ class Alarm(msgspec.Struct, frozen=True):
     text: str
 
 
-class SendSnapshot(msgspec.Struct, frozen=True):
-    """Call a peer as by `Send`, with the `size` bytes of the latest snapshot that begin at the request's
-    offset as its data."""
+class SendSnapshotChunk(msgspec.Struct, frozen=True):
+    """Call a peer as by `SendRequest`, with the `size` bytes of the latest snapshot that begin at the
+    request's offset as its data."""
 
     peer: str
     context: int
@@ -315,20 +315,21 @@ class SendSnapshot(msgspec.Struct, frozen=True):
     size: int
 
 
-class Install(msgspec.Struct, frozen=True):
-    """Make a leader's snapshot durable in the place of this peer's own, and report with `Installed`."""
+class InstallSnapshot(msgspec.Struct, frozen=True):
+    """Make a leader's snapshot durable in the place of this peer's own, and report with
+    `SnapshotInstalled`."""
 
     snapshot: Snapshot
     data: bytes
 
 
-class Restore(msgspec.Struct, frozen=True):
+class RestoreSnapshot(msgspec.Struct, frozen=True):
     """The state machine becomes what the installed snapshot says; what it includes counts as applied."""
 
     snapshot: Snapshot
 
 
-class Rejoined(msgspec.Struct, frozen=True):
+class RejoinCompleted(msgspec.Struct, frozen=True):
     """This peer has caught up with what it had lost, and votes again, also after a restart."""
 
 
@@ -338,21 +339,21 @@ class MembersChanged(msgspec.Struct, frozen=True):
     addresses: dict[str, str]
 
 
-Effect = (
+RaftEffect = (
     SaveVote
-    | Erase
-    | Send
-    | Reply
-    | Commit
-    | Committed
-    | Refused
+    | EraseDroppedEntries
+    | SendRequest
+    | SendResponse
+    | ApplyCommitted
+    | ProposalCommitted
+    | OperationFailed
     | ReadReady
-    | Transferred
+    | LeadershipTransferred
     | RoleChanged
     | Alarm
-    | SendSnapshot
-    | Install
-    | Restore
-    | Rejoined
+    | SendSnapshotChunk
+    | InstallSnapshot
+    | RestoreSnapshot
+    | RejoinCompleted
     | MembersChanged
 )

@@ -17,11 +17,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from epochmq_dledger.core.log import LogFullError
-from epochmq_dledger.store.cut_mark import CutMark
-from epochmq_dledger.store.entry_marks import EntryEncoder, crc_of, is_header
-from epochmq_dledger.store.recovery import Damage, lost_behind
-from epochmq_dledger.store.segments import Erasure, Segments, Unsynced
+from epochmq_dledger.core.raft_log import LogFullError
+from epochmq_dledger.store.damage_detection import LogDamage, find_lost_entry
+from epochmq_dledger.store.entry_encoding import EntryEncoder, crc_of, is_valid_header
+from epochmq_dledger.store.segments import Erasure, Segments, UnsyncedFiles
+from epochmq_dledger.store.truncation_mark import TruncationMark
 from epochmq_protocol.dledger import (
     ENTRY_HEADER_SIZE,
     FILLER_MAGIC,
@@ -49,7 +49,7 @@ class FileLog:
     def __init__(self, folder: Path, file_size: int, index_file_size: int = INDEX_FILE_SIZE) -> None:
         self._data = Segments(folder / "data", file_size)
         self._index = Segments(folder / "index", index_file_size)
-        self._mark = CutMark(folder)
+        self._mark = TruncationMark(folder)
         self._encode = EntryEncoder().encode
         self._file_size = file_size
         self._begin = self._end = self._end_term = -1
@@ -63,10 +63,10 @@ class FileLog:
         self._reset_to: DLedgerEntry | None = None
         """The first entry of a log that begins anew; it is written when what was before is erased."""
         self._removals: list[Callable[[], None]] = []
-        self.is_settled = True
+        self.is_writable = True
         self.durable_index = -1
         """Entries up to here survive a power failure, as `synced` was told."""
-        self.damage: Damage | None = None
+        self.damage: LogDamage | None = None
         """What recovery found lost. The files are as they were found until `trim` is called."""
 
     @property
@@ -113,29 +113,29 @@ class FileLog:
             self._begin = -1
         self._find_damage(committed_index, is_cut=limit is not None)
         if self.damage is None:
-            self.trim()
+            self.erase_after_end()
 
     def _find_damage(self, committed_index: int, *, is_cut: bool) -> None:
         expected = self._end + 1 if self._end >= 0 else None
-        lost = None if is_cut else lost_behind(self._data, self._read_entry, self._end_pos, expected)
+        lost = None if is_cut else find_lost_entry(self._data, self._read_entry, self._end_pos, expected)
         where = self._where(self._end_pos)
         if lost is not None:
             text = (
                 f"{where} is unreadable, but had been durable when entry {lost.index} of term {lost.term}, "
                 f"which is whole, was written at byte {lost.pos}"
             )
-            self.damage = Damage(self._end_pos, self._end, text)
+            self.damage = LogDamage(self._end_pos, self._end, text)
         elif self._end < committed_index:
             text = (
                 f"the log ends with entry {self._end} at {where}, but entry {committed_index} was committed"
             )
-            self.damage = Damage(self._end_pos, self._end, text)
+            self.damage = LogDamage(self._end_pos, self._end, text)
 
     def _where(self, pos: int) -> str:
         base = pos - pos % self._file_size
         return f"byte {pos - base} of {self._data.folder}/{base:020d} (entry {self._end + 1})"
 
-    def condemn(self, index: int) -> None:
+    def mark_unreadable(self, index: int) -> None:
         """An entry of the log cannot be read any more: the log ends before it. `damage` says so."""
         unit = self._index_unit(index)
         pos = unit[1] if unit is not None else -1
@@ -148,17 +148,17 @@ class FileLog:
         first = self._data.bases[0] if self._data.bases else 0
         self._end_pos = last.pos + last.size if last is not None else first
         where = self._where(pos if pos >= 0 else self._end_pos)
-        self.damage = Damage(
+        self.damage = LogDamage(
             self._end_pos, self._end, f"{where} is unreadable; the log had entries to {lost_to}"
         )
 
-    def trim(self) -> None:
+    def erase_after_end(self) -> None:
         """Erases what lies behind the log's end, durably."""
         self._cut(marked=True)
-        self.settle_now()
+        self.erase_now()
         self.durable_index = self._end
 
-    def damaged_files(self) -> list[Path]:
+    def files_after_end(self) -> list[Path]:
         """The data files that hold what lies behind the log's end, in order; the first may begin before
         it."""
         return [self._data.path(base) for base in self._data.bases if base + self._file_size > self._end_pos]
@@ -207,7 +207,7 @@ class FileLog:
     def _read_entry(self, pos: int, *, with_body: bool = True) -> DLedgerEntry | None:
         """The entry at byte `pos`, None where there is no whole, well-placed one."""
         head = self._data.read(pos, ENTRY_HEADER_SIZE)
-        if not is_header(head, pos, self._file_size - pos % self._file_size):
+        if not is_valid_header(head, pos, self._file_size - pos % self._file_size):
             return None
         _, size, index, term, _ = _HEADER_START.unpack_from(head)
         if not with_body:
@@ -252,7 +252,7 @@ class FileLog:
         """Writes entries that follow the last one. LogFullError: the log is as before; if any byte was
         written, it is not settled until that is erased. OSError: the disk failed, and nothing is known of
         the log."""
-        assert self.is_settled, "what was cut is not erased yet"
+        assert self.is_writable, "what was cut is not erased yet"
         before = (self._begin, self._end, self._end_term, self._end_pos)
         written = self._data.writes, self._index.writes
         try:
@@ -330,7 +330,7 @@ class FileLog:
         self._erasures += [self._data.drop_from(0), self._index.drop_from(0)]
         self._reset_to = entry
         self.durable_index = entry.index - 1
-        self.is_settled = False
+        self.is_writable = False
 
     def drop_before(self, index: int) -> None:
         """Lets go of the data files, and then index files, that hold only entries before `index`, which
@@ -365,7 +365,7 @@ class FileLog:
         if marked:
             self._marked_end = self._end_pos
         self.durable_index = min(self.durable_index, self._end)
-        self.is_settled = False
+        self.is_writable = False
 
     def take_erasure(self) -> Callable[[], None]:
         """What erases, durably, all that was cut; for a worker thread. OSError: what was cut may come back,
@@ -383,9 +383,9 @@ class FileLog:
 
         return erase
 
-    def settled(self) -> None:
+    def on_erasure_completed(self) -> None:
         """What `take_erasure` gave is done. OSError or LogFullError: the log cannot begin anew."""
-        self.is_settled = True
+        self.is_writable = True
         entry, self._reset_to = self._reset_to, None
         if entry is not None:
             self._begin = self._end = self._end_term = -1
@@ -395,22 +395,22 @@ class FileLog:
                 self._data.write(entry.pos - inside, _FILLER.pack(FILLER_MAGIC, inside))
             self.append([entry])
 
-    def settle_now(self) -> None:
+    def erase_now(self) -> None:
         """Waits until what was cut is erased."""
         self.take_erasure()()
-        self.settled()
+        self.on_erasure_completed()
 
     # Durability ---------------------------------------------------------------------------------------------
 
-    def take_dirty(self) -> Unsynced:
+    def take_unsynced(self) -> UnsyncedFiles:
         """What to sync (see `Segments.take_dirty`). The index of the last data files need not be durable,
         it is rebuilt from them; once a file is begun, that of those before it must be."""
         if not self._index_due:
-            return self._data.take_dirty()
+            return self._data.take_unsynced()
         self._index_due = False
-        return self._data.take_dirty() + self._index.take_dirty()
+        return self._data.take_unsynced() + self._index.take_unsynced()
 
-    def synced(self, index: int, term: int) -> None:
+    def mark_synced(self, index: int, term: int) -> None:
         """What `take_dirty` gave when the log ended with this entry is durable."""
         if index > self.durable_index and self.term(index) == term:
             self.durable_index = index

@@ -4,9 +4,9 @@ Files are named by their first byte's offset, twenty digits, and have their full
 where nothing is written yet. They are written with pwrite rather than through a mapping: a full disk is then
 an error to answer, where a store into a mapping would kill the process.
 
-An event loop may call everything that changes bytes or names here: nothing waits for the disk. `Unsynced` and
-`Erasure` are what a worker thread does afterwards: they make durable what was written, and remove and erase
-what was cut.
+An event loop may call everything that changes bytes or names here: nothing waits for the disk.
+`UnsyncedFiles` and `Erasure` are what a worker thread does afterwards: they make durable what was written,
+and remove and erase what was cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epochmq_dledger.core.log import LogFullError
+from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_protocol.durable_files import sync_directory
 
 _NAME = re.compile(r"\d{20}")
@@ -27,17 +27,17 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
-class Unsynced:
+class UnsyncedFiles:
     """Duplicates of descriptors of what was written: files, and folders with new names."""
 
     files: list[int] = field(default_factory=list)
     folders: list[int] = field(default_factory=list)
 
-    def __add__(self, other: Unsynced) -> Unsynced:
-        return Unsynced(self.files + other.files, self.folders + other.folders)
+    def __add__(self, other: UnsyncedFiles) -> UnsyncedFiles:
+        return UnsyncedFiles(self.files + other.files, self.folders + other.folders)
 
 
-def sync_and_close(unsynced: Unsynced) -> None:
+def sync_and_close(unsynced: UnsyncedFiles) -> None:
     """Makes files durable, then their names, and lets go of them. OSError: nothing may be taken for durable
     any more."""
     try:
@@ -204,9 +204,11 @@ class Segments:
 
     # Durability ---------------------------------------------------------------------------------------------
 
-    def take_dirty(self) -> Unsynced:
+    def take_unsynced(self) -> UnsyncedFiles:
         """What was written since the last call: a thread may sync and close it while this object goes on."""
-        found = Unsynced([os.dup(self._files[base]) for base in sorted(self._dirty) if base in self._files])
+        found = UnsyncedFiles(
+            [os.dup(self._files[base]) for base in sorted(self._dirty) if base in self._files]
+        )
         self._dirty.clear()
         if self._has_new_names:
             self._has_new_names = False

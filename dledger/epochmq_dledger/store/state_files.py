@@ -2,7 +2,7 @@
 `DLedgerMmapFileStore.persistCheckPoint`). The previous content stays beside them as `.bak`.
 
 The previous content of `currterm` is no substitute for the present one: a peer that falls back to it may vote
-a second time in a term. So a `currterm` that is empty or garbled is a lost vote (`Vote.is_lost`).
+a second time in a term. So a `currterm` that is empty or garbled is a lost vote (`SavedVote.is_lost`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, backup_of, replace_
 log = logging.getLogger(__name__)
 
 CURRTERM, CHECKPOINT = "currterm", "checkpoint"
-NAMES = (CURRTERM, f"{CURRTERM}.bak", CHECKPOINT, f"{CHECKPOINT}.bak")
+STATE_FILE_NAMES = (CURRTERM, f"{CURRTERM}.bak", CHECKPOINT, f"{CHECKPOINT}.bak")
 """The small files of a peer's folder."""
 
 
 @dataclass(frozen=True)
-class Vote:
+class SavedVote:
     """The term, and whom this peer voted for in it. `is_lost`: it may have voted since, also in later
     terms."""
 
@@ -31,7 +31,7 @@ class Vote:
     is_lost: bool = False
 
 
-def _numbers(path: Path, *keys: str) -> dict[str, int] | None:
+def _read_integers(path: Path, *keys: str) -> dict[str, int] | None:
     """The whole numbers of these keys; None when the file is missing, or one of them cannot be read."""
     try:
         found = properties.parse(path.read_bytes().decode())
@@ -40,17 +40,17 @@ def _numbers(path: Path, *keys: str) -> dict[str, int] | None:
         return None
 
 
-def _read_vote(path: Path) -> Vote | None:
-    numbers = _numbers(path, "currTerm")
+def _read_vote(path: Path) -> SavedVote | None:
+    numbers = _read_integers(path, "currTerm")
     if numbers is None:
         return None
     found = properties.parse(path.read_text(encoding="utf-8"))
     if "voteLeader" not in found:
         return None  # cut off: both are written as one
-    return Vote(numbers["currTerm"], found["voteLeader"].strip() or None)
+    return SavedVote(numbers["currTerm"], found["voteLeader"].strip() or None)
 
 
-def load_vote(folder: Path) -> Vote:
+def load_vote(folder: Path) -> SavedVote:
     """The vote of a peer's folder; term 0 for a new one."""
     path = folder / CURRTERM
     vote = _read_vote(path)
@@ -62,9 +62,9 @@ def load_vote(folder: Path) -> Vote:
         if renamed is not None:
             return renamed
         if not backup_of(path).exists():
-            return Vote()
+            return SavedVote()
     before = _read_vote(backup_of(path))
-    return Vote(before.term if before is not None else 0, None, is_lost=True)
+    return SavedVote(before.term if before is not None else 0, None, is_lost=True)
 
 
 def save_vote(folder: Path, term: int, voted_for: str | None) -> None:
@@ -77,7 +77,7 @@ def load_committed(folder: Path) -> int:
     """The committed index of the last checkpoint, -1 where there is none. The one before it is as true."""
     path = folder / CHECKPOINT
     for candidate in (path, backup_of(path)):
-        found = _numbers(candidate, "committedIndex")
+        found = _read_integers(candidate, "committedIndex")
         if found is not None:
             return found["committedIndex"]
     if path.exists():

@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_broker.local_admin.lag import LagClock
 from epochmq_broker.local_admin.readiness import Facts, not_ready
-from epochmq_controller.controller import local_admin as of_controllers
+from epochmq_controller.controller import local_api as of_controllers
 from epochmq_protocol.admin.operations import Limits
 from epochmq_protocol.admin.states import ControllerState, Peer
 
@@ -106,7 +106,7 @@ CONTROLLER = ControllerState(
     ],
 )
 def test_a_controller_is_ready_when_it_knows_who_leads(changes: dict[str, Any], said: list[str]) -> None:
-    assert of_controllers.not_ready(msgspec.structs.replace(CONTROLLER, **changes)) == said
+    assert of_controllers.not_ready_reasons(msgspec.structs.replace(CONTROLLER, **changes)) == said
 
 
 def test_lag_counts_from_the_last_moment_at_which_nothing_was_lacking() -> None:

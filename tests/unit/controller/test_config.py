@@ -104,14 +104,16 @@ def test_bad_values_are_refused_by_key_value_and_expectation(text: str, expected
     assert str(caught.value).startswith(f"{text.splitlines()[-1]}: expected {expected}")
 
 
-def change(text: str, loaded: config.Loaded) -> tuple[config.ControllerConfig, dict[str, str]]:
+def change(
+    text: str, loaded: config.LoadedControllerConfig
+) -> tuple[config.ControllerConfig, dict[str, str]]:
     """What UPDATE_CONTROLLER_CONFIG with this body makes of the settings."""
     return settings_file.change(
         loaded.config,
         loaded.extra,
         text.encode(),
         black_list=loaded.config.black_list(),
-        fixed=config.FIXED,
+        fixed=config.IMMUTABLE_KEYS,
         check=config.check,
     )
 

@@ -11,14 +11,14 @@ import pytest
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.processor import ControllerProcessor
-from epochmq_controller.replicas.heartbeats import Heartbeat, Replica
+from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FallBack
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, request, split
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport import Connection
 
-Taken = tuple[Replica, Heartbeat, int]
+Taken = tuple[BrokerIdentityInfo, Heartbeat, int]
 
 
 class FakeController:
@@ -29,13 +29,13 @@ class FakeController:
         self.taken: list[Taken] = []
 
     def renew_lease(
-        self, replica: Replica, beat: Heartbeat, lease_epoch: int, done: Callable[[int], object]
+        self, replica: BrokerIdentityInfo, beat: Heartbeat, lease_epoch: int, done: Callable[[int], object]
     ) -> None:
         self.taken.append((replica, beat, lease_epoch))
         done(self.lease_ms)
 
     async def heard_asking(
-        self, replica: Replica, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
+        self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
     ) -> int:
         assert fenced_epoch is None
         self.taken.append((replica, beat, lease_epoch))

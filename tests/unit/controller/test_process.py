@@ -39,7 +39,7 @@ def line(message: str, *arguments: object, exc_info: bool = False) -> str:
     info = sys.exc_info() if exc_info else None
     record = logging.LogRecord("a.b", logging.WARNING, "", 0, message, arguments, info)
     record.created = 1_000_000_000.25
-    return process.Logfmt().format(record).partition(" ")[2]
+    return process.LogfmtFormatter().format(record).partition(" ")[2]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_warnings_about_the_file_are_logged(capsys: pytest.CaptureFixture[str]) 
 
 
 async def test_a_signal_asks_it_to_stop() -> None:
-    asked = process.asked_to_stop()
+    asked = process.stop_requested()
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         async with asyncio.timeout(60):

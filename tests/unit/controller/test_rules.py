@@ -4,47 +4,47 @@ from __future__ import annotations
 
 import pytest
 
-from epochmq_controller.replicas import rules
-from epochmq_controller.replicas.events import (
-    AlterSyncStateSet,
-    ApplyBrokerId,
-    CleanBrokerData,
-    ElectMaster,
-    Event,
-    UpdateBrokerAddress,
+from epochmq_controller.replica_groups import rules
+from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
+from epochmq_controller.replica_groups.events import (
+    AlterSyncStateSetEvent,
+    ApplyBrokerIdEvent,
+    CleanBrokerDataEvent,
+    ControllerEvent,
+    ElectMasterEvent,
+    UpdateBrokerAddressEvent,
     decode,
     encode,
 )
-from epochmq_controller.replicas.policy import LiveInfo
-from epochmq_controller.replicas.rules import Verdict
-from epochmq_controller.replicas.state import ReplicaGroups
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
+from epochmq_controller.replica_groups.rules import Decision
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError
 
-EVENT_BYTES: list[tuple[Event, bytes]] = [
+EVENT_BYTES: list[tuple[ControllerEvent, bytes]] = [
     (
-        AlterSyncStateSet("b", frozenset({2, 1})),
+        AlterSyncStateSetEvent("b", frozenset({2, 1})),
         b'\0\x01{"brokerName":"b","eventType":"ALTER_SYNC_STATE_SET_EVENT","newSyncStateSet":[1,2]}',
     ),
     (
-        ApplyBrokerId("b", "c", "1.2.3.4:5", 1, "1.2.3.4:5;9"),
+        ApplyBrokerIdEvent("b", "c", "1.2.3.4:5", 1, "1.2.3.4:5;9"),
         b'\0\x02{"brokerAddress":"1.2.3.4:5","brokerName":"b","clusterName":"c",'
         b'"eventType":"APPLY_BROKER_ID_EVENT","newBrokerId":1,"registerCheckCode":"1.2.3.4:5;9"}',
     ),
     (
-        ElectMaster("b", True, 1),
+        ElectMasterEvent("b", True, 1),
         b'\0\x03{"brokerName":"b","eventType":"ELECT_MASTER_EVENT","newMasterBrokerId":1,"newMasterElected":true}',
     ),
     (
-        ElectMaster("b", False),
+        ElectMasterEvent("b", False),
         b'\0\x03{"brokerName":"b","eventType":"ELECT_MASTER_EVENT","newMasterElected":false}',
     ),
     (
-        CleanBrokerData("b", frozenset({1})),
+        CleanBrokerDataEvent("b", frozenset({1})),
         b'\0\x05{"brokerIdSetToClean":[1],"brokerName":"b","eventType":"CLEAN_BROKER_DATA_EVENT"}',
     ),
     (
-        UpdateBrokerAddress("b", "c", "1.2.3.4:6", 1),
+        UpdateBrokerAddressEvent("b", "c", "1.2.3.4:6", 1),
         b'\0\x06{"brokerAddress":"1.2.3.4:6","brokerId":1,"brokerName":"b","clusterName":"c",'
         b'"eventType":"UPDATE_BROKER_ADDRESS"}',
     ),
@@ -52,7 +52,7 @@ EVENT_BYTES: list[tuple[Event, bytes]] = [
 
 
 @pytest.mark.parametrize(("event", "data"), EVENT_BYTES)
-def test_events_are_java_s_bytes(event: Event, data: bytes) -> None:
+def test_events_are_java_s_bytes(event: ControllerEvent, data: bytes) -> None:
     assert encode(event) == data
     assert decode(data) == event
 
@@ -70,24 +70,24 @@ class Groups(ReplicaGroups):
 
     def __init__(self) -> None:
         super().__init__()
-        self.living: dict[int, LiveInfo] = {}
+        self.living: dict[int, ReplicaLiveInfo] = {}
 
-    def alive(self, _cluster: str, _name: str, broker_id: int) -> LiveInfo | None:
+    def alive(self, _cluster: str, _name: str, broker_id: int) -> ReplicaLiveInfo | None:
         return self.living.get(broker_id)
 
-    def carry_out(self, verdict: Verdict) -> Verdict:
-        for event in verdict.events:
+    def carry_out(self, decision: Decision) -> Decision:
+        for event in decision.events:
             self.apply(event)
-        return verdict
+        return decision
 
-    def elect(self, broker_id: int, *, designate: bool = False, unclean: bool = False) -> Verdict:
+    def elect(self, broker_id: int, *, designate: bool = False, unclean: bool = False) -> Decision:
         return self.carry_out(
             rules.elect_master(self, "b", broker_id, designate=designate, unclean=unclean, alive=self.alive)
         )
 
     def alter(
         self, ids: set[int], *, master: int = 1, epoch: int | None = None, set_epoch: int | None = None
-    ) -> Verdict:
+    ) -> Decision:
         group = self.groups["b"]
         return self.carry_out(
             rules.alter_sync_state_set(
@@ -109,7 +109,7 @@ def groups() -> Groups:
     for one in (1, 2, 3):
         assert rules.next_broker_id(found, "b") == one
         found.carry_out(rules.apply_broker_id(found, "c", "b", one, f"1.1.1.{one}:1;t{one}"))
-        found.living[one] = LiveInfo(1, 100 * one)
+        found.living[one] = ReplicaLiveInfo(1, 100 * one)
     return found
 
 
@@ -124,10 +124,14 @@ def test_ids_are_handed_out_once_and_again_to_the_same_replica(groups: Groups) -
 
 
 def test_the_first_to_ask_becomes_the_first_master(groups: Groups) -> None:
-    verdict = groups.elect(2)
-    assert verdict.view is not None
-    assert (verdict.view.master_id, verdict.view.master_epoch, verdict.view.sync_state_set_epoch) == (2, 1, 1)
-    assert verdict.view.master_address == "1.1.1.2:1"
+    decision = groups.elect(2)
+    assert decision.view is not None
+    assert (decision.view.master_id, decision.view.master_epoch, decision.view.sync_state_set_epoch) == (
+        2,
+        1,
+        1,
+    )
+    assert decision.view.master_address == "1.1.1.2:1"
     again = groups.elect(1)
     assert again.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
     assert again.view is not None
@@ -154,11 +158,11 @@ def test_the_newest_log_wins_then_the_lowest_priority(groups: Groups) -> None:
     groups.elect(1)
     groups.alter({1, 2, 3})
     del groups.living[1]
-    groups.living[2] = LiveInfo(2, 10)
-    groups.living[3] = LiveInfo(1, 5_000_000_000)
+    groups.living[2] = ReplicaLiveInfo(2, 10)
+    groups.living[3] = ReplicaLiveInfo(1, 5_000_000_000)
     assert groups.elect(rules.ANY_BROKER).view.master_id == 2  # type: ignore[union-attr]
     groups.alter({2, 3}, master=2)
-    groups.living = {3: LiveInfo(1, 7, 5), 1: LiveInfo(1, 7, 4)}
+    groups.living = {3: ReplicaLiveInfo(1, 7, 5), 1: ReplicaLiveInfo(1, 7, 4)}
     groups.groups["b"].sync_state_set = frozenset({1, 3})
     assert groups.elect(rules.ANY_BROKER).view.master_id == 1  # type: ignore[union-attr]
 
@@ -181,21 +185,21 @@ def test_the_sync_state_set_changes_only_by_its_master_of_this_epoch(groups: Gro
     assert groups.alter({2, 3}).code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
     del groups.living[3]
     assert groups.alter({1, 3}).code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
-    verdict = groups.alter({1, 2})
-    assert verdict.view is not None
-    assert (verdict.view.sync_state_set, verdict.view.sync_state_set_epoch) == ({1, 2}, 2)
+    decision = groups.alter({1, 2})
+    assert decision.view is not None
+    assert (decision.view.sync_state_set, decision.view.sync_state_set_epoch) == ({1, 2}, 2)
 
 
 def test_a_replica_that_registers_learns_a_living_master_and_its_new_address_is_kept(groups: Groups) -> None:
     groups.elect(1)
-    verdict = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive))
-    assert verdict.view is not None
-    assert verdict.view.master_id == 1
+    decision = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive))
+    assert decision.view is not None
+    assert decision.view.master_id == 1
     assert groups.groups["b"].replicas[2].address == "5.5.5.5:1"
     del groups.living[1]
-    verdict = rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive)
-    assert verdict.view is not None
-    assert verdict.view.master_id is None
+    decision = rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive)
+    assert decision.view is not None
+    assert decision.view.master_id is None
     unknown = rules.register_broker(groups, "c", "b", 8, "x", groups.alive)
     assert unknown.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
 
@@ -204,9 +208,9 @@ def test_only_the_dead_are_cleaned(groups: Groups) -> None:
     groups.elect(1)
     invalid = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
 
-    def clean(ids: str | None, *, living_too: bool = False) -> Verdict:
+    def clean(ids: str | None, *, include_living: bool = False) -> Decision:
         return groups.carry_out(
-            rules.clean_broker_data(groups, "c", "b", ids, living_too=living_too, alive=groups.alive)
+            rules.clean_broker_data(groups, "c", "b", ids, include_living=include_living, alive=groups.alive)
         )
 
     assert clean("2").code == invalid
@@ -215,14 +219,14 @@ def test_only_the_dead_are_cleaned(groups: Groups) -> None:
     del groups.living[2]
     assert clean("2").code == ResponseCode.SUCCESS
     assert set(groups.groups["b"].replicas) == {1, 3}
-    assert clean("1", living_too=True).code == ResponseCode.SUCCESS
+    assert clean("1", include_living=True).code == ResponseCode.SUCCESS
     assert groups.get("b") is None
     assert clean(None).code == invalid
 
 
 def test_a_group_whose_master_is_dead_needs_an_election_once_somebody_lives(groups: Groups) -> None:
     def needs(*, unclean: bool = False) -> bool:
-        return rules.needs_election(groups, groups.alive, unclean=unclean) == ["b"]
+        return rules.groups_needing_election(groups, groups.alive, unclean=unclean) == ["b"]
 
     assert not needs(), "nobody has asked to be its first master"
     groups.elect(1)
@@ -236,13 +240,13 @@ def test_a_group_whose_master_is_dead_needs_an_election_once_somebody_lives(grou
 def test_a_group_left_without_a_master_gets_one_when_a_member_of_its_set_lives(groups: Groups) -> None:
     groups.elect(1)
     groups.alter({1, 2})
-    groups.living = {3: LiveInfo(1, 300)}
+    groups.living = {3: ReplicaLiveInfo(1, 300)}
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
     assert groups.groups["b"].master_id is None
-    assert rules.needs_election(groups, groups.alive, unclean=False) == []
-    assert rules.needs_election(groups, groups.alive, unclean=True) == ["b"]
-    groups.living[2] = LiveInfo(1, 200)
-    assert rules.needs_election(groups, groups.alive, unclean=False) == ["b"]
+    assert rules.groups_needing_election(groups, groups.alive, unclean=False) == []
+    assert rules.groups_needing_election(groups, groups.alive, unclean=True) == ["b"]
+    groups.living[2] = ReplicaLiveInfo(1, 200)
+    assert rules.groups_needing_election(groups, groups.alive, unclean=False) == ["b"]
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.SUCCESS
     assert groups.groups["b"].master_id == 2
 
@@ -252,9 +256,9 @@ def test_what_a_master_asked_before_it_registers_anew_no_longer_counts(groups: G
     would acknowledge alone while another counts as in sync."""
     groups.elect(1)
     before = groups.groups["b"].sync_state_set_epoch
-    verdict = groups.carry_out(rules.register_broker(groups, "c", "b", 1, "1.1.1.1:1", groups.alive))
-    assert verdict.view is not None
-    assert verdict.view.sync_state_set_epoch == before + 1
+    decision = groups.carry_out(rules.register_broker(groups, "c", "b", 1, "1.1.1.1:1", groups.alive))
+    assert decision.view is not None
+    assert decision.view.sync_state_set_epoch == before + 1
     assert groups.groups["b"].sync_state_set_epoch == before + 1
     late = groups.alter({1, 2}, set_epoch=before)
     assert late.code == ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH

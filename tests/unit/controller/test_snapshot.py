@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_controller.controller import config, lease_file, members
-from epochmq_controller.controller.members import Change
-from epochmq_controller.replicas import rules, snapshot
-from epochmq_controller.replicas.desk import Desk
-from epochmq_controller.replicas.events import AlterSyncStateSet, CleanBrokerData, ElectMaster
-from epochmq_controller.replicas.state import ReplicaGroups
-from epochmq_controller.replicas.types import Applied, Led, Restored, Settings
+from epochmq_controller.controller import config, lease_file, members_command
+from epochmq_controller.controller.members_command import MemberChange
+from epochmq_controller.replica_groups import rules, snapshot
+from epochmq_controller.replica_groups.events import (
+    AlterSyncStateSetEvent,
+    CleanBrokerDataEvent,
+    ElectMasterEvent,
+)
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
+from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
+from epochmq_controller.replica_groups.state_machine_types import (
+    ControllerStateMachineSettings,
+    EntryApplied,
+    LeadershipChanged,
+    SnapshotRestored,
+)
 from tests.unit.controller.test_config import WHO
 
 
@@ -26,11 +35,11 @@ def tables() -> ReplicaGroups:
                 found, "c", name, one if found.get(name) else 1, f"h:{one};x"
             ).events:
                 found.apply(event)
-    found.apply(ElectMaster("a", True, 1))
-    found.apply(AlterSyncStateSet("a", frozenset({1, 2})))
-    found.apply(ElectMaster("b", True, 1))
-    found.apply(ElectMaster("b", False))
-    found.apply(CleanBrokerData("a", frozenset({2})))
+    found.apply(ElectMasterEvent("a", True, 1))
+    found.apply(AlterSyncStateSetEvent("a", frozenset({1, 2})))
+    found.apply(ElectMasterEvent("b", True, 1))
+    found.apply(ElectMasterEvent("b", False))
+    found.apply(CleanBrokerDataEvent("a", frozenset({2})))
     return found
 
 
@@ -50,13 +59,13 @@ def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
 
 
 def test_a_desk_goes_on_from_a_snapshot() -> None:
-    desk = Desk(Settings(), 0)
-    desk.step(Restored(tables()), 1)
-    assert desk.groups.groups == tables().groups
-    desk.step(Led(3), 2)
-    desk.step(Applied(9, 3, b""), 3)
-    assert desk.leads
-    assert desk.groups.groups == tables().groups
+    state_machine = ControllerStateMachine(ControllerStateMachineSettings(), 0)
+    state_machine.step(SnapshotRestored(tables()), 1)
+    assert state_machine.groups.groups == tables().groups
+    state_machine.step(LeadershipChanged(3), 2)
+    state_machine.step(EntryApplied(9, 3, b""), 3)
+    assert state_machine.leads
+    assert state_machine.groups.groups == tables().groups
 
 
 def test_a_longer_lease_of_before_is_waited_out_and_a_shorter_one_is_not(
@@ -69,26 +78,26 @@ def test_a_longer_lease_of_before_is_waited_out_and_a_shorter_one_is_not(
 
     monkeypatch.setattr(lease_file.asyncio, "sleep", note)
     for lease_ms in (600, 600, 900, 400, 400):
-        asyncio.run(lease_file.wait_out(tmp_path, lease_ms))
+        asyncio.run(lease_file.wait_for_longer_lease(tmp_path, lease_ms))
     assert waited == [pytest.approx(0.945)]
     assert (tmp_path / "lease").read_text() == "writeLeaseMs=400\n"
     (tmp_path / "lease").write_text("writeLeaseMs=soon\n")
     with pytest.raises(ValueError, match="writeLeaseMs=soon, expected a whole number"):
-        asyncio.run(lease_file.wait_out(tmp_path, 400))
+        asyncio.run(lease_file.wait_for_longer_lease(tmp_path, 400))
 
 
 def test_settings_of_ours_reach_the_core() -> None:
     text = WHO + "controllerSnapshotEntries=70\njoinControllerGroup=true\nwriteLeaseMs=900\n"
     raft = config.load(text).config.raft_settings()
-    assert (raft.snapshot_entries, raft.joining, raft.agreed) == (70, True, "writeLeaseMs=900")
+    assert (raft.snapshot_entries, raft.joining, raft.shared_settings) == (70, True, "writeLeaseMs=900")
     plain = config.load(WHO).config.raft_settings()
     assert (plain.snapshot_entries, plain.joining) == (0, False)
 
 
 def test_a_line_of_the_members_command_is_understood() -> None:
-    assert members.parse(["h:1"]) == ("h:1", Change())
-    assert members.parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", Change("n3", "my-host:2"))
-    assert members.parse(["h:1", "--remove", "n3"]) == ("h:1", Change("n3"))
+    assert members_command.parse(["h:1"]) == ("h:1", MemberChange())
+    assert members_command.parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", MemberChange("n3", "my-host:2"))
+    assert members_command.parse(["h:1", "--remove", "n3"]) == ("h:1", MemberChange("n3"))
     for wrong in (
         [],
         ["h:1", "--add"],
@@ -97,7 +106,7 @@ def test_a_line_of_the_members_command_is_understood() -> None:
         ["a", "b"],
     ):
         with pytest.raises(ValueError, match=r"what is|expected"):
-            members.parse(wrong)
+            members_command.parse(wrong)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +115,6 @@ def test_a_line_of_the_members_command_is_understood() -> None:
 def test_the_members_command_ends_with_a_status_and_a_sentence(
     arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert members.run(arguments) == status
+    assert members_command.run(arguments) == status
     said = capsys.readouterr()
     assert "epochmq controller members" in (said.err if status else said.out)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from epochmq_broker.config import from_properties
-from epochmq_dledger.service import parse_peers
-from tests.unit.dledger.group import HOST, Group, until
+from epochmq_dledger.processor import parse_peers
+from tests.unit.dledger.raft_group import HOST, RaftGroup, until
 
 HOSTS = [f"my-controller-{i}.a-name-space.svc" for i in range(3)]
 
@@ -28,7 +28,7 @@ async def test_1443_peers_whose_hosts_have_dashes_elect_and_append(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     ports = [unused_tcp_port_factory() for _ in HOSTS]
-    group = Group(tmp_path, ports)
+    group = RaftGroup(tmp_path, ports)
     text = ";".join(f"n{i}-{host}:{port}" for i, (host, port) in enumerate(zip(HOSTS, ports, strict=True)))
     group.addresses = parse_peers(text)
     assert list(group.addresses.values())[2] == f"my-controller-2.a-name-space.svc:{ports[2]}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_dledger.core.log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
 from epochmq_dledger.store import segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
@@ -22,8 +22,8 @@ from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, gr
 def synced(log: FileLog) -> None:
     """All that is written becomes durable."""
     end = log.end_index, log.end_term
-    sync_and_close(log.take_dirty())
-    log.synced(*end)
+    sync_and_close(log.take_unsynced())
+    log.mark_synced(*end)
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def test_a_rejected_append_leaves_nothing_that_recovery_could_find(tmp_path: Pat
     with room(bytes_left), pytest.raises(LogFullError):
         log.append(fresh)
     same(log, model)
-    assert log.is_settled == (bytes_left == 0)
-    log.settle_now()
+    assert log.is_writable == (bytes_left == 0)
+    log.erase_now()
     killed = opened(tmp_path)  # the process ends here: the kernel keeps what was written
     same(killed, model)
     data = (tmp_path / "data" / f"{0:020d}").read_bytes()
@@ -85,7 +85,7 @@ def test_of_a_rejected_append_nothing_follows_a_smaller_one_after_it(tmp_path: P
     b = make_entry(1, 1, b"b" * 20, a.size, FILE_SIZE)
     with room(a.size + b.size), pytest.raises(LogFullError):
         log.append([a, b])
-    log.settle_now()
+    log.erase_now()
     log.append([make_entry(0, 1, b"A" * 20, 0, FILE_SIZE)])
     log = opened(tmp_path)
     assert log.end_index == 0
@@ -112,7 +112,7 @@ def test_a_cut_that_fails_is_an_error_and_nothing_can_be_appended(tmp_path: Path
     log.append(grow(random.Random(4), MemoryLog(), 8, 1))
     log.truncate(3)
     with room(0, errno.EIO), pytest.raises(OSError, match="Input/output"):
-        log.settle_now()
+        log.erase_now()
     with pytest.raises(AssertionError):
         log.append([make_entry(4, 2, b"x", log.end_pos, FILE_SIZE)])
     log.close()
@@ -135,7 +135,7 @@ def test_writing_cutting_and_new_files_sync_nothing(tmp_path: Path, monkeypatch:
         log.truncate(20)
         erase = log.take_erasure()
     erase()
-    log.settled()
+    log.on_erasure_completed()
     log.drop_before(12)
     for removal in log.take_removals():
         removal()
@@ -190,14 +190,14 @@ def test_a_flipped_bit_in_what_was_durable_is_damage_and_nothing_is_removed(
     log = opened(tmp_path)
     unreadable = [index for index in range(log.end_index + 1) if log.entry(index) is None]
     if unreadable:  # in an older file, as a peer finds it when it replays the log
-        log.condemn(unreadable[0])
+        log.mark_unreadable(unreadable[0])
     assert log.damage is not None
     assert (log.damage.end_index, log.end_index) == (victim - 1, victim - 1)
     assert f"entry {victim}" in log.damage.text
     assert "byte" in log.damage.text
     assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} == before
-    assert log.damaged_files()[-1] == max(before)
-    log.trim()
+    assert log.files_after_end()[-1] == max(before)
+    log.erase_after_end()
     log.close()
     log = opened(tmp_path)
     assert (log.damage, log.end_index) == (None, victim - 1)
@@ -272,10 +272,10 @@ def test_an_entry_that_cannot_be_read_later_ends_the_log_before_it(tmp_path: Pat
     log = opened(tmp_path)
     flip(tmp_path, entries[2].pos + 50)
     assert log.entry(2) is None
-    log.condemn(2)
+    log.mark_unreadable(2)
     assert log.damage is not None
     assert log.end_index == 1
-    log.trim()
+    log.erase_after_end()
     cut(log, 0)
     log.close()
 
@@ -296,7 +296,7 @@ def test_erasing_needs_no_room_on_a_full_disk(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments.os, "pwrite", pwrite)
-        log.settle_now()
+        log.erase_now()
     end = entries[-1].pos + entries[-1].size
     assert ranges
     assert max(to for _, to in ranges if to > 200) <= end

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_dledger.core.log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.state_files import Vote, load_committed, load_vote, save_checkpoint, save_vote
+from epochmq_dledger.store.state_files import SavedVote, load_committed, load_vote, save_checkpoint, save_vote
 from epochmq_protocol.dledger import DLedgerEntry, encode_entry
 
 FILE_SIZE = 1024
@@ -26,7 +26,7 @@ def opened(folder: Path) -> FileLog:
 def cut(log: FileLog, end_index: int) -> None:
     """Cuts, and waits until what was cut is erased."""
     log.truncate(end_index)
-    log.settle_now()
+    log.erase_now()
 
 
 def same(log: FileLog, model: MemoryLog) -> None:
@@ -72,10 +72,10 @@ def test_any_history_of_appends_cuts_and_restarts_equals_the_model(tmp_path: Pat
         elif action < 0.8:
             entry = make_entry(rng.randint(20, 90), term, rng.randbytes(50), rng.randint(0, 9000), FILE_SIZE)
             log.reset(entry)
-            log.settle_now()
+            log.erase_now()
             model.reset(entry)
         else:
-            sync_and_close(log.take_dirty())
+            sync_and_close(log.take_unsynced())
             log.close()
             log = opened(tmp_path)
         same(log, model)
@@ -136,7 +136,7 @@ def test_a_log_that_began_anew_in_a_file_s_middle_is_read_from_there_without_its
     log, model = opened(tmp_path), MemoryLog()
     first = make_entry(40, 3, b"anew", 5 * FILE_SIZE + 300, FILE_SIZE)
     log.reset(first)
-    log.settle_now()
+    log.erase_now()
     model.reset(first)
     entries = grow(random.Random(7), model, 12, 3)
     log.append(entries)
@@ -199,7 +199,7 @@ def test_what_a_killed_process_left_in_the_kernel_s_hands_is_synced_before_it_co
     log.append(grow(random.Random(5), MemoryLog(), 30, 1))
     log.close()
     log = opened(tmp_path)
-    dirty = log.take_dirty()
+    dirty = log.take_unsynced()
     assert len(dirty.files) >= len(list((tmp_path / "data").iterdir())) > 1
     sync_and_close(dirty)
     log.close()
@@ -223,13 +223,13 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytes
 
 
 def test_term_vote_and_checkpoint_survive(tmp_path: Path) -> None:
-    assert load_vote(tmp_path) == Vote(0, None)
+    assert load_vote(tmp_path) == SavedVote(0, None)
     assert load_committed(tmp_path) == -1
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 8, None)
     save_checkpoint(tmp_path, 12, 9)
     save_checkpoint(tmp_path, 12, 10)
-    assert load_vote(tmp_path) == Vote(8, None)
+    assert load_vote(tmp_path) == SavedVote(8, None)
     assert load_committed(tmp_path) == 10
     (tmp_path / "checkpoint").write_text("")
     assert load_committed(tmp_path) == 9
@@ -241,7 +241,7 @@ def test_a_vote_that_cannot_be_read_is_lost_and_not_the_one_before(tmp_path: Pat
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 9, "n2")
     (tmp_path / "currterm").write_text(garbled)
-    assert load_vote(tmp_path) == Vote(7, None, is_lost=True)
+    assert load_vote(tmp_path) == SavedVote(7, None, is_lost=True)
     (tmp_path / "currterm").unlink()
     assert load_vote(tmp_path).is_lost
 
@@ -251,4 +251,4 @@ def test_a_java_peer_that_was_killed_while_it_replaced_its_vote_has_not_lost_it(
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 9, "n2")
     (tmp_path / "currterm").rename(tmp_path / "currterm.tmp")
-    assert load_vote(tmp_path) == Vote(9, "n2")
+    assert load_vote(tmp_path) == SavedVote(9, "n2")

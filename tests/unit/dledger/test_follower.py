@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from epochmq_dledger.core.log import MemoryLog, make_entry
-from epochmq_dledger.core.types import Alarm, Call, Reply
+from epochmq_dledger.core.raft_log import MemoryLog, make_entry
+from epochmq_dledger.core.types import Alarm, RequestReceived, SendResponse
 from epochmq_protocol.dledger import DLedgerResponseCode, PushEntryRequest, PushType
-from tests.unit.dledger.nodes import Core
+from tests.unit.dledger.scripted_node import ScriptedNode
 
 
-def follower(committed: int) -> Core:
+def follower(committed: int) -> ScriptedNode:
     log = MemoryLog()
     for index in range(3):
         log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
-    return Core(log=log, term=1, committed=committed)
+    return ScriptedNode(log=log, term=1, committed=committed)
 
 
 @pytest.mark.parametrize("committed", [0, 2])
@@ -24,8 +24,8 @@ def test_a_log_with_committed_entries_is_never_begun_anew_by_a_truncate(committe
     entry = make_entry(50, 2, b"far", 9000, 1 << 16)
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
     push.type, push.entry = PushType.TRUNCATE, entry
-    effects = core.step(Call(1, push))
-    answers = [one.response for one in effects if isinstance(one, Reply)]
+    effects = core.step(RequestReceived(1, push))
+    answers = [one.response for one in effects if isinstance(one, SendResponse)]
     assert [one.code for one in answers] == [DLedgerResponseCode.INCONSISTENT_STATE]
     assert (core.log.begin_index, core.log.end_index) == (0, 2)
     assert any(isinstance(one, Alarm) for one in effects)
@@ -35,5 +35,5 @@ def test_a_log_without_committed_entries_is_begun_anew() -> None:
     core = follower(-1)
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
     push.type, push.entry = PushType.TRUNCATE, make_entry(50, 2, b"far", 9000, 1 << 16)
-    core.step(Call(1, push))
+    core.step(RequestReceived(1, push))
     assert (core.log.begin_index, core.log.end_index) == (50, 50)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from epochmq_dledger.core.types import Role
-from epochmq_dledger.outcomes import NotAppended
-from epochmq_dledger.service import parse_peers
+from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol.dledger import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -26,12 +26,12 @@ from epochmq_protocol.dledger import (
     decode_body,
 )
 from epochmq_protocol.frame import Command
-from tests.unit.dledger.group import Group, until
+from tests.unit.dledger.raft_group import RaftGroup, until
 
 
 @pytest.fixture
-async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Group]:
-    found = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)])
+async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[RaftGroup]:
+    found = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(3)])
     for name in found.addresses:
         await found.start(name)
     yield found
@@ -39,7 +39,7 @@ async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> A
         await found.stop(name)
 
 
-async def test_what_is_appended_is_applied_by_all_in_order(group: Group) -> None:
+async def test_what_is_appended_is_applied_by_all_in_order(group: RaftGroup) -> None:
     leader = await group.leader()
     appended = await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(300)))
     assert [one.index for one in appended] == list(range(appended[0].index, appended[0].index + 300))
@@ -49,7 +49,7 @@ async def test_what_is_appended_is_applied_by_all_in_order(group: Group) -> None
 
 
 async def test_proposals_of_one_turn_are_pushed_together(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
     await leader.propose(b"first")
@@ -70,7 +70,7 @@ async def test_proposals_of_one_turn_are_pushed_together(
 async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    group = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)], flush_async=True)
+    group = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(3)], flush_async=True)
     for _ in range(2):
         for name in group.addresses:
             await group.start(name)
@@ -85,7 +85,7 @@ async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
     await group.stop("n0")
 
 
-async def test_a_group_goes_on_without_its_leader_and_takes_it_back(group: Group) -> None:
+async def test_a_group_goes_on_without_its_leader_and_takes_it_back(group: RaftGroup) -> None:
     leader = await group.leader()
     await leader.propose(b"one")
     await group.stop(leader.settings.self_id)
@@ -96,7 +96,7 @@ async def test_a_group_goes_on_without_its_leader_and_takes_it_back(group: Group
     await until(lambda: [entry.body for entry in back.applied if entry.body] == [b"one", b"two"])
 
 
-async def test_a_peer_restarts_with_its_log_term_and_applied_entries(group: Group) -> None:
+async def test_a_peer_restarts_with_its_log_term_and_applied_entries(group: RaftGroup) -> None:
     leader = await group.leader()
     await leader.propose(b"kept")
     term = leader.term
@@ -111,28 +111,28 @@ async def test_a_peer_restarts_with_its_log_term_and_applied_entries(group: Grou
         await until(lambda running=running: [e.body for e in running.applied if e.body] == [b"kept", b"more"])
 
 
-async def test_reads_are_proven_and_refused_elsewhere(group: Group) -> None:
+async def test_reads_are_proven_and_refused_elsewhere(group: RaftGroup) -> None:
     leader = await group.leader()
     appended = await leader.propose(b"x")
     assert await leader.read_index() >= appended.index
     other = next(r.peer for r in group.running.values() if r.peer is not leader)
-    with pytest.raises(NotAppended) as refused:
+    with pytest.raises(RaftOperationError) as refused:
         await other.read_index()
     assert refused.value.code is DLedgerResponseCode.NOT_LEADER
-    with pytest.raises(NotAppended):
+    with pytest.raises(RaftOperationError):
         await other.propose(b"y")
 
 
-async def test_leadership_is_handed_over_on_request(group: Group) -> None:
+async def test_leadership_is_handed_over_on_request(group: RaftGroup) -> None:
     leader = await group.leader()
     await leader.propose(b"x")
     other = next(name for name in group.running if name != leader.settings.self_id)
-    await leader.transfer(other)
-    await until(lambda: group.running[other].peer.role is Role.LEADER)
+    await leader.transfer_leadership(other)
+    await until(lambda: group.running[other].peer.role is RaftRole.LEADER)
     await group.running[other].peer.propose(b"y")
 
 
-async def test_clients_append_read_and_ask_as_with_dledger(group: Group) -> None:
+async def test_clients_append_read_and_ask_as_with_dledger(group: RaftGroup) -> None:
     leader = await group.leader()
     name = leader.settings.self_id
     await leader.propose(b"first")
@@ -177,14 +177,14 @@ def test_a_deadline_that_is_due_at_once_harms_nobody_on_the_loop_of_production(
     """uvloop makes another kind of timer of it. Seen once in a hundred kills, as the end of the process."""
 
     async def life() -> None:
-        group = Group(tmp_path, [unused_tcp_port])
+        group = RaftGroup(tmp_path, [unused_tcp_port])
         await group.start("n0")
         try:
             peer = await group.leader()
             monkeypatch.setattr(peer.node, "next_deadline_ms", lambda: 0)
             proven: list[object] = []
             for _ in range(3):
-                peer.prove(proven.append)
+                peer.confirm_leadership(proven.append)
             monkeypatch.undo()
             await until(lambda: len(proven) == 3)
         finally:

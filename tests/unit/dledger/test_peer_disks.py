@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 
 from epochmq_dledger import peer as peer_module
-from epochmq_dledger.core.types import Role
-from epochmq_dledger.outcomes import NotAppended
+from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.peer import DLedgerPeer
-from epochmq_dledger.store import damaged, segments
+from epochmq_dledger.results import RaftOperationError
+from epochmq_dledger.store import damage_evidence, segments
 from epochmq_dledger.store.state_files import load_vote
 from epochmq_protocol import durable_files
 from epochmq_protocol.dledger import DLedgerResponseCode
-from tests.unit.dledger.group import Group, until
+from tests.unit.dledger.raft_group import RaftGroup, until
 
 PACE = {"heartbeat_interval_ms": 300, "file_size": 1 << 12}
 
 
 @pytest.fixture
-async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Group]:
-    found = Group(tmp_path, [unused_tcp_port_factory() for _ in range(3)], settings=PACE)
+async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[RaftGroup]:
+    found = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(3)], settings=PACE)
     for name in found.addresses:
         await found.start(name)
     yield found
@@ -56,7 +56,7 @@ class SlowDisk:
 
 
 async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends, checkpoints and new files are under way on the workers of all peers; leaders are proven and
     followers hear them all the while. The sync goes on once that was seen for longer than patience lasts."""
@@ -82,30 +82,30 @@ async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
         disk.go_on.set()
         await until(lambda: len(outcomes) == 10)
     assert reads > 20
-    assert (leader.role, leader.term) == (Role.LEADER, term)
-    assert not any(isinstance(one, NotAppended) for one in outcomes)
+    assert (leader.role, leader.term) == (RaftRole.LEADER, term)
+    assert not any(isinstance(one, RaftOperationError) for one in outcomes)
 
 
 async def test_nothing_that_follows_from_a_vote_leaves_before_it_is_saved(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
     await leader.propose(b"x")
     heir = next(r.peer for r in group.running.values() if r.peer is not leader)
     with monkeypatch.context() as patch:
         disk = SlowDisk(patch)
-        transfer = asyncio.ensure_future(leader.transfer(heir.settings.self_id))
+        transfer = asyncio.ensure_future(leader.transfer_leadership(heir.settings.self_id))
         await until(lambda: disk.waiting >= 1)
         for _ in range(20):
             await asyncio.sleep(0)
-            assert heir.role is not Role.LEADER
+            assert heir.role is not RaftRole.LEADER
         disk.go_on.set()
         await asyncio.wait([transfer])
-    await until(lambda: any(r.peer.role is Role.LEADER for r in group.running.values()))
+    await until(lambda: any(r.peer.role is RaftRole.LEADER for r in group.running.values()))
 
 
 async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_full_disk(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
     await leader.propose(b"x")
@@ -117,15 +117,15 @@ async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_ful
 
     with monkeypatch.context() as patch:
         patch.setattr(segments.os, "pwrite", broken)
-        with pytest.raises(NotAppended) as refused:
+        with pytest.raises(RaftOperationError) as refused:
             await leader.propose(b"y")
     assert refused.value.code is DLedgerResponseCode.TERM_CHANGED, "its fate is open"
     assert [type(one) for one in fatal] == [OSError]
-    with pytest.raises(NotAppended):
+    with pytest.raises(RaftOperationError):
         await leader.propose(b"z")
 
 
-async def test_a_mistake_in_the_core_ends_the_peer(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_in_the_core_ends_the_peer(group: RaftGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not go on half dead, without its timer."""
     leader = await group.leader()
     fatal: list[Exception] = []
@@ -135,15 +135,15 @@ async def test_a_mistake_in_the_core_ends_the_peer(group: Group, monkeypatch: py
         raise AssertionError("a mistake")
 
     monkeypatch.setattr(leader.node, "step", wrong)
-    with pytest.raises(NotAppended):
+    with pytest.raises(RaftOperationError):
         await leader.read_index()
     assert [str(one) for one in fatal] == ["a mistake"]
     others = [r.peer for r in group.running.values() if r.peer is not leader]
-    await until(lambda: any(peer.role is Role.LEADER for peer in others))
+    await until(lambda: any(peer.role is RaftRole.LEADER for peer in others))
 
 
 async def test_a_failed_append_at_a_full_disk_is_answered_once_nothing_of_it_can_come_back(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
     await leader.propose(b"x")
@@ -190,7 +190,7 @@ def flip(peer: DLedgerPeer, index: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-async def fill(group: Group, count: int = 30) -> DLedgerPeer:
+async def fill(group: RaftGroup, count: int = 30) -> DLedgerPeer:
     """Entries that all have; returns a follower."""
     leader = await group.leader()
     for number in range(count):
@@ -200,7 +200,7 @@ async def fill(group: Group, count: int = 30) -> DLedgerPeer:
     return next(r.peer for r in group.running.values() if r.peer is not leader)
 
 
-async def test_a_damaged_log_keeps_the_evidence_and_catches_up_before_it_votes(group: Group) -> None:
+async def test_a_damaged_log_keeps_the_evidence_and_catches_up_before_it_votes(group: RaftGroup) -> None:
     follower = await fill(group)
     name, folder = follower.settings.self_id, follower.folder
     leader = await group.leader()
@@ -224,13 +224,13 @@ async def test_a_damaged_log_keeps_the_evidence_and_catches_up_before_it_votes(g
     await group.start(other)
     peer = group.running[name].peer
     await until(lambda: peer.node.member.rejoin is None)
-    await until(lambda: not (folder / damaged.REJOIN).exists())
+    await until(lambda: not (folder / damage_evidence.REJOIN).exists())
     await until(lambda: [e.body for e in group.running[name].applied if e.body][:30][-1] == b"number   29")
     leader = await group.leader()
     await leader.propose(b"more")
 
 
-async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: Group) -> None:
+async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: RaftGroup) -> None:
     follower = await fill(group)
     name, folder = follower.settings.self_id, follower.folder
     last = follower.log.end_index
@@ -242,7 +242,7 @@ async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: Group) -> No
     await until(lambda: peer.node.member.rejoin is None and peer.applied_index >= last)
 
 
-async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: Group) -> None:
+async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: RaftGroup) -> None:
     follower = await fill(group, 3)
     name, folder = follower.settings.self_id, follower.folder
     term = follower.term
@@ -251,7 +251,7 @@ async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: Grou
     await group.start(name)
     peer = group.running[name].peer
     assert peer.node.member.rejoin is not None
-    assert damaged.load_rejoin(folder) is True
+    assert damage_evidence.load_rejoin(folder) is True
     await until(lambda: peer.node.member.rejoin is None)
     await until(lambda: load_vote(folder).voted_for == name)
     assert load_vote(folder).term >= term, "its own vote stands for all of them"
@@ -261,7 +261,7 @@ async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: Grou
 async def test_a_peer_alone_refuses_to_start_and_says_what_to_do(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    group = Group(tmp_path, [unused_tcp_port], settings=PACE)
+    group = RaftGroup(tmp_path, [unused_tcp_port], settings=PACE)
     await group.start("n0")
     peer = await group.leader()
     for number in range(10):
@@ -270,30 +270,32 @@ async def test_a_peer_alone_refuses_to_start_and_says_what_to_do(
     flip(peer, 4)
     before = {path.name: path.read_bytes() for path in (peer.folder / "data").iterdir()}
     for _ in range(2):
-        with pytest.raises(damaged.DamagedFolderError, match=r"entry 4.*only voter.*backup.*accept-loss"):
+        with pytest.raises(
+            damage_evidence.DamagedFolderError, match=r"entry 4.*only voter.*backup.*accept-loss"
+        ):
             await group.start("n0")
     assert {path.name: path.read_bytes() for path in (peer.folder / "data").iterdir()} == before
-    (peer.folder / damaged.ACCEPT_LOSS).touch()
+    (peer.folder / damage_evidence.ACCEPT_LOSS).touch()
     await group.start("n0")
     peer = await group.leader()
     assert (await peer.propose(b"on")).index >= 4
-    assert not (peer.folder / damaged.ACCEPT_LOSS).exists()
+    assert not (peer.folder / damage_evidence.ACCEPT_LOSS).exists()
     await group.stop("n0")
 
 
-async def test_the_fourth_damage_is_refused(group: Group) -> None:
+async def test_the_fourth_damage_is_refused(group: RaftGroup) -> None:
     follower = await fill(group, 3)
     name, folder = follower.settings.self_id, follower.folder
     await group.stop(name)
     for number in (1, 2, 3):
         (folder / f"damaged-{number}").mkdir()
     flip(follower, follower.log.end_index)
-    with pytest.raises(damaged.DamagedFolderError, match="check the disk"):
+    with pytest.raises(damage_evidence.DamagedFolderError, match="check the disk"):
         await group.start(name)
 
 
 async def test_a_checkpoint_says_nothing_that_is_not_durable(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that ends before its checkpoint would look damaged after a power failure. A follower whose disk
     is slow knows more to be committed than it has durably."""

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_dledger.core.log import make_entry
+from epochmq_dledger.core.raft_log import make_entry
 from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.snapshots import MAGIC, Snapshots, open_snapshot
+from epochmq_dledger.store.snapshot_file import MAGIC, SnapshotFile, open_snapshot
 from epochmq_protocol.dledger import DLedgerEntry, encode_entry
-from tests.unit.dledger.group import Group, Running, until
+from tests.unit.dledger.raft_group import RaftGroup, RunningPeer, until
 
 FILE_SIZE = 1024
 INDEX_FILE_SIZE = 32 * 16
@@ -58,7 +58,7 @@ def test_a_log_lets_go_of_whole_files_before_an_entry_also_over_a_restart(tmp_pa
         assert [path.name for path in sorted((tmp_path / "data").iterdir())] == [
             f"{base:020d}" for base in range(entries[begin].pos, log.end_pos, FILE_SIZE)
         ]
-        sync_and_close(log.take_dirty())
+        sync_and_close(log.take_unsynced())
         log.close()
         log = opened(tmp_path)
     filled(log, 30)
@@ -70,9 +70,9 @@ def snapshot_of(entry: DLedgerEntry, data: bytes) -> Snapshot:
     return Snapshot(entry, len(data), zlib.crc32(data), {"n0": "h:1"})
 
 
-def saved(folder: Path, snapshot: Snapshot, data: bytes) -> Snapshots:
-    snapshots = Snapshots(folder)
-    snapshots.saved(snapshot, snapshots.save(snapshot, data))
+def saved(folder: Path, snapshot: Snapshot, data: bytes) -> SnapshotFile:
+    snapshots = SnapshotFile(folder)
+    snapshots.set_current(snapshot, snapshots.save(snapshot, data))
     return snapshots
 
 
@@ -80,8 +80,8 @@ def test_a_snapshot_is_read_again_in_pieces_and_replaced_as_a_whole(tmp_path: Pa
     entry = make_entry(7, 3, b"x", 700, FILE_SIZE)
     first = saved(tmp_path, snapshot_of(entry, b"first"), b"first")
     data = random.Random(1).randbytes(3000)
-    first.saved(snapshot_of(entry, data), first.save(snapshot_of(entry, data), data))
-    again = Snapshots(tmp_path)
+    first.set_current(snapshot_of(entry, data), first.save(snapshot_of(entry, data), data))
+    again = SnapshotFile(tmp_path)
     again.open()
     for one in (first, again):
         assert one.current == snapshot_of(entry, data)
@@ -96,10 +96,10 @@ def test_a_snapshot_that_is_not_what_was_written_is_refused_whatever_byte_it_is(
     for at in range(len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x20]) + whole[at + 1 :])
         with pytest.raises(ValueError, match="snapshot"):
-            Snapshots(tmp_path).open()
+            SnapshotFile(tmp_path).open()
         path.write_bytes(whole[:at])
         with pytest.raises(ValueError, match="snapshot"):
-            Snapshots(tmp_path).open()
+            SnapshotFile(tmp_path).open()
     assert whole.startswith(MAGIC)
 
 
@@ -122,14 +122,14 @@ def test_what_is_neither_in_the_log_nor_in_a_snapshot_is_missed(tmp_path: Path) 
     entries = filled(log, 60)
     log.drop_before(40)
     with pytest.raises(ValueError, match=f"begins at entry {log.begin_index}"):
-        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
-    assert open_snapshot(log, Snapshots(tmp_path), is_needed=False) is None
+        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
+    assert open_snapshot(log, SnapshotFile(tmp_path), is_needed=False) is None
     saved(tmp_path, snapshot_of(entries[3], b"old"), b"old").close()
     with pytest.raises(ValueError, match=r"ends at 3"):
-        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
+        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
     (tmp_path / "snapshot").write_bytes(b"garbled")
     with pytest.raises(ValueError, match="no snapshot of this version"):
-        open_snapshot(log, Snapshots(tmp_path), is_needed=True)
+        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
     log.close()
 
 
@@ -137,7 +137,7 @@ def test_a_whole_log_is_replayed_when_the_snapshot_is_garbled(tmp_path: Path) ->
     log = opened(tmp_path)
     filled(log, 5)
     (tmp_path / "snapshot").write_bytes(b"garbled")
-    assert open_snapshot(log, Snapshots(tmp_path), is_needed=True) is None
+    assert open_snapshot(log, SnapshotFile(tmp_path), is_needed=True) is None
     log.close()
 
 
@@ -157,7 +157,7 @@ class Bodies:
         self.applied[:] = [DLedgerEntry(-1, -1, -1, one.encode(), 0) for one in json.loads(data)]
 
 
-def bodies(running: Running) -> list[bytes]:
+def bodies(running: RunningPeer) -> list[bytes]:
     return [entry.body for entry in running.applied if entry.body]
 
 
@@ -167,7 +167,7 @@ async def test_peers_save_what_they_applied_and_go_on_from_there(
     """The beginning of the log goes; a restart needs none of it; a peer that was away is sent the rest."""
     settings = {"snapshot_entries": 50, "snapshot_chunk_bytes": 300, "file_size": 4096}
     ports = [unused_tcp_port_factory() for _ in range(3)]
-    group = Group(tmp_path, ports, machines=Bodies, settings=settings)
+    group = RaftGroup(tmp_path, ports, machines=Bodies, settings=settings)
     wanted = [b"entry %d %s" % (i, b"." * (i % 50)) for i in range(600)]
     for name in group.addresses:
         await group.start(name)
@@ -204,16 +204,16 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again_later_and_nothin
 ) -> None:
     tried: list[int] = []
 
-    def full(_: Snapshots, snapshot: Snapshot, __: bytes) -> int:
+    def full(_: SnapshotFile, snapshot: Snapshot, __: bytes) -> int:
         tried.append(snapshot.index)
         raise OSError(28, "No space left on device")
 
     settings = {"snapshot_entries": 20, "file_size": 4096}
-    group = Group(tmp_path, [unused_tcp_port], machines=Bodies, settings=settings)
+    group = RaftGroup(tmp_path, [unused_tcp_port], machines=Bodies, settings=settings)
     await group.start("n0")
     peer = await group.leader()
     with monkeypatch.context() as patch:
-        patch.setattr(Snapshots, "save", full)
+        patch.setattr(SnapshotFile, "save", full)
         for number in range(100):
             await peer.propose(b"%050d" % number)
     assert 3 <= len(tried) <= 5
@@ -228,7 +228,7 @@ async def test_without_the_setting_nothing_is_dropped(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     ports = [unused_tcp_port_factory() for _ in range(3)]
-    group = Group(tmp_path, ports, machines=Bodies, settings={"file_size": 4096})
+    group = RaftGroup(tmp_path, ports, machines=Bodies, settings={"file_size": 4096})
     for name in group.addresses:
         await group.start(name)
     leader = await group.leader()

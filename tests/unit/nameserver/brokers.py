@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from epochmq_controller.nameserver.routes import Registration, Unregistration
+from epochmq_controller.nameserver.routes import BrokerRegistration, BrokerUnregistration
 from epochmq_protocol.topics import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 CLUSTER, NAME = "c", "broker-a"
@@ -33,10 +33,10 @@ def registration(
     timeout_ms: int | None = None,
     channel: Hashable = None,
     zone: str | None = None,
-) -> Registration:
+) -> BrokerRegistration:
     """A broker's registration; its address follows from its id."""
     address = address if address is not None else address_of(broker_id, name)
-    return Registration(
+    return BrokerRegistration(
         cluster=cluster,
         broker_name=name,
         broker_id=broker_id,
@@ -55,7 +55,9 @@ def address_of(broker_id: int, name: str = NAME) -> str:
     return f"{name}-{broker_id}:10911"
 
 
-def unregistration(broker_id: int = 0, address: str | None = None, *, name: str = NAME) -> Unregistration:
-    return Unregistration(
+def unregistration(
+    broker_id: int = 0, address: str | None = None, *, name: str = NAME
+) -> BrokerUnregistration:
+    return BrokerUnregistration(
         CLUSTER, name, broker_id, address if address is not None else address_of(broker_id, name)
     )

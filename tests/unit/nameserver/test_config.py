@@ -8,7 +8,7 @@ import pytest
 
 from epochmq_controller import files, settings_file
 from epochmq_controller.nameserver import config
-from epochmq_controller.nameserver.kv import KVConfig
+from epochmq_controller.nameserver.kv_config import KVConfig
 from epochmq_protocol import properties
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import ClientAuth, TlsMode

@@ -9,7 +9,7 @@ from epochmq_controller.nameserver.config import NamesrvConfig
 from epochmq_controller.nameserver.routes import (
     CloseChannel,
     NotifyMinBrokerId,
-    Registered,
+    RegisterBrokerResult,
     RouteTables,
 )
 from epochmq_protocol.route import QueueData, TopicRouteData
@@ -50,7 +50,7 @@ def perm(routes: RouteTables, topic: str = "T1") -> int:
 def test_a_masters_topics_have_a_route_to_it() -> None:
     routes = tables()
     told, effects = routes.register(registration(), NOW)
-    assert (told, effects) == (Registered(), [])
+    assert (told, effects) == (RegisterBrokerResult(), [])
     assert addresses(routes) == {0: address_of(0)}
     assert msgspec.to_builtins(route(routes).queue_datas) == [
         {"brokerName": NAME, "readQueueNums": 16, "writeQueueNums": 16, "perm": 6, "topicSysFlag": 0}
@@ -60,11 +60,11 @@ def test_a_masters_topics_have_a_route_to_it() -> None:
 
 def test_a_slave_is_told_its_master_and_its_topics_do_not_count() -> None:
     routes = tables()
-    assert routes.register(registration(1, acting=None), NOW)[0] == Registered()
+    assert routes.register(registration(1, acting=None), NOW)[0] == RegisterBrokerResult()
     assert routes.route("T1") is None
     routes.register(registration(0), NOW)
     told, _ = routes.register(registration(1, topics=wrapper(["T1", "T2", "only the slave's"])), NOW)
-    assert told == Registered(f"ha-{address_of(0)}", address_of(0))
+    assert told == RegisterBrokerResult(f"ha-{address_of(0)}", address_of(0))
     assert routes.route("only the slave's") is None
     assert addresses(routes) == {0: address_of(0), 1: address_of(1)}
 
@@ -76,13 +76,13 @@ def test_a_first_registration_with_a_single_topic_is_refused_and_leaves_nothing(
     assert (routes.topics, routes.brokers, routes.clusters, routes.live) == ({}, {}, {}, {})
     routes.register(registration(), NOW)
     told, _ = routes.register(registration(topics=wrapper(["new"], counter=2)), NOW)
-    assert told == Registered()
+    assert told == RegisterBrokerResult()
     assert set(routes.topics) == {"T1", "T2", "new"}
 
 
 def test_an_empty_first_registration_is_taken() -> None:
     routes = tables()
-    assert routes.register(registration(topics=wrapper([])), NOW)[0] == Registered()
+    assert routes.register(registration(topics=wrapper([])), NOW)[0] == RegisterBrokerResult()
 
 
 def test_a_slave_that_becomes_master_stands_under_its_new_id_only() -> None:
@@ -97,7 +97,7 @@ def test_an_older_master_does_not_push_out_its_successor() -> None:
     routes = tables()
     routes.register(registration(0, "new:1", wrapper(state=3)), NOW)
     told, effects = routes.register(registration(0, "old:1", wrapper(state=2)), NOW)
-    assert (told, effects) == (Registered(), [])
+    assert (told, effects) == (RegisterBrokerResult(), [])
     assert addresses(routes) == {0: "new:1"}
     assert routes.data_version("c", "old:1") is None
     routes.register(registration(0, "newest:1", wrapper(state=4)), NOW)
@@ -182,8 +182,8 @@ def test_a_broker_that_names_no_timeout_has_two_minutes() -> None:
 def test_a_heartbeat_keeps_a_broker_and_one_of_a_stranger_changes_nothing() -> None:
     routes = tables()
     routes.register(registration(timeout_ms=1000), NOW)
-    routes.heard_of("c", address_of(0), NOW + 900)
-    routes.heard_of("c", "stranger:1", NOW + 900)
+    routes.record_heartbeat("c", address_of(0), NOW + 900)
+    routes.record_heartbeat("c", "stranger:1", NOW + 900)
     assert routes.scan(NOW + 1900) == []
     assert len(routes.live) == 1
 

@@ -9,11 +9,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epochmq_controller.nameserver.config import NamesrvConfig
 from epochmq_controller.nameserver.routes import (
+    BrokerUnregistration,
     CloseChannel,
-    Effect,
     NotifyMinBrokerId,
+    RouteEffect,
     RouteTables,
-    Unregistration,
 )
 from epochmq_protocol.route import MASTER_ID
 from epochmq_protocol.topics import is_writeable
@@ -76,7 +76,7 @@ class Brokers(RuleBasedStateMachine):
 
     @rule(name=names, cluster=clusters, broker_id=ids, address=addresses)
     def unregister(self, name: str, cluster: str, broker_id: int, address: str) -> None:
-        self.tables.submit_unregister(Unregistration(cluster, name, broker_id, address))
+        self.tables.submit_unregister(BrokerUnregistration(cluster, name, broker_id, address))
 
     @rule()
     def batch(self) -> None:
@@ -93,7 +93,7 @@ class Brokers(RuleBasedStateMachine):
 
     @rule(cluster=clusters, address=addresses)
     def heartbeat(self, cluster: str, address: str) -> None:
-        self.tables.heard_of(cluster, address, self.now_ms)
+        self.tables.record_heartbeat(cluster, address, self.now_ms)
 
     @rule(name=names, allowed=st.booleans())
     def permission(self, name: str, allowed: bool) -> None:
@@ -103,7 +103,7 @@ class Brokers(RuleBasedStateMachine):
     def delete(self, topic: str, cluster: str | None) -> None:
         self.tables.delete_topic(topic, cluster)
 
-    def check_effects(self, effects: list[Effect]) -> None:
+    def check_effects(self, effects: list[RouteEffect]) -> None:
         for effect in effects:
             assert isinstance(effect, NotifyMinBrokerId | CloseChannel)
             if isinstance(effect, NotifyMinBrokerId):

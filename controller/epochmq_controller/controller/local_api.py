@@ -1,0 +1,171 @@
+"""What a controller answers at its local socket (`epochmq_protocol.admin`), alone or inside a nameserver."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from epochmq_controller.controller.config import KEYS
+from epochmq_controller.controller.controller import Controller
+from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.results import RaftOperationError
+from epochmq_protocol import properties
+from epochmq_protocol.admin import states
+from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op
+from epochmq_protocol.admin.process import own_version, set_level, settings_shown
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.frame import request
+from epochmq_protocol.transport.local_calls import LocalCalls
+from epochmq_protocol.transport.local_socket import Operation
+
+POLL_INTERVAL_S: Final = 0.02
+ROLES: Final = {RaftRole.LEADER: "leader", RaftRole.FOLLOWER: "follower", RaftRole.CANDIDATE: "candidate"}
+
+
+class ControllerLocalApi:
+    """One controller's. `nameserver` is what the nameserver in the same process says, if there is one."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        calls: LocalCalls,
+        nameserver: Callable[[], states.NameserverPart] | None = None,
+    ) -> None:
+        self._controller = controller
+        self._calls = calls
+        self._nameserver = nameserver
+
+    def operations(self) -> dict[str, Operation]:
+        """By name."""
+        return {
+            Op.LIVE: Operation(Arguments, self._live),
+            Op.STATE: Operation(Limits, self._state),
+            Op.METRICS: Operation(Limits, self._metrics),
+            Op.CONFIG: Operation(Arguments, self._config),
+            Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
+            Op.HANDOVER: Operation(Handover, self._handover),
+            Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
+        }
+
+    async def _live(self, _: Arguments, timeout_ms: float) -> states.Live:
+        return states.Live(component="controller", pid=os.getpid(), version=own_version())
+
+    async def _state(self, _: Limits, timeout_ms: float) -> states.ControllerState:
+        return self.state()
+
+    def state(self) -> states.ControllerState:
+        """Everything at a glance, as far as this controller knows."""
+        controller = self._controller
+        peer = controller.peer
+        state = states.ControllerState(
+            id=peer.settings.self_id,
+            group=peer.settings.group,
+            address=controller.addresses[peer.settings.self_id],
+            role=ROLES[peer.role],  # type: ignore[arg-type]
+            term=peer.term,
+            leader=peer.leader_id,
+            leader_address=controller.leader_address,
+            leads=controller.leads,
+            peers=[states.Peer(id=name, address=address) for name, address in peer.members.items()],
+            committed_index=peer.committed_index,
+            applied_index=peer.applied_index,
+            groups=[
+                states.Group(
+                    broker_name=name,
+                    cluster=group.cluster_name,
+                    master_broker_id=group.master_id,
+                    master_epoch=group.master_epoch,
+                    sync_state_set=sorted(group.sync_state_set),
+                    sync_state_set_epoch=group.sync_state_set_epoch,
+                    replicas=[
+                        states.GroupReplica(
+                            broker_id=broker_id,
+                            address=replica.address,
+                            alive=info is not None,
+                            in_doubt=info is not None and info.in_doubt,
+                        )
+                        for broker_id, replica in sorted(group.replicas.items())
+                        for info in (controller.alive(group.cluster_name, name, broker_id),)
+                    ],
+                    waits=controller.state_machine.waiting.get(name),
+                )
+                for name, group in sorted(controller.groups.groups.items())
+            ],
+            ready=True,
+            not_ready=[],
+            nameserver=self._nameserver() if self._nameserver is not None else None,
+        )
+        reasons = not_ready_reasons(state)
+        return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
+
+    async def _metrics(self, _: Limits, timeout_ms: float) -> states.Metrics:
+        return states.Metrics(state=self.state(), figures={})
+
+    async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
+        return settings_shown(await self.config())
+
+    async def config(self) -> dict[str, str]:
+        """Every key in force."""
+        answer = await self._calls.call(request(RequestCode.GET_CONTROLLER_CONFIG))
+        return properties.parse(answer.body.decode())
+
+    async def _handover(self, _: Handover, timeout_ms: float) -> states.LedBy:
+        """The leadership goes to the peer that has the most; returns when it is known who leads. AdminError
+        when that one will not take it."""
+        peer = self._controller.peer
+        leader = peer.node.leader
+        if leader is None:
+            return self._led_by("this controller does not lead")
+        others = leader.voters()
+        if not others:
+            return self._led_by("it is the only controller")
+        best = max(others, key=lambda one: (one.alive, one.match_index))
+        try:
+            await peer.transfer_leadership(best.name)
+        except RaftOperationError as error:
+            raise AdminError(
+                FaultKind.REFUSED, f"{best.name} does not take the leadership: {error}"
+            ) from None
+        while True:
+            if peer.leader_id is not None:
+                return states.LedBy(moved=True, leader=peer.leader_id, term=peer.term)
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _led_by(self, reason: str) -> states.LedBy:
+        peer = self._controller.peer
+        return states.LedBy(moved=False, reason=reason, leader=peer.leader_id, term=peer.term)
+
+    async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
+        return set_level(wanted)
+
+    async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
+        await self.change(wanted.changes)
+        return settings_shown(await self.config())
+
+    async def change(self, changes: dict[str, str]) -> None:
+        """All of them or none. RequestError when they cannot be."""
+        body = properties.rewrite("", changes).encode()
+        await self._calls.call(request(RequestCode.UPDATE_CONTROLLER_CONFIG, body=body))
+
+    @staticmethod
+    def knows(key: str) -> bool:
+        """Whether a key is a controller's."""
+        return key in KEYS
+
+
+def not_ready_reasons(state: states.ControllerState) -> list[str]:
+    """Why a controller is not ready: it is one of the quorum, and knows who leads. A leader that has lost its
+    quorum leads no more within a few heartbeats, and then knows no leader."""
+    reasons = []
+    if state.id not in {peer.id for peer in state.peers}:
+        reasons.append(f"{state.id} does not belong to the quorum")
+    if state.leader is None:
+        reasons.append(f"it knows no leader of the {len(state.peers)} controllers in term {state.term}")
+    elif state.role == "leader" and not state.leads:
+        reasons.append("it leads, but has not yet applied what earlier leaders committed")
+    return reasons

@@ -1,0 +1,73 @@
+"""A controller with its port: what stands alone as a process, or beside a nameserver in one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from epochmq_controller.controller import lease_file
+from epochmq_controller.controller.config import LoadedControllerConfig
+from epochmq_controller.controller.controller import Controller
+from epochmq_controller.controller.lease_renewals import LeaseRenewals
+from epochmq_controller.controller.notifier import RoleChangeNotifier
+from epochmq_controller.controller.processor import ControllerProcessor
+from epochmq_controller.files import FolderLock
+from epochmq_dledger.processor import DLedgerProcessor
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport import RemotingClient, RemotingServer
+from epochmq_protocol.transport.local_calls import LocalCalls
+
+log = logging.getLogger(__name__)
+
+
+class ControllerServer:
+    """Make, `start`, `stop`. One port carries the calls of peers, brokers and administrators."""
+
+    def __init__(self, loaded: LoadedControllerConfig, *, on_fatal: Callable[[Exception], None]) -> None:
+        """`on_fatal` is told when the disk failed and this controller takes part no more. ConfigError when
+        the TLS files cannot be used."""
+        config = loaded.config
+        self.failed: Exception | None = None
+        self._on_fatal = on_fatal
+        self._folder = FolderLock(config.store_path())
+        self._client = RemotingClient()
+        self._notifier = RoleChangeNotifier(self._client)
+        self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
+        processor = ControllerProcessor(self.controller, dict(loaded.extra))
+        handlers = processor.handlers()
+        self.calls = LocalCalls(handlers)
+        self.server = RemotingServer(
+            {**DLedgerProcessor(self.controller.peer).handlers(), **handlers},
+            settings=config.server_settings(),
+            fast=LeaseRenewals(self.controller).handlers(),
+            tls=loaded.tls,
+            on_close=self.controller.closed,
+        )
+        self.address = self.controller.addresses[config.controller_d_leger_self_id or ""]
+
+    async def start(self) -> None:
+        """Recovers, listens, takes part. OSError when it cannot, ConfigError when the folder does not fit the
+        settings. What was started is there to be stopped either way."""
+        config = self.controller.config
+        self._folder.take()
+        try:
+            await lease_file.wait_for_longer_lease(self._folder.folder, config.write_lease_ms)
+            self.controller.start()
+        except ValueError as error:
+            raise ConfigError(
+                "controllerStorePath", str(self._folder.folder), f"a folder of this controller ({error})"
+            ) from None
+        await self.server.start(config.bind_address, config.listen_port)
+        log.info("controller %s listens at %s", self.controller.peer.settings.self_id, self.address)
+
+    async def stop(self) -> None:
+        """Answers what was taken, then ends."""
+        await self.server.stop(self.controller.config.stop_grace_s())
+        await self.controller.stop()
+        await self._notifier.stop()
+        await self._client.close()
+        self._folder.release()
+
+    def _fail(self, error: Exception) -> None:
+        self.failed = error
+        self._on_fatal(error)

@@ -1,0 +1,120 @@
+# pure: entries of the Raft log
+"""The events of the controller's Raft log, byte-compatible with Java's DLedger mode (`EventSerializer`): a
+two-byte type, then the event as JSON. An entry with an empty body is no event: it only proves that its leader
+leads."""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+import msgspec
+
+from epochmq_protocol.errors import RemoteProtocolError
+
+_TYPE = struct.Struct(">h")
+
+
+class _Event(msgspec.Struct, frozen=True, rename="camel"):
+    event_type: ClassVar[int]
+    event_name: ClassVar[str]
+
+    broker_name: str
+
+
+class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
+    """The SyncStateSet becomes this set; its epoch rises by one."""
+
+    event_type = 1
+    event_name = "ALTER_SYNC_STATE_SET_EVENT"
+
+    new_sync_state_set: frozenset[int]
+
+
+class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
+    """A replica takes an id; the first one makes the group."""
+
+    event_type = 2
+    event_name = "APPLY_BROKER_ID_EVENT"
+
+    cluster_name: str | None = None
+    broker_address: str | None = None
+    new_broker_id: int = 1
+    register_check_code: str | None = None
+
+
+class ElectMasterEvent(_Event, frozen=True, rename="camel"):
+    """A master is elected, or, with `new_master_elected` false, the group is left without one. Either way the
+    master epoch rises by one."""
+
+    event_type = 3
+    event_name = "ELECT_MASTER_EVENT"
+
+    new_master_elected: bool = False
+    new_master_broker_id: int | None = None
+
+
+class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):
+    """Forgets these replicas, or the whole group where no ids are given."""
+
+    event_type = 5
+    event_name = "CLEAN_BROKER_DATA_EVENT"
+
+    broker_id_set_to_clean: frozenset[int] | None = None
+
+
+class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
+    """A replica is at a new address."""
+
+    event_type = 6
+    event_name = "UPDATE_BROKER_ADDRESS"
+
+    cluster_name: str | None = None
+    broker_address: str | None = None
+    broker_id: int | None = None
+
+
+ControllerEvent = (
+    AlterSyncStateSetEvent
+    | ApplyBrokerIdEvent
+    | ElectMasterEvent
+    | CleanBrokerDataEvent
+    | UpdateBrokerAddressEvent
+)
+EVENT_TYPES: tuple[type[ControllerEvent], ...] = (
+    AlterSyncStateSetEvent,
+    ApplyBrokerIdEvent,
+    ElectMasterEvent,
+    CleanBrokerDataEvent,
+    UpdateBrokerAddressEvent,
+)
+_BY_TYPE: dict[int, type[ControllerEvent]] = {event.event_type: event for event in EVENT_TYPES}
+
+
+def encode(event: ControllerEvent) -> bytes:
+    """The entry's body. Keys are sorted and nulls left out, as fastjson does; sets are written in ascending
+    order."""
+    fields = {field.encode_name: getattr(event, field.name) for field in msgspec.structs.fields(event)}
+    found = {
+        key: sorted(value) if isinstance(value, frozenset) else value
+        for key, value in fields.items()
+        if value is not None
+    }
+    found["eventType"] = event.event_name
+    return _TYPE.pack(event.event_type) + msgspec.json.encode(dict(sorted(found.items())))
+
+
+def decode(body: bytes) -> ControllerEvent | None:
+    """The event in an entry's body; None for an empty one and for types that change nothing here (Read,
+    4)."""
+    if not body:
+        return None
+    if len(body) < _TYPE.size:
+        raise RemoteProtocolError(f"event of {len(body)} bytes, expected a type of two and a JSON object")
+    kind = _BY_TYPE.get(_TYPE.unpack_from(body)[0])
+    if kind is None:
+        return None
+    try:
+        return msgspec.json.decode(body[_TYPE.size :], type=kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise RemoteProtocolError(f"{kind.event_name}: {error}") from error

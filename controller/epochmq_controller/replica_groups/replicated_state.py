@@ -1,0 +1,108 @@
+# pure: the replicated state machine
+"""The tables of replica groups and how events change them (`ReplicasInfoManager.applyEvent`). Deterministic:
+every controller that applied the same events holds the same tables, Java's among them. Epochs are not in the
+events; applying them counts them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from epochmq_controller.replica_groups.events import (
+    AlterSyncStateSetEvent,
+    ApplyBrokerIdEvent,
+    CleanBrokerDataEvent,
+    ControllerEvent,
+    ElectMasterEvent,
+    UpdateBrokerAddressEvent,
+)
+
+
+@dataclass
+class RegisteredReplica:
+    """One replica's address, and the code by which it proves that an id is its own."""
+
+    address: str
+    register_check_code: str
+
+
+@dataclass
+class ReplicaGroup:
+    """One replica group. Cluster and name are those of its first registration; look-ups go by name alone."""
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: int = 1
+    replicas: dict[int, RegisteredReplica] = field(default_factory=dict)
+    master_epoch: int = 0
+    sync_state_set_epoch: int = 0
+    sync_state_set: frozenset[int] = frozenset()
+    master_id: int | None = None
+
+    @property
+    def master_address(self) -> str | None:
+        """The master's address, None without a master or when its id was cleaned."""
+        replica = self.replicas.get(self.master_id) if self.master_id is not None else None
+        return replica.address if replica is not None else None
+
+
+class ReplicaGroups:
+    """All groups, by broker name."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ReplicaGroup] = {}
+
+    def get(self, broker_name: str) -> ReplicaGroup | None:
+        """The group of this name."""
+        return self.groups.get(broker_name)
+
+    def apply(self, event: ControllerEvent) -> None:
+        """Carries out one committed event. What no longer fits (a group cleaned meanwhile) changes
+        nothing."""
+        group = self.groups.get(event.broker_name)
+        match event:
+            case ApplyBrokerIdEvent():
+                self._apply_broker_id(group, event)
+            case AlterSyncStateSetEvent() if group is not None:
+                group.sync_state_set = event.new_sync_state_set
+                group.sync_state_set_epoch += 1
+            case ElectMasterEvent() if group is not None:
+                self._elect(group, event)
+            case CleanBrokerDataEvent() if group is not None:
+                self._clean(group, event.broker_id_set_to_clean)
+            case UpdateBrokerAddressEvent() if group is not None:
+                replica = group.replicas.get(event.broker_id) if event.broker_id is not None else None
+                if replica is not None and event.broker_address is not None:
+                    replica.address = event.broker_address
+            case _:
+                pass
+
+    def _apply_broker_id(self, group: ReplicaGroup | None, event: ApplyBrokerIdEvent) -> None:
+        if group is None:
+            group = ReplicaGroup(event.cluster_name or "", event.broker_name)
+            self.groups[event.broker_name] = group
+        if event.new_broker_id not in group.replicas:
+            group.replicas[event.new_broker_id] = RegisteredReplica(
+                event.broker_address or "", event.register_check_code or ""
+            )
+            group.next_broker_id += 1
+
+    def _elect(self, group: ReplicaGroup, event: ElectMasterEvent) -> None:
+        group.master_epoch += 1
+        if event.new_master_elected and event.new_master_broker_id is not None:
+            group.master_id = event.new_master_broker_id
+            group.sync_state_set = frozenset({event.new_master_broker_id})
+            group.sync_state_set_epoch += 1
+        else:
+            group.master_id = None
+
+    def _clean(self, group: ReplicaGroup, ids: frozenset[int] | None) -> None:
+        if not ids:
+            del self.groups[group.broker_name]
+            return
+        for broker_id in ids:
+            group.replicas.pop(broker_id, None)
+        group.sync_state_set -= ids
+        # Java keeps two tables and drops a group from one when it is empty there; a group counts only in
+        # both.
+        if not group.replicas or not group.sync_state_set:
+            del self.groups[group.broker_name]

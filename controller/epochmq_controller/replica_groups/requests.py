@@ -1,0 +1,121 @@
+# pure: what may be asked about a group
+"""What may be asked about a replica group, as plain values, and by which rule each is decided."""
+
+from __future__ import annotations
+
+import msgspec
+
+from epochmq_controller.replica_groups import rules
+from epochmq_controller.replica_groups.election_policy import LiveInfoLookup
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
+from epochmq_controller.replica_groups.rules import Decision
+
+
+class _GroupRequest(msgspec.Struct, frozen=True):
+    name: str
+    """The group's broker name."""
+
+
+class AlterSyncStateSetRequest(_GroupRequest, frozen=True):
+    """1001: the master of `master_epoch` reports who is in sync, as a change of the set of `set_epoch`. None
+    is what the sender left out."""
+
+    master_id: int | None
+    master_epoch: int | None
+    new_set: frozenset[int] | None
+    set_epoch: int
+
+
+class ElectMasterRequest(_GroupRequest, frozen=True):
+    """1002: `broker_id` wants a master, itself if `designate`. ANY_BROKER: the controller does.
+    `fenced_epoch`: the present master asks, and writes no more under this epoch."""
+
+    broker_id: int = rules.ANY_BROKER
+    designate: bool = False
+    fenced_epoch: int | None = None
+    in_doubt: bool = False
+    """`broker_id` says that it may lack acknowledged messages."""
+
+
+class RegisterBrokerRequest(_GroupRequest, frozen=True):
+    """1003: a replica reports for duty. None is what the sender left out."""
+
+    cluster: str
+    broker_id: int | None
+    address: str | None
+
+
+class GetReplicaInfoRequest(_GroupRequest, frozen=True):
+    """1004: who is master, who is in sync."""
+
+
+class CleanBrokerDataRequest(_GroupRequest, frozen=True):
+    """1011: forget dead replicas (`ids`, `;` between them), or with `living_too` the group."""
+
+    cluster: str
+    ids: str | None
+    include_living: bool
+
+
+class GetNextBrokerIdRequest(_GroupRequest, frozen=True):
+    """1012: which id a new replica should apply for."""
+
+
+class ApplyBrokerIdRequest(_GroupRequest, frozen=True):
+    """1013: a replica applies for an id; by `check_code` it proves later that the id is its own."""
+
+    cluster: str
+    applied: int
+    check_code: str
+
+
+ControllerRequest = (
+    AlterSyncStateSetRequest
+    | ElectMasterRequest
+    | RegisterBrokerRequest
+    | GetReplicaInfoRequest
+    | CleanBrokerDataRequest
+    | GetNextBrokerIdRequest
+    | ApplyBrokerIdRequest
+)
+
+
+def decide(
+    request: ControllerRequest,
+    groups: ReplicaGroups,
+    alive: LiveInfoLookup,
+    *,
+    unclean: bool = False,
+    fenced: bool = False,
+) -> Decision:
+    """What the request finds on these tables, and the events that it calls for. `fenced`: the group's master
+    has said that it writes no more under its epoch."""
+    name = request.name
+    match request:
+        case AlterSyncStateSetRequest(
+            master_id=master_id, master_epoch=epoch, new_set=new_set, set_epoch=set_epoch
+        ):
+            return rules.alter_sync_state_set(groups, name, master_id, epoch, new_set, set_epoch, alive)
+        case ElectMasterRequest(broker_id=broker_id, designate=designate, in_doubt=in_doubt):
+            return rules.elect_master(
+                groups,
+                name,
+                broker_id,
+                designate=designate,
+                unclean=unclean,
+                alive=alive,
+                fenced=fenced,
+                in_doubt=in_doubt,
+            )
+        case RegisterBrokerRequest(cluster=cluster, broker_id=broker_id, address=address):
+            return rules.register_broker(groups, cluster, name, broker_id, address, alive)
+        case GetReplicaInfoRequest():
+            return rules.replica_info(groups, name)
+        case CleanBrokerDataRequest(cluster=cluster, ids=ids, include_living=include_living):
+            return rules.clean_broker_data(
+                groups, cluster, name, ids, include_living=include_living, alive=alive
+            )
+        case GetNextBrokerIdRequest():
+            return Decision()
+        case ApplyBrokerIdRequest(cluster=cluster, applied=applied, check_code=check_code):
+            return rules.apply_broker_id(groups, cluster, name, applied, check_code)

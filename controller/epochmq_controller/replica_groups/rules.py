@@ -1,0 +1,416 @@
+# pure: what each request may change
+"""What each request finds and what events it calls for (`ReplicasInfoManager`), in Java's order of checks and
+with Java's codes. Nothing is changed here: events take effect when the Raft log has committed them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from epochmq_controller.replica_groups import election_policy
+from epochmq_controller.replica_groups.election_policy import LiveInfoLookup
+from epochmq_controller.replica_groups.events import (
+    AlterSyncStateSetEvent,
+    ApplyBrokerIdEvent,
+    CleanBrokerDataEvent,
+    ControllerEvent,
+    ElectMasterEvent,
+    UpdateBrokerAddressEvent,
+)
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroup, ReplicaGroups
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN
+
+ANY_BROKER = -1
+"""The id in an election that the controller itself asks for."""
+
+
+@dataclass(frozen=True)
+class ReplicaGroupView:
+    """A group's master and SyncStateSet as an answer gives them; fields are None where Java leaves them
+    out."""
+
+    master_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int | None = None
+    sync_state_set: frozenset[int] = frozenset()
+    sync_state_set_epoch: int | None = None
+    member_addresses: dict[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A request's answer, and what must be committed before it may be given."""
+
+    code: ResponseCode = ResponseCode.SUCCESS
+    remark: str | None = None
+    view: ReplicaGroupView | None = None
+    events: list[ControllerEvent] = field(default_factory=list)
+    wait_reason: str | None = None
+    """Why an election has to wait for members that are missing."""
+
+
+def reject(code: ResponseCode, remark: str, view: ReplicaGroupView | None = None) -> Decision:
+    """A verdict that changes nothing."""
+    return Decision(code, remark, view)
+
+
+def reject_missing(what: str, expected: str) -> Decision:
+    """A verdict on a request that lacks something, where Java's ends in a NullPointerException."""
+    return reject(ResponseCode.SYSTEM_ERROR, f"{what}: missing, expected {expected}")
+
+
+def alter_sync_state_set(
+    groups: ReplicaGroups,
+    name: str,
+    master_id: int | None,
+    master_epoch: int | None,
+    new_set: frozenset[int] | None,
+    set_epoch: int,
+    alive: LiveInfoLookup,
+) -> Decision:
+    """1001: the master reports who is in sync."""
+    group = groups.get(name)
+    if group is None:
+        return reject(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
+    if new_set is None:
+        return reject_missing("body", '{"syncStateSet":[…],"syncStateSetEpoch":…}')
+    if group.sync_state_set == new_set:
+        return reject(
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+            "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
+        )
+    rejecting = "Rejecting alter syncStateSet request because the"
+    if group.master_id is None or group.master_id != master_id:
+        return reject(
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"{rejecting} current leader is:{{{group.master_id}}}, not {{{master_id}}}",
+        )
+    if master_epoch is None:
+        return reject_missing("masterEpoch", "a 32-bit integer")
+    if group.master_epoch != master_epoch:
+        return reject(
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"{rejecting} current master epoch is:{{{group.master_epoch}}}, not {{{master_epoch}}}",
+        )
+    if group.sync_state_set_epoch != set_epoch:
+        return reject(
+            ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+            f"{rejecting} current syncStateSet epoch is:{{{group.sync_state_set_epoch}}}, "
+            f"not {{{set_epoch}}}",
+        )
+    for replica in sorted(new_set):
+        if replica not in group.replicas:
+            return reject(
+                ResponseCode.CONTROLLER_INVALID_REPLICAS, f"{rejecting} replicas {{{replica}}} don't exist"
+            )
+        if alive(group.cluster_name, name, replica) is None:
+            return reject(
+                ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"{rejecting} replicas {{{replica}}} don't alive"
+            )
+    if group.master_id not in new_set:
+        return reject(
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+            f"{rejecting} newSyncStateSet don't contains origin leader {{{group.master_id}}}",
+        )
+    view = ReplicaGroupView(sync_state_set=new_set, sync_state_set_epoch=group.sync_state_set_epoch + 1)
+    return Decision(view=view, events=[AlterSyncStateSetEvent(name, new_set)])
+
+
+def elect_master(
+    groups: ReplicaGroups,
+    name: str,
+    broker_id: int,
+    *,
+    designate: bool,
+    unclean: bool,
+    alive: LiveInfoLookup,
+    fenced: bool = False,
+    in_doubt: bool = False,
+) -> Decision:
+    """1002: a replica, a person or, with ANY_BROKER, the controller itself asks for an election.
+
+    The very first master is whoever asks (Java checks nothing; here it must be a registered replica, and one
+    that a person names must live: nobody else could be elected after it). A live master in place is answered
+    2011 with its data, which callers take for a success. `fenced`: the master has said that it will write no
+    more under its epoch; another takes its place or, if nobody else can, the same one under a new epoch.
+
+    Who may lack acknowledged messages is passed over (`policy.electable`), unless a person names it
+    (`designate`). `in_doubt`: the replica that asks says so of itself; its heartbeat may not have come yet.
+    """
+    group = groups.get(name)
+    if group is None:
+        return reject(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "Broker hasn't been registered")
+    cluster = group.cluster_name
+    chosen: int | None = None
+    wait_reason: str | None = None
+    if group.master_epoch == 0 and broker_id in group.replicas:
+        chosen, wait_reason = _first_master(group, broker_id, alive, designate=designate, in_doubt=in_doubt)
+    elif designate or _master_stays(group, alive, fenced=fenced):
+        chosen = election_policy.elect(
+            cluster,
+            name,
+            group.sync_state_set,
+            group.replicas if unclean else None,
+            None if fenced else group.master_id,
+            broker_id if designate else None,
+            alive,
+        )
+    else:
+        found = election_policy.electable_members(cluster, name, group.sync_state_set, alive)
+        candidates = _without_fenced_master(group, found, alive, fenced=fenced)
+        chosen, wait_reason = election_policy.newest_log(cluster, name, candidates, alive), found.wait_reason
+        if chosen is None and unclean:
+            chosen = election_policy.newest_log(cluster, name, group.replicas, alive)
+    if chosen is not None and chosen == group.master_id and not fenced:
+        return reject(
+            ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
+            f"The old master {chosen} is still alive, not need to elect new master for broker {name}",
+            ReplicaGroupView(
+                chosen,
+                group.master_address,
+                group.master_epoch,
+                group.sync_state_set,
+                group.sync_state_set_epoch,
+            ),
+        )
+    if chosen is not None:
+        return Decision(
+            view=_view_after_election(group, chosen), events=[ElectMasterEvent(name, True, chosen)]
+        )
+    if broker_id == ANY_BROKER:
+        # A group that waits has no master to be removed a second time.
+        events: list[ControllerEvent] = (
+            [] if wait_reason and group.master_id is None else [ElectMasterEvent(name, False)]
+        )
+        remark = "Old master has down and failed to elect a new broker master"
+        return Decision(
+            ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
+            _with_reason(remark, wait_reason),
+            events=events,
+            wait_reason=wait_reason,
+        )
+    remark = _with_reason("Failed to elect a new master", wait_reason)
+    return Decision(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark, wait_reason=wait_reason)
+
+
+def _with_reason(remark: str, wait_reason: str | None) -> str:
+    return f"{remark}: {wait_reason}" if wait_reason else remark
+
+
+def _first_master(
+    group: ReplicaGroup, asker: int, alive: LiveInfoLookup, *, designate: bool, in_doubt: bool
+) -> tuple[int | None, str | None]:
+    """(the very first master: whoever asks, but not who may lack what another replica has; why nobody)."""
+    cluster, name = group.cluster_name, group.broker_name
+    info = alive(cluster, name, asker)
+    if designate:
+        return (asker if info is not None else None), None
+    if not in_doubt and (info is None or not info.in_doubt):
+        return asker, None
+    found = election_policy.electable_members(cluster, name, group.replicas.keys() - {asker}, alive)
+    others_sound = any(
+        one.has_trusted_log for other in found.members if (one := alive(cluster, name, other)) is not None
+    )
+    missing = sorted(other for other in group.replicas if other != asker and not alive(cluster, name, other))
+    if others_sound or missing:
+        whom = "another replica, which lacks nothing" if others_sound else f"brokers {missing}"
+        return None, f"broker {asker} may lack acknowledged messages; the group waits for {whom}"
+    return election_policy.newest_log(cluster, name, group.replicas, alive) or asker, None
+
+
+def _master_stays(group: ReplicaGroup, alive: LiveInfoLookup, *, fenced: bool) -> bool:
+    """Whether the master in place lives, writes, and has everything that it has confirmed."""
+    if group.master_id is None or fenced:
+        return False
+    info = alive(group.cluster_name, group.broker_name, group.master_id)
+    return info is not None and not info.lacks_confirmed and group.master_id in group.sync_state_set
+
+
+def _without_fenced_master(
+    group: ReplicaGroup, found: election_policy.ElectionCandidates, alive: LiveInfoLookup, *, fenced: bool
+) -> frozenset[int]:
+    """Another takes the place of a master that gave up, unless the newest of doubtful logs may be its own."""
+
+    def has_trusted_log(one: int) -> bool:
+        info = alive(group.cluster_name, group.broker_name, one)
+        return info is not None and info.has_trusted_log
+
+    others = frozenset(one for one in found.members if one != group.master_id and has_trusted_log(one))
+    return others if fenced and others else found.members
+
+
+def _view_after_election(group: ReplicaGroup, chosen: int) -> ReplicaGroupView:
+    replica = group.replicas.get(chosen)
+    return ReplicaGroupView(
+        chosen,
+        replica.address if replica is not None else None,
+        group.master_epoch + 1,
+        frozenset({chosen}),
+        group.sync_state_set_epoch + 1,
+        {broker_id: one.address for broker_id, one in sorted(group.replicas.items())},
+    )
+
+
+def next_broker_id(groups: ReplicaGroups, name: str) -> int:
+    """1012: the id a new replica should apply for."""
+    group = groups.get(name)
+    return group.next_broker_id if group is not None else 1
+
+
+def apply_broker_id(
+    groups: ReplicaGroups, cluster: str, name: str, applied: int, check_code: str
+) -> Decision:
+    """1013: a replica applies for an id. The same replica may apply for it again, as often as its answer gets
+    lost."""
+    address = check_code.split(";")[0]
+    event = ApplyBrokerIdEvent(name, cluster, address, applied, check_code)
+    group = groups.get(name)
+    if group is None:
+        if applied == 1:
+            return Decision(events=[event])
+        return reject(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"Broker-set: {name} hasn't been registered in controller, "
+            f"but broker try to apply brokerId: {applied}",
+        )
+    known = group.replicas.get(applied)
+    if applied < 1:
+        return reject(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            f"Fail to apply brokerId: {applied} in broker-set: {name}, ids begin with 1",
+        )
+    if known is None or known.register_check_code == check_code:
+        return Decision(events=[event])
+    return reject(
+        ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+        f"Fail to apply brokerId: {applied} in broker-set: {name}",
+    )
+
+
+def register_broker(
+    groups: ReplicaGroups,
+    cluster: str,
+    name: str,
+    broker_id: int | None,
+    address: str | None,
+    alive: LiveInfoLookup,
+) -> Decision:
+    """1003: a replica reports for duty and learns the master, if one is there and alive."""
+    group = groups.get(name)
+    if group is None:
+        return reject(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"Broker-set: {name} hasn't been registered in controller",
+        )
+    if broker_id is None:
+        return reject_missing("brokerId", "a 64-bit integer")
+    replica = group.replicas.get(broker_id)
+    if replica is None:
+        return reject(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}",
+        )
+    if not address:
+        return reject_missing("brokerAddress", "host:port")
+    view = ReplicaGroupView(
+        sync_state_set=group.sync_state_set, sync_state_set_epoch=group.sync_state_set_epoch
+    )
+    if group.master_id is not None and alive(cluster, name, group.master_id) is not None:
+        view = ReplicaGroupView(
+            group.master_id,
+            group.master_address if group.master_id != broker_id else address,
+            group.master_epoch,
+            group.sync_state_set,
+            group.sync_state_set_epoch,
+        )
+    events: list[ControllerEvent] = []
+    if replica.address != address:
+        events.append(UpdateBrokerAddressEvent(name, cluster, address, broker_id))
+    if group.master_id == broker_id:
+        # It has lost its memory of the changes it asked for. One that is still on its way must not come
+        # true behind its back: the set's epoch rises, so that only what it asks from now on counts.
+        events.append(AlterSyncStateSetEvent(name, group.sync_state_set))
+        view = replace(view, sync_state_set_epoch=group.sync_state_set_epoch + 1)
+    return Decision(view=view, events=events)
+
+
+def replica_info(groups: ReplicaGroups, name: str) -> Decision:
+    """1004: the group's master and SyncStateSet."""
+    group = groups.get(name)
+    if group is None:
+        return reject(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
+    return Decision(
+        view=ReplicaGroupView(
+            group.master_id,
+            group.master_address,
+            group.master_epoch,
+            group.sync_state_set,
+            group.sync_state_set_epoch,
+        )
+    )
+
+
+_ID = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def _parse_ids(text: str) -> frozenset[int]:
+    """Ids with `;` between them, read as Java reads them: what is empty at the end does not count. ValueError
+    names what is none."""
+    found = set()
+    for one in text.rstrip(";").split(";"):
+        if not _ID.fullmatch(one) or not LONG_MIN <= int(one) <= LONG_MAX:
+            raise ValueError(f"{one!r} is no id")
+        found.add(int(one))
+    return frozenset(found)
+
+
+def clean_broker_data(
+    groups: ReplicaGroups,
+    cluster: str,
+    name: str,
+    ids: str | None,
+    *,
+    include_living: bool,
+    alive: LiveInfoLookup,
+) -> Decision:
+    """1011: forgets dead replicas, or, with `living_too`, the whole group whatever `ids` says (as Java
+    does)."""
+    code = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+    group = groups.get(name)
+    chosen: frozenset[int] | None = None
+    if not include_living:
+        blank = ids is None or not ids.strip()
+        if blank and group is not None and group.master_id is not None:
+            return reject(code, f"Broker {name} is still alive, clean up failure")
+        if not blank:
+            assert ids is not None
+            try:
+                chosen = _parse_ids(ids)
+            except ValueError as error:
+                return reject(
+                    code,
+                    "Please set the option <brokerControllerIdsToClean> according to the format, "
+                    f"exception: {error}",
+                )
+            for one in sorted(chosen):
+                if alive(cluster, name, one) is not None:
+                    return reject(code, f"Broker [{name},  {one}] is still alive, clean up failure")
+    if group is None:
+        return reject(code, f"Broker {name} is not existed,clean broker data failure.")
+    return Decision(events=[CleanBrokerDataEvent(name, chosen)])
+
+
+def groups_needing_election(groups: ReplicaGroups, alive: LiveInfoLookup, *, unclean: bool) -> list[str]:
+    """The groups whose master is dead while another replica lives (`scanNeedReelectBrokerSets`), and those
+    left without a master of which one that may become it lives (Java leaves these to their brokers)."""
+    return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, alive, unclean)]
+
+
+def _needs_election(group: ReplicaGroup, alive: LiveInfoLookup, unclean: bool) -> bool:
+    def lives(one: int) -> bool:
+        return alive(group.cluster_name, group.broker_name, one) is not None
+
+    if group.master_id is not None:
+        return not lives(group.master_id) and any(map(lives, group.replicas))
+    return group.master_epoch > 0 and any(map(lives, group.replicas if unclean else group.sync_state_set))

@@ -1,0 +1,74 @@
+# pure: the tables as bytes
+"""The tables of replica groups as a snapshot: JSON, sorted, so that equal tables are equal bytes. Ours;
+Java's DLedger controllers take none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from epochmq_controller.replica_groups.replicated_state import RegisteredReplica, ReplicaGroup, ReplicaGroups
+
+VERSION = 1
+
+
+class GroupRow(msgspec.Struct, frozen=True, rename="camel"):
+    """One group. `replicas`: id, address, check code."""
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: int
+    master_id: int | None
+    master_epoch: int
+    sync_state_set: list[int]
+    sync_state_set_epoch: int
+    replicas: list[tuple[int, str, str]]
+
+
+class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
+    """All groups, by name."""
+
+    version: int
+    groups: list[GroupRow]
+
+
+def encode(groups: ReplicaGroups) -> bytes:
+    """The tables as they are."""
+    rows = [_row(groups.groups[name]) for name in sorted(groups.groups)]
+    return msgspec.json.encode(GroupTables(VERSION, rows))
+
+
+def _row(group: ReplicaGroup) -> GroupRow:
+    replicas = sorted(group.replicas.items())
+    return GroupRow(
+        cluster_name=group.cluster_name,
+        broker_name=group.broker_name,
+        next_broker_id=group.next_broker_id,
+        master_id=group.master_id,
+        master_epoch=group.master_epoch,
+        sync_state_set=sorted(group.sync_state_set),
+        sync_state_set_epoch=group.sync_state_set_epoch,
+        replicas=[(number, one.address, one.register_check_code) for number, one in replicas],
+    )
+
+
+def decode(data: bytes) -> ReplicaGroups:
+    """The tables that `encode` wrote. ValueError when it did not."""
+    try:
+        tables = msgspec.json.decode(data, type=GroupTables)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise ValueError(f"snapshot of the controller's tables: {error}") from None
+    if tables.version != VERSION:
+        raise ValueError(f"snapshot of the controller's tables: version {tables.version}, expected {VERSION}")
+    found = ReplicaGroups()
+    for row in tables.groups:
+        found.groups[row.broker_name] = ReplicaGroup(
+            row.cluster_name,
+            row.broker_name,
+            row.next_broker_id,
+            {number: RegisteredReplica(address, code) for number, address, code in row.replicas},
+            row.master_epoch,
+            row.sync_state_set_epoch,
+            frozenset(row.sync_state_set),
+            row.master_id,
+        )
+    return found

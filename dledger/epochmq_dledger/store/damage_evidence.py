@@ -1,0 +1,132 @@
+"""Keeps what recovery found damaged, before anything in a peer's folder is changed.
+
+`damaged-1` to `damaged-3` hold the data files from the first unreadable byte on, copies of the small files,
+and `REPORT`, which says what was found. After three of them a start is refused: the disk cannot be trusted.
+`rejoin` says, over restarts, that this peer has no vote until it has caught up. `accept-loss`, made by an
+operator, lets a start go on without what is lost, with a vote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from pathlib import Path
+
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.state_files import STATE_FILE_NAMES
+from epochmq_protocol import properties
+from epochmq_protocol.durable_files import replace_file, sync_directory, write_fully
+
+log = logging.getLogger(__name__)
+
+EVIDENCE_FOLDERS_MAX = 3
+ACCEPT_LOSS = "accept-loss"
+REJOIN = "rejoin"
+_AT_ONCE = 1 << 20
+
+
+class DamagedFolderError(ValueError):
+    """A peer's folder has lost what this peer had acknowledged, and it cannot start by itself."""
+
+
+def load_rejoin(folder: Path) -> bool | None:
+    """None: this peer has lost nothing. Otherwise whether its vote is lost, too. What cannot be read says the
+    worst."""
+    path = folder / REJOIN
+    if not path.exists():
+        return None
+    return properties.parse(path.read_text(encoding="utf-8", errors="replace")).get("voteLost") != "false"
+
+
+def save_rejoin(folder: Path, *, vote_lost: bool) -> None:
+    """Makes durable that this peer has no vote."""
+    replace_file(folder / REJOIN, f"voteLost={str(vote_lost).lower()}\n".encode())
+
+
+def remove_rejoin(folder: Path) -> None:
+    """This peer has caught up."""
+    (folder / REJOIN).unlink(missing_ok=True)
+    sync_directory(folder)
+
+
+def consume_accept_loss(folder: Path) -> bool:
+    """Whether an operator accepts the loss. The order counts once."""
+    path = folder / ACCEPT_LOSS
+    if not path.exists():
+        return False
+    path.unlink()
+    remove_rejoin(folder)
+    log.warning("%s: what is lost is accepted, as %s orders", folder, path)
+    return True
+
+
+def preserve_evidence(folder: Path, entries: FileLog, report: str) -> Path:
+    """Keeps the evidence; returns the folder that has it. DamagedFolderError when it cannot be kept."""
+    for number in range(1, EVIDENCE_FOLDERS_MAX + 1):
+        place = folder / f"damaged-{number}"
+        if not place.exists():
+            try:
+                _copy_evidence(folder, place, entries, report)
+            except OSError as error:
+                raise DamagedFolderError(
+                    f"{report}. It cannot be kept in {place} ({error}): free some space there and start again"
+                ) from error
+            return place
+    raise DamagedFolderError(
+        f"{report}. {folder} holds {EVIDENCE_FOLDERS_MAX} folders damaged-N of earlier times already: check "
+        "the disk, then move them away and start again"
+    )
+
+
+def _copy_evidence(folder: Path, place: Path, entries: FileLog, report: str) -> None:
+    made = place.with_name(place.name + ".tmp")
+    made.mkdir(exist_ok=True)
+    for path in entries.files_after_end():
+        _copy_without_holes(path, made / path.name)
+    for name in STATE_FILE_NAMES:
+        if (folder / name).exists():
+            _copy_without_holes(folder / name, made / name)
+    replace_file(made / "REPORT", (report + "\n").encode())
+    made.rename(place)
+    sync_directory(folder)
+
+
+def _copy_without_holes(path: Path, copy: Path) -> None:
+    """Copies a file, without its holes."""
+    copy.unlink(missing_ok=True)
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(source).st_size
+            os.ftruncate(target, size)
+            at = 0
+            while at < size:
+                with contextlib.suppress(_NoMoreDataError):
+                    at = _next_data(source, at)
+                    data = os.pread(source, _AT_ONCE, at)
+                    os.lseek(target, at, os.SEEK_SET)
+                    write_fully(target, data)
+                    at += len(data)
+                    continue
+                break
+            os.fsync(target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+class _NoMoreDataError(Exception):
+    """The rest of a file is a hole."""
+
+
+def _next_data(fd: int, at: int) -> int:
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise _NoMoreDataError from None
+        raise

@@ -1,0 +1,351 @@
+"""Peers alone, with clients that propose and read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+from epochmq_dledger.core.types import OperationFailed, Proposal, ProposalCommitted, ReadIndex, ReadReady
+from epochmq_protocol.dledger import DLedgerResponseCode
+from tests.simulation import troubles
+from tests.simulation.clockwork import Event
+from tests.simulation.raft import PeerHost, RaftWorld, UndetectableLossError, settings_for
+from tests.simulation.troubles import Plan
+
+STORED_SHARE = 0.3
+"""Of the worlds, those on the production store; the others are faster."""
+LEADER_BOUND_MS = 6000
+"""A quorum of healthy peers on a healthy network has a leader by then."""
+READ_BOUND_MS = 60
+"""A read takes two round trips of the quiet network, 11 ms each, at the most."""
+OPEN_FATE = (DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT, DLedgerResponseCode.TERM_CHANGED)
+STORED_FILE_SIZE = 16 << 10
+"""Data files of the production store, small, so that they roll; yet what is under way fits into two."""
+
+
+class PeerWithClients(PeerHost):
+    """A peer whose clients are simulated, too."""
+
+    world: ClientWorld
+
+    def on_committed(self, effect: ProposalCommitted) -> None:
+        self.world.acknowledged[effect.token] = (effect.index, effect.term)
+
+    def on_refused(self, effect: OperationFailed) -> None:
+        if effect.token > 0 and effect.code not in OPEN_FATE:
+            self.world.refused.add(effect.token)
+
+    def on_read(self, effect: ReadReady) -> None:
+        world = self.world
+        world.reads_served += 1
+        world.served.add(effect.token)
+        took_ms = world.now - world.timed.get(effect.token, world.now)
+        if took_ms > READ_BOUND_MS:
+            world.fail(f"{self.name} serves a read after {took_ms:.0f} ms, though all is quiet")
+        if effect.index < world.reads[effect.token]:
+            world.fail(
+                f"{self.name} serves a read at {effect.index}, "
+                f"but {world.reads[effect.token]} was committed when it was asked"
+            )
+
+
+def draw_duel(rng: random.Random) -> tuple[float, str, float, float]:
+    """How the arguments of `do_duel` are drawn."""
+    return (
+        rng.random(),
+        rng.choice(("n0", "n1", "n2")),
+        round(rng.uniform(0, 300)),
+        round(rng.uniform(700, 2000)),
+    )
+
+
+def plan(seed: int) -> Plan:
+    """A seed's world."""
+    rng = random.Random(f"raft {seed}")
+    found = Plan(
+        seed,
+        troubles.network(rng),
+        peers=5 if rng.random() < 0.2 else 3,
+        options={
+            "beside_java": rng.random() < 0.33,
+            "wire": rng.random() < 0.1,
+            "ticking": rng.random() < 0.03,
+            "stored": rng.random() < STORED_SHARE,
+            "single": rng.random() < 0.06,
+        },
+    )
+    if found.options["single"]:
+        found.quiet_ms = 40_000  # a peer that lacks a thousand entries gets them one by one
+    rates = troubles.mixture(rng, troubles.PEER_RATES)
+    rates["old_debts"] = rng.choice((0, 0, 0, 4))
+    rates["lost_tail"] = rng.choice((0, 0, 0, 4))
+    return with_events(rng, found, rates, per_minute=60 * rng.choice((1, 3, 8)))
+
+
+def plan_with_disconnects(seed: int) -> Plan:
+    """The same world, but connections close: of peers that die, and of some that do not."""
+    rng = random.Random(f"departures {seed}")
+    found = plan(seed)
+    found.options |= {"closing": True, "beside_java": rng.random() < 0.1}
+    names = [f"n{i}" for i in range(found.peers)]
+    broken = troubles.stream(
+        rng, "part", rng.choice((1, 6, 30)), found.troubled_ms, lambda r: (r.choice(("leader", *names)),)
+    )
+    found.events = troubles.sequence([iter(found.events), broken])
+    return found
+
+
+def with_events(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
+    """Events at these rates, and clients that propose and read."""
+    names = [f"n{i}" for i in range(found.peers)]
+    until_ms = found.troubled_ms
+    makers = troubles.peer_makers(names) | {
+        "old_debts": lambda r: (round(r.uniform(0, 60), 1), round(r.uniform(0, 300))),
+        "lost_tail": lambda r: (round(r.uniform(0, 300)),),
+    }
+    streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+    streams.append(troubles.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random())))
+    streams.append(troubles.stream(rng, "burst", 3, until_ms, lambda r: (r.randint(5, 60),)))
+    streams.append(troubles.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
+    streams.append(troubles.stream(rng, "duel", rng.choice((0, 0, 6)), until_ms, draw_duel))
+    streams.append(troubles.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
+    if found.options["stored"]:
+        found.options["faults"] = rng.random() < 0.7
+    if found.options.pop("faults", False):
+        streams += disk_faults(rng, names, until_ms)
+    found.events = troubles.sequence(streams)
+    return found
+
+
+def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[Iterator[Event]]:
+    """What befalls disks, beyond what befalls every peer's."""
+
+    def who(r: random.Random) -> str:
+        return "leader" if r.random() < 0.4 else r.choice(names)
+
+    calls = ("pwrite", "pwrite", "fsync", "fsync", "ftruncate", "unlink", "open")
+    makers: dict[str, tuple[float, troubles.Make]] = {
+        "little_room": (4.0, lambda r: (who(r), r.choice((0, 1, 2, 3, 8)), round(r.uniform(200, 3000)))),
+        "io_error": (2.0, lambda r: (who(r), r.choice(calls), r.randint(0, 30))),
+        "rot": (2.0, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
+        "lost_vote": (1.5, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
+        "lie": (0.3, lambda r: (who(r), round(r.uniform(100, 2000)))),
+    }
+    return [
+        troubles.stream(rng, kind, rate * rng.choice((0, 1, 3)), until_ms, make)
+        for kind, (rate, make) in makers.items()
+    ]
+
+
+class ClientWorld(RaftWorld):
+    """A plan's world."""
+
+    def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
+        options = dict(plan.options)
+        single = options.pop("single", False)
+        super().__init__(plan.seed, plan.network, verbose=verbose, **options)
+        self.wanted = plan
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        self.bodies: dict[int, bytes] = {}
+        """What was proposed; of a proposal with several entries the last one's."""
+        self.parts: set[bytes] = set()
+        """The other entries of such proposals."""
+        self.refused: set[int] = set()
+        self.reads: dict[int, int] = {}
+        self.reads_served = 0
+        self.timed: dict[int, float] = {}
+        """When reads were asked for that must be served soon."""
+        self.served: set[int] = set()
+        names = tuple(f"n{i}" for i in range(plan.peers))
+        for name in names:
+            settings = settings_for(name, names)
+            if self.stored:
+                settings = msgspec.structs.replace(settings, file_size=STORED_FILE_SIZE)
+            if single:
+                settings = msgspec.structs.replace(settings, push_batch_max=1)
+            peer = PeerWithClients(self, name, settings)
+            peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
+            self.add_peer(peer)
+        for started in self.peers.values():
+            started.start()
+
+    def counts(self) -> dict[str, int]:
+        return super().counts() | {
+            "acknowledged": len(self.acknowledged),
+            "reads": self.reads_served,
+            "leaderships": len(self.leaders),
+        }
+
+    def live(self) -> None:
+        """A whole life: troubles, then quiet, then the final checks."""
+        with self.machine.installed():
+            try:
+                self._live()
+            except UndetectableLossError as end:
+                self.note(str(end))
+                self.happened("losses that nothing shows")
+
+    def _live(self) -> None:
+        plan = self.wanted
+        self.plan(plan.events)
+        self.run(plan.troubled_ms)
+        self.calm()
+        self.run(plan.troubled_ms + LEADER_BOUND_MS)
+        self.check_leader()
+        for number in range(20):
+            self.at(number * 97.0, self.ask_leader)
+            self.at(number * 97.0 + 1, self.ask_leader)
+        self.run(plan.troubled_ms + plan.quiet_ms)
+        late = [token for token in self.timed if token not in self.served]
+        if late:
+            self.fail(f"read {late[0]} was never served, though all was quiet")
+        if not self.beside_java and any(peer.rejoins for peer in self.peers.values()):
+            self.fail(f"{[p.name for p in self.peers.values() if p.rejoins]} never caught up")
+        self.check_logs()
+        entries = next(iter(self.peers.values())).log.entries
+        for token, (index, term) in self.acknowledged.items():
+            entry = entries[index]
+            if entry.body != self.bodies[token] or entry.term != term:
+                self.fail(f"proposal {token} was acknowledged at {index}, term {term}, but {entry} is there")
+        known = {b"", *self.parts, *self.bodies.values()}
+        refused = {self.bodies[token] for token in self.refused}
+        for entry in entries:
+            if entry.body not in known:
+                self.fail(f"nobody proposed {entry}")
+            if entry.body in refused:
+                self.fail(f"{entry} was refused for good, and yet committed")
+
+    def check_leader(self) -> None:
+        """Liveness: a quorum is up and connected."""
+        leader = self.leader()
+        following = [
+            p for p in self.peers.values() if p.node and p.node.member.leader == (leader and leader.name)
+        ]
+        if leader is None or len(following) <= len(self.peers) // 2:
+            self.fail(f"nobody leads {LEADER_BOUND_MS} ms after all became quiet")
+
+    def ask_leader(self) -> None:
+        """Asks whoever leads for a read, which must come soon."""
+        leader = self.leader()
+        assert leader is not None
+        assert leader.node is not None
+        committed = leader.log.term(leader.node.member.committed_index)
+        if committed != leader.node.member.term:
+            return  # it has just begun to lead
+        token = -1 - len(self.reads)
+        self.reads[token] = len(self.committed) - 1
+        self.timed[token] = self.now
+        leader.receive(leader.feed, ReadIndex(token))
+
+    def someone(self, luck: float) -> PeerHost:
+        """Mostly one that thinks it leads."""
+        peers = list(self.peers.values())
+        leading = [peer for peer in peers if peer.node is not None and peer.node.leader is not None]
+        if leading and luck < 0.9:
+            return leading[int(luck / 0.9 * len(leading))]
+        return peers[int(luck * len(peers))]
+
+    def do_propose(self, luck: float, size: float) -> None:
+        """A client proposes to whoever it thinks leads."""
+        self.propose_to(self.someone(luck), size)
+
+    def propose_to(self, peer: PeerHost, size: float) -> None:
+        """A client proposes to this peer."""
+        if peer.up:
+            token = len(self.bodies) + 1
+            body = self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
+            more = tuple(b"%d of p%d" % (part, token) for part in range(token % 4 if token % 5 == 0 else 0))
+            self.parts.update(more)
+            peer.receive(peer.submit, Proposal(token, (*more, body)))
+
+    def do_burst(self, count: int) -> None:
+        """A client proposes many at once."""
+        for number in range(count):
+            self.do_propose(0.0, number / count)
+
+    def do_storm(self, luck: float) -> None:
+        """Clients propose and read in quick succession for a while."""
+        for number in range(25):
+            self.at(number * 15, self.do_propose, luck, 0.0)
+            self.at(number * 15 + 5, self.do_read, luck)
+
+    def do_stale(self, pause_ms: float, deaf_ms: float) -> None:
+        """As in every world; and clients go on to propose to the leader that was replaced."""
+        leader = self.leader()
+        super().do_stale(pause_ms, deaf_ms)
+        if leader is not None:
+            for number in range(4):
+                self.at(pause_ms + 1 + number * 40, self.propose_to, leader, 0.1)
+
+    def do_duel(self, luck: float, who: str, after_ms: float, by_ms: float) -> None:
+        """In the midst of proposals the clock of one peer leaps, and it stands against a living leader."""
+        self.do_storm(luck)
+        self.at(after_ms, self.do_leap, who, by_ms)
+
+    def do_old_debts(self, dies_after_ms: float, jitter_ms: float) -> None:
+        """Raft's figure 8: a leader's entries reach nobody, it dies; so does the next one; the first leads
+        again, gives its old entries to a peer and dies; the second comes back."""
+        first = self.leader()
+        if first is None or not first.up:
+            return
+        self.note(f"old debts of {first.name}")
+        self.do_isolate(first.name, "out", 150)
+        self.do_burst(8)
+        self.at(60, self._stop_named, first.name, 1300 + jitter_ms)
+        self.at(1250 + jitter_ms, self._second_debtor, first.name)
+        self.at(1300 + jitter_ms, self._watch_debtor, first.name, dies_after_ms, self.now + 4000)
+
+    def _second_debtor(self, first: str) -> None:
+        second = self.leader()
+        if second is not None and second.up and second.name != first and not self.quiet:
+            self.do_isolate(second.name, "out", 150)
+            self.do_burst(2)
+            self.at(60, self._stop_named, second.name, 2500)
+
+    def _watch_debtor(self, name: str, dies_after_ms: float, until_ms: float) -> None:
+        peer = self.peer(name)
+        if peer.node is not None and peer.node.leader is not None:
+            self.at(dies_after_ms, self._stop_named, name, 4000)
+        elif self.now < until_ms and not self.quiet:
+            self.at(5, self._watch_debtor, name, dies_after_ms, until_ms)
+
+    def _stop_named(self, name: str, down_ms: float) -> None:
+        peer = self.peer(name)
+        if peer.up and not self.quiet:
+            self.happened("kills")
+            self.stop_peer(peer, down_ms)
+
+    def do_lost_tail(self, jitter_ms: float) -> None:
+        """A leader's entries reach one peer only, no disk keeps them, and the leader dies; the others go on
+        without that peer; its sync ends after they have written other entries in the place of its own."""
+        leader = self.leader()
+        if leader is None or not leader.up:
+            return
+        others = [peer for peer in self.peers.values() if peer is not leader]
+        behind, ahead = others[0], others[-1]
+        self.note(f"a tail of {leader.name} on {ahead.name} only")
+        for other in others[:-1]:
+            self._cut(leader, other, 200)
+        self.do_burst(10)
+        for peer in (leader, ahead):
+            peer.stuck_disk_until = self.now + 80
+        self.at(60, self.do_isolate, ahead.name, "both", 1500 + jitter_ms)
+        self.at(70, self.do_hold_disk, ahead.name, 3500 + jitter_ms)
+        self.at(75, self._stop_named, leader.name, 200)
+        for at_ms in (1200, 1700, 2200, 2700):
+            self.at(at_ms + jitter_ms, self.do_burst, 6)
+        self.note(f"{behind.name} may lead next")
+
+    def do_hold_disk(self, who: str, duration_ms: float) -> None:
+        """A disk makes nothing durable for a while."""
+        self.peer(who).stuck_disk_until = self.now + duration_ms
+
+    def do_read(self, luck: float) -> None:
+        """A client asks a leader whether it still leads."""
+        peer = self.someone(luck)
+        if peer.up:
+            token = -1 - len(self.reads)
+            self.reads[token] = len(self.committed) - 1
+            peer.receive(peer.feed, ReadIndex(token))

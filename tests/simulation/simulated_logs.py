@@ -1,0 +1,346 @@
+"""The logs of simulated peers: in memory, where a kill takes entries from the end, or the production store on
+a simulated disk, where it takes sectors (see `disks`). Both watch over log matching: whatever is written at
+an index in a term is what was first written there, after the same entry."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from epochmq_dledger.core.raft_log import LogFullError, MemoryLog
+from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import UnsyncedFiles, sync_and_close
+from epochmq_protocol.dledger import DLedgerEntry
+from tests.simulation import simulated_files
+from tests.simulation.simulated_files import SimulatedFolder
+
+if TYPE_CHECKING:
+    from tests.simulation.raft import RaftWorld
+    from tests.simulation.store_world import StoreWorld
+
+INDEX_FILE_SIZE = 32 * 64
+
+
+class LogChecker:
+    """One peer's log as the world checks it."""
+
+    def __init__(self, world: RaftWorld | StoreWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.full_until = 0.0
+
+    def check_room(self) -> None:
+        """LogFullError while the disk is full."""
+        if self.full_until > self.world.now and not self.world.quiet:
+            self.world.happened("writes to a full disk")
+            raise LogFullError(f"the disk of {self.name} is full")
+
+    def appending(self, before: int, entries: list[DLedgerEntry]) -> None:
+        """Log matching. `before` is the term of the entry that they follow."""
+        written = self.world.written
+        for entry in entries:
+            first = written.setdefault((entry.index, entry.term), (entry, before))
+            if first[1] != before or (first[0] is not entry and first[0] != entry):
+                self.world.fail(
+                    f"log matching: {self.name} has {entry} after term {before}, "
+                    f"but {first[0]} after term {first[1]} was written there"
+                )
+            before = entry.term
+
+    def cutting(self, end_index: int, log: MemoryLog | FileLog) -> None:
+        """What is committed is never cut."""
+        committed = self.world.committed
+        cut = end_index + 1
+        if cut <= log.end_index and cut < len(committed) and log.entry(cut) == committed[cut]:
+            self.world.fail(f"{self.name} cuts entry {cut}, which is committed")
+
+    def resetting(self, log: MemoryLog | FileLog) -> None:
+        """Nor is it dropped with the whole log."""
+        if log.end_index >= 0 and self.world.committed:
+            self.world.fail(f"{self.name} drops its log, which has committed entries")
+
+
+class MemoryLogHost(MemoryLog):
+    """A log in memory whose entries up to `durable_end` survive a kill."""
+
+    def __init__(self, world: RaftWorld, name: str) -> None:
+        super().__init__()
+        self.world = world
+        self.watcher = LogChecker(world, name)
+        self.durable_end = -1
+
+    def append(self, entries: list[DLedgerEntry]) -> None:
+        self.watcher.check_room()
+        self.watcher.appending(self.end_term, entries)
+        super().append(entries)
+
+    def truncate(self, end_index: int) -> None:
+        self.watcher.cutting(end_index, self)
+        super().truncate(end_index)
+        self.durable_end = min(self.durable_end, end_index)
+
+    def reset(self, entry: DLedgerEntry) -> None:
+        self.watcher.resetting(self)
+        super().reset(entry)
+        self.durable_end = -1
+
+    def sync_begins(self) -> UnsyncedFiles:
+        """A sync of what is written now begins."""
+        return UnsyncedFiles()
+
+    def sync_ends(self, begun: UnsyncedFiles) -> None:
+        """It has ended."""
+
+    def mark_synced(self, index: int, term: int) -> None:
+        """What was written when the log ended with this entry is durable."""
+        if self.term(index) == term:
+            self.durable_end = max(self.durable_end, index)
+
+    def take_erasure(self) -> Callable[[], None]:
+        """What erases what was cut: here it is gone already."""
+        return lambda: None
+
+    def on_erasure_completed(self) -> None:
+        """It is done."""
+
+    def crash(self, kept: int | None) -> int:
+        """The machine stops: entries after `kept` are gone, by default after a random one that is synced.
+        Returns the log's end."""
+        end, durable = self.end_index, self.durable_end
+        if kept is None:
+            kept = self.world.random.randint(durable, end) if end > durable else end
+        if kept < end:
+            self.world.happened("unsynced entries lost", end - kept)
+        super().truncate(kept)
+        self.durable_end = min(self.durable_end, kept)
+        return kept
+
+    def restart(self) -> None:
+        """The machine starts: what is there is durable."""
+        self.durable_end = self.end_index
+
+
+class StoredLog:
+    """The production store. `crash` takes pages unless it is a mere kill -9, which takes none."""
+
+    def __init__(self, world: RaftWorld | StoreWorld, name: str, file_size: int) -> None:
+        self.world = world
+        self.watcher = LogChecker(world, name)
+        self.file_size = file_size
+        self.disk = simulated_files.DiskState()
+        self.folders = (SimulatedFolder(self.disk), SimulatedFolder(self.disk), SimulatedFolder(self.disk))
+        self.durable_end = -1
+        self.committed = -1
+        """What the peer's checkpoint says."""
+        self.rots = False
+        """A bit changes while the machine is off."""
+        self.damaged = False
+        """The last start has found that something is lost."""
+        self.unproven = False
+        """Something is lost, and nothing on the disk can show it."""
+        self.durable_at: dict[int, int] = {}
+        """How far the log was durable when an entry was written."""
+        self.erasing: Callable[[], None] | None = None
+        self.last_entries: list[DLedgerEntry] = []
+        """What was durable when something was lost last."""
+        with world.machine.installed():
+            self.store = self.opened()
+
+    def opened(self) -> FileLog:
+        """The store as it recovers."""
+        store = FileLog(Path("/nowhere"), self.file_size, INDEX_FILE_SIZE)
+        store._data.folder, store._index.folder, store._mark.folder = (
+            cast(Path, folder) for folder in self.folders
+        )
+        store.open(self.committed)
+        for index in range(max(store.begin_index, 0), store.end_index + 1):
+            if store.entry(index) is None:  # as `PeerRecovery` finds it when it replays the log
+                store.mark_unreadable(index)
+                break
+        self.damaged = store.damage is not None
+        if store.damage is not None:
+            self.world.note(f"{self.watcher.name}: {store.damage.text}")
+            store.erase_after_end()
+        return store
+
+    # What the core asks of a log ----------------------------------------------------------------------------
+
+    @property
+    def begin_index(self) -> int:
+        return self.store.begin_index
+
+    @property
+    def end_index(self) -> int:
+        return self.store.end_index
+
+    @property
+    def end_term(self) -> int:
+        return self.store.end_term
+
+    @property
+    def end_pos(self) -> int:
+        return self.store.end_pos
+
+    def entry(self, index: int) -> DLedgerEntry | None:
+        return self.store.entry(index)
+
+    def term(self, index: int) -> int:
+        return self.store.term(index)
+
+    def append(self, entries: list[DLedgerEntry]) -> None:
+        self.watcher.check_room()
+        before = self.end_term
+        try:
+            self.store.append(entries)
+        except LogFullError:
+            self._check_rejected()
+            raise
+        self.watcher.appending(before, entries)
+        for entry in entries:
+            self.durable_at[entry.index] = self.durable_end
+
+    def _check_rejected(self) -> None:
+        """What was written of entries that are rejected is to be erased, if it is anything."""
+        self.world.happened("appends rejected half-way" if not self.is_writable else "appends rejected")
+        base = self.end_pos - self.end_pos % self.file_size
+        inode = self.folders[0].names.get(f"{base:020d}")
+        if self.is_writable and inode is not None and any(inode.data[self.end_pos - base :]):
+            self.world.fail(f"{self.watcher.name} leaves what it has written of rejected entries")
+
+    def truncate(self, end_index: int) -> None:
+        self.watcher.cutting(end_index, self.store)
+        self.world.happened("cuts of a stored log")
+        self.store.truncate(end_index)
+        self.durable_end = min(self.durable_end, end_index)
+
+    def reset(self, entry: DLedgerEntry) -> None:
+        self.watcher.resetting(self.store)
+        self.store.reset(entry)
+        self.durable_end = -1
+
+    @property
+    def is_writable(self) -> bool:
+        return self.store.is_writable
+
+    def take_erasure(self) -> Callable[[], None]:
+        erase = self.erasing = self.store.take_erasure()
+
+        def once() -> None:
+            self.erasing = None
+            erase()
+
+        return once
+
+    def on_erasure_completed(self) -> None:
+        self.erasing = None
+        self.store.on_erasure_completed()
+
+    # What the world asks ------------------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> list[DLedgerEntry]:
+        """All of them."""
+        if self.end_index < 0:
+            return []
+        found = [self.store.entry(index) for index in range(self.begin_index, self.end_index + 1)]
+        if None in found:
+            self.world.fail(f"{self.watcher.name} cannot read entry {found.index(None) + self.begin_index}")
+        return cast(list[DLedgerEntry], found)
+
+    def sync_begins(self) -> UnsyncedFiles:
+        """A sync of what is written now begins."""
+        return self.store.take_unsynced()
+
+    def sync_ends(self, begun: UnsyncedFiles) -> None:
+        """It has ended."""
+        sync_and_close(begun)
+
+    def mark_synced(self, index: int, term: int) -> None:
+        """What was written when the log ended with this entry is durable."""
+        self.store.mark_synced(index, term)
+        if self.term(index) == term:
+            self.durable_end = max(self.durable_end, index)
+
+    def crash(self, kept: int | None) -> int:
+        """The machine stops. With `kept`, or by chance, it is the power that fails. Returns the log's end
+        after recovery."""
+        world, name = self.world, self.watcher.name
+        before, durable = self.end_index, self.durable_end
+        lied, self.disk.lies = self.disk.lies, False
+        if self.rots or lied:
+            self.last_entries = self.entries[: durable + 1]
+        failed = bool(self.disk.failed)
+        self.disk.room, self.disk.failing, self.disk.failed = None, {}, []
+        power = kept is not None or world.random.random() < 0.5
+        self._stop_erasing()
+        self.store.close()
+        if power:
+            for folder in self.folders:
+                lost, torn = folder.crash(world.random)
+                world.happened("sectors lost", lost)
+                world.happened("torn writes", torn)
+        rotten = self._rot(durable) if self.rots else None
+        self.rots = False
+        self.store = self.opened()
+        entries, end = self.entries, self.end_index
+        self.watcher.appending(-1, entries)
+        if self.damaged and rotten is None and not lied:
+            world.fail(f"{name} takes its log for damaged, which it is not")
+        whole = rotten is None and not lied
+        if whole and (end < durable or (not power and not failed and end != before)):
+            world.fail(f"{name} recovers entries up to {end} of {before}, of which {durable} were durable")
+        if rotten is not None:
+            self._check_noticed(rotten, end, durable)
+        self.unproven = end < durable and not self.damaged
+        world.happened("unsynced entries lost", before - end)
+        self.durable_end = min(durable, end)
+        return end
+
+    def _stop_erasing(self) -> None:
+        """What is being erased is so in part."""
+        erase, self.erasing = self.erasing, None
+        if erase is not None and self.world.random.random() < 0.7:
+            self.disk.failing = {"fsync": self.world.random.randint(0, 3)}
+            with contextlib.suppress(OSError):
+                erase()
+                self.world.happened("erasures that ended")
+            self.world.happened("erasures stopped")
+            self.disk.failing, self.disk.failed = {}, []
+
+    def _rot(self, durable: int) -> int | None:
+        """Flips a bit of a durable entry; which one it was."""
+        world = self.world
+        found = [entry for entry in self.last_entries if entry.index <= durable]
+        if not found:
+            return None
+        entry = world.random.choice(found)
+        base = entry.pos - entry.pos % self.file_size
+        inode = self.folders[0].names.get(f"{base:020d}")
+        at = entry.pos - base + world.random.randrange(entry.size)
+        if inode is None or at >= len(inode.data):
+            return None
+        inode.data[at] ^= 1 << world.random.randrange(8)
+        inode.durable = bytes(inode.data)
+        world.happened("bits rotten")
+        world.note(f"{self.watcher.name}: a bit of entry {entry.index} changes")
+        return entry.index
+
+    def _check_noticed(self, rotten: int, end: int, durable: int) -> None:
+        """What shows that an entry is lost: the checkpoint, or a later one that was written when it was
+        durable, and is durable itself."""
+        shown = rotten <= self.committed
+        later = range(rotten + 1, durable + 1)
+        shown = shown or any(self.durable_at.get(index, -1) >= rotten for index in later)
+        if shown and not self.damaged:
+            self.world.fail(
+                f"{self.watcher.name} has lost entry {rotten} and does not notice; it ends at {end}"
+            )
+        if self.damaged:
+            self.world.happened("damage noticed")
+
+    def restart(self) -> None:
+        """The machine starts: what it has found is made durable first."""
+        sync_and_close(self.store.take_unsynced())
+        self.durable_end = self.store.durable_index = self.end_index

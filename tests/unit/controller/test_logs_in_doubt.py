@@ -1,0 +1,346 @@
+"""Nobody is elected who may lack what another member has; where nobody can be told from the others, the group
+waits for whoever is missing, and says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_controller.replica_groups import election_policy, rules
+from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
+from epochmq_controller.replica_groups.events import (
+    AlterSyncStateSetEvent,
+    ApplyBrokerIdEvent,
+    ControllerEvent,
+    ElectMasterEvent,
+    encode,
+)
+from epochmq_controller.replica_groups.heartbeats import Heartbeat
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
+from epochmq_controller.replica_groups.requests import ElectMasterRequest
+from epochmq_controller.replica_groups.rules import Decision
+from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
+from epochmq_controller.replica_groups.state_machine_types import (
+    ChannelClosed,
+    CheckLeadership,
+    ControllerEffect,
+    ControllerInput,
+    ControllerStateMachineSettings,
+    EntryApplied,
+    GroupRequestReceived,
+    HeartbeatReceived,
+    LeadershipChanged,
+    LeadershipCheckCompleted,
+    LogMessage,
+    ProposalCompleted,
+    ProposeEvents,
+    RespondToLeaseRequest,
+)
+from epochmq_protocol.codes import ResponseCode
+
+NAME = "b"
+SOUND = ReplicaLiveInfo(1, 100)
+DOUBT = ReplicaLiveInfo(1, 100, in_doubt=True)
+
+
+def group(living: dict[int, ReplicaLiveInfo], *, members: set[int] | None = None) -> ReplicaGroups:
+    """Replicas 1, 2 and 3, all in sync; 1 was master of epoch 1."""
+    found = ReplicaGroups()
+    for one in (1, 2, 3):
+        found.apply(ApplyBrokerIdEvent(NAME, "c", f"10.0.0.{one}:1", one, "code"))
+    found.apply(ElectMasterEvent(NAME, True, 1))
+    found.apply(AlterSyncStateSetEvent(NAME, frozenset(members or {1, 2, 3})))
+    return found
+
+
+def elect(
+    groups: ReplicaGroups,
+    living: dict[int, ReplicaLiveInfo],
+    broker_id: int = rules.ANY_BROKER,
+    *,
+    designate: bool = False,
+    unclean: bool = False,
+    fenced: bool = False,
+    in_doubt: bool = False,
+) -> Decision:
+    return rules.elect_master(
+        groups,
+        NAME,
+        broker_id,
+        designate=designate,
+        unclean=unclean,
+        alive=lambda _cluster, _name, one: living.get(one),
+        fenced=fenced,
+        in_doubt=in_doubt,
+    )
+
+
+def chosen(decision: Decision) -> int | None:
+    return decision.view.master_id if decision.view is not None else None
+
+
+def test_a_member_that_may_lack_messages_is_passed_over_though_its_log_is_longer() -> None:
+    living = {2: ReplicaLiveInfo(1, 900, in_doubt=True), 3: ReplicaLiveInfo(1, 100)}
+    assert chosen(elect(group(living), living)) == 3
+
+
+def test_where_all_members_live_and_all_are_in_doubt_the_newest_log_is_elected() -> None:
+    living = {
+        1: ReplicaLiveInfo(1, 300, in_doubt=True),
+        2: ReplicaLiveInfo(1, 400, in_doubt=True),
+        3: ReplicaLiveInfo(0, 900, in_doubt=True),
+    }
+    groups = group(living)
+    assert chosen(elect(groups, living, fenced=True)) == 2
+    living[1] = ReplicaLiveInfo(1, 500, in_doubt=True)
+    assert chosen(elect(groups, living, fenced=True)) == 1, "the master that gave up has the newest log"
+
+
+def test_while_a_member_is_missing_and_the_living_are_in_doubt_the_group_waits() -> None:
+    living = {1: DOUBT, 2: DOUBT}
+    groups = group(living)
+    decision = elect(groups, living, fenced=True)
+    assert decision.wait_reason is not None
+    assert decision.wait_reason.startswith("waits for broker 3: brokers 1, 2 may lack acknowledged messages")
+    assert decision.events == [ElectMasterEvent(NAME, False)], "the master that gave up is none any more"
+    groups.apply(decision.events[0])
+    assert elect(groups, living).events == [], "waiting puts nothing into the log"
+    assert chosen(elect(groups, living, 2)) is None
+    living[3] = SOUND
+    assert chosen(elect(groups, living)) == 3
+
+
+def test_a_person_and_unclean_elections_do_not_wait() -> None:
+    living = {1: DOUBT, 2: ReplicaLiveInfo(1, 200, in_doubt=True)}
+    groups = group(living)
+    groups.apply(ElectMasterEvent(NAME, False))
+    assert chosen(elect(groups, living, 1, designate=True)) == 1
+    assert chosen(elect(groups, living, unclean=True)) == 2
+
+
+def test_a_member_that_lost_what_all_had_counts_like_one_in_doubt() -> None:
+    living = {2: ReplicaLiveInfo(1, 80, lacks_confirmed=True), 3: ReplicaLiveInfo(1, 70)}
+    assert chosen(elect(group(living), living)) == 3
+    assert elect(group(living), {2: ReplicaLiveInfo(1, 80, lacks_confirmed=True)}).wait_reason is not None
+
+
+def test_a_master_that_lost_what_all_had_does_not_stay() -> None:
+    living = {1: ReplicaLiveInfo(1, 50, lacks_confirmed=True), 2: SOUND, 3: SOUND}
+    assert chosen(elect(group(living), living)) == 2
+
+
+@pytest.mark.parametrize("said_by", ["heartbeat", "request"])
+def test_the_very_first_master_lacks_nothing_that_another_may_have(said_by: str) -> None:
+    """Controllers that lost their storage know no set: every replica may have been a member."""
+    groups = ReplicaGroups()
+    for one in (1, 2):
+        groups.apply(ApplyBrokerIdEvent(NAME, "c", f"10.0.0.{one}:1", one, "code"))
+    living = {1: DOUBT} if said_by == "heartbeat" else {}
+    asks_in_doubt = said_by == "request"
+    assert "waits for brokers [2]" in str(elect(groups, living, 1, in_doubt=asks_in_doubt).wait_reason)
+    living[2] = SOUND
+    assert chosen(elect(groups, living, 1, in_doubt=asks_in_doubt)) is None
+    assert chosen(elect(groups, living, 2)) == 2
+    living = {1: DOUBT, 2: ReplicaLiveInfo(1, 700, in_doubt=True)}
+    assert chosen(elect(groups, living, 1, in_doubt=asks_in_doubt)) == 2, "the newest of all"
+    assert chosen(elect(groups, living, 1, designate=True)) == 1
+
+
+def test_who_is_electable_alone() -> None:
+    living = {1: DOUBT}
+    found = election_policy.electable_members("c", NAME, {1}, lambda _cluster, _name, one: living.get(one))
+    assert found == election_policy.ElectionCandidates(frozenset({1}))
+
+
+class Stage:
+    """A leading controller; 1 is master of epoch 1 and reports what every member has."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.state_machine = ControllerStateMachine(
+            ControllerStateMachineSettings(lease_ms=600, notify=False), 0
+        )
+        self.index = 0
+        self.said: list[str] = []
+        self.feed(LeadershipChanged(1))
+        self.apply(b"")
+        for broker_id in (1, 2, 3):
+            self.commit(ApplyBrokerIdEvent(NAME, "c", f"10.0.0.{broker_id}:10911", broker_id, "code"))
+        self.commit(ElectMasterEvent(NAME, True, 1))
+        self.commit(AlterSyncStateSetEvent(NAME, frozenset({1, 2, 3})))
+        self.later(2000)
+
+    def feed(self, event: ControllerInput) -> list[ControllerEffect]:
+        """One input; what the desk proposes is committed."""
+        effects = self.state_machine.step(event, self.now_ms)
+        for effect in effects:
+            if isinstance(effect, LogMessage):
+                self.said.append(effect.text)
+            if isinstance(effect, ProposeEvents):
+                for body in effect.bodies:
+                    self.apply(body)
+                self.feed(ProposalCompleted(effect.token))
+        return effects
+
+    def later(self, ms: int) -> None:
+        for _ in range(ms // 10):
+            self.now_ms += 10
+            self.feed(LeadershipChanged(1))
+
+    def apply(self, body: bytes) -> None:
+        self.index += 1
+        self.feed(EntryApplied(self.index, 1, body))
+
+    def commit(self, event: ControllerEvent) -> None:
+        self.apply(encode(event))
+
+    def beat(
+        self,
+        broker_id: int,
+        max_offset: int,
+        *,
+        confirmed: int = -1,
+        in_doubt: bool = False,
+        fenced: int | None = None,
+        lease: int | None = None,
+        channel: object = None,
+    ) -> list[ControllerEffect]:
+        beat = Heartbeat(
+            self.now_ms,
+            60_000,
+            channel or broker_id,
+            f"10.0.0.{broker_id}:10911",
+            1,
+            max_offset,
+            0,
+            None,
+            in_doubt,
+            confirmed,
+        )
+        return self.feed(HeartbeatReceived(("c", NAME, broker_id), beat, fenced, lease, 77))
+
+    @property
+    def master(self) -> int | None:
+        return self.state_machine.groups.groups[NAME].master_id
+
+
+def test_a_master_that_gives_up_its_epoch_is_replaced_by_a_member_without_doubt() -> None:
+    stage = Stage()
+    stage.beat(2, 60)
+    stage.beat(3, 100, in_doubt=True)
+    stage.beat(1, 100, fenced=1, in_doubt=True)
+    assert stage.master == 2
+
+
+def test_a_waiting_group_says_so_once_and_goes_on_when_the_missing_member_returns() -> None:
+    stage = Stage()
+    stage.beat(2, 100, in_doubt=True)
+    stage.beat(1, 100, fenced=1, in_doubt=True)
+    assert stage.master is None
+    stage.later(5000)
+    entries = stage.index
+    stage.later(5000)
+    assert stage.index == entries, "waiting costs no entries"
+    assert sum("waits for broker 3" in text for text in stage.said) == 1
+    assert "waits for broker 3" in stage.state_machine.waiting[NAME]
+    stage.beat(3, 90)
+    stage.later(1500)
+    assert stage.master == 3
+    assert not stage.state_machine.waiting
+
+
+def test_a_waiting_group_goes_on_by_a_person_s_order() -> None:
+    stage = Stage()
+    stage.beat(2, 100, in_doubt=True)
+    stage.beat(1, 120, fenced=1, in_doubt=True)
+    assert stage.master is None
+    stage.feed(GroupRequestReceived(5, ElectMasterRequest(NAME, 1, True)))
+    stage.later(1000)
+    assert stage.master == 1
+    assert not stage.state_machine.waiting
+
+
+def test_a_member_that_came_back_with_less_than_all_had_is_not_elected() -> None:
+    """A restored volume, a disk that lied: nothing else tells the broker that it lost anything."""
+    stage = Stage()
+    for _ in range(2):
+        stage.beat(1, 500, confirmed=400)
+        stage.beat(2, 400)
+        stage.beat(3, 450)
+    stage.beat(3, 390, channel="after its restart")
+    stage.feed(ChannelClosed(1))
+    stage.later(1500)
+    assert stage.master == 2
+    # Alone it has to wait for the others.
+    stage = Stage()
+    for _ in range(2):
+        stage.beat(1, 500, confirmed=400)
+    stage.beat(3, 390)
+    stage.feed(ChannelClosed(1))
+    stage.later(1500)
+    assert stage.master is None
+    assert "waits for brokers 1, 2" in stage.state_machine.waiting[NAME]
+    stage.beat(3, 400)
+    stage.later(1500)
+    assert stage.master == 3
+
+
+def test_a_heartbeat_that_was_overtaken_puts_nobody_in_the_wrong() -> None:
+    stage = Stage()
+    for offset in (100, 200, 300):
+        stage.beat(1, offset, confirmed=offset)
+        stage.beat(2, offset - 50)
+        stage.beat(3, offset - 50)
+    stage.feed(ChannelClosed(1))
+    stage.later(700)
+    assert stage.master in (2, 3)
+
+
+def test_a_master_whose_log_got_shorter_than_what_all_had_gets_no_lease() -> None:
+    stage = Stage()
+    for _ in range(2):
+        stage.beat(1, 500, confirmed=500)
+        stage.beat(2, 500)
+        stage.beat(3, 500)
+    stage.beat(1, 400, channel="after its restart")
+    stage.later(1500)
+    assert stage.master in (2, 3)
+    effects = stage.beat(1, 400, lease=1, channel="after its restart")
+    assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequest)] == [0]
+
+
+def test_an_election_ends_what_was_reported_under_the_epoch_before() -> None:
+    """After an election that a person ordered the group goes on with what it has."""
+    stage = Stage()
+    for _ in range(2):
+        stage.beat(1, 500, confirmed=500)
+        stage.beat(2, 300)
+    stage.feed(ChannelClosed(1))
+    stage.feed(GroupRequestReceived(5, ElectMasterRequest(NAME, 2, True)))
+    stage.later(1500)
+    assert stage.master == 2
+    epoch = stage.state_machine.groups.groups[NAME].master_epoch
+    effects = stage.beat(2, 300, confirmed=300, lease=epoch)
+    (proof,) = [one for one in effects if isinstance(one, CheckLeadership)]
+    assert [
+        one.lease_ms
+        for one in stage.feed(LeadershipCheckCompleted((proof.token,), True))
+        if isinstance(one, RespondToLeaseRequest)
+    ] == [600]
+
+
+def test_an_election_that_waits_answers_whoever_asks_with_the_reason() -> None:
+    living = {1: DOUBT}
+    groups = group(living)
+    groups.apply(ElectMasterEvent(NAME, False))
+    decision = elect(groups, living, 1)
+    assert decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    assert "waits for brokers 2, 3" in str(decision.remark)
+
+
+def test_what_a_broker_had_before_its_restart_makes_its_log_no_longer() -> None:
+    stage = Stage()
+    stage.beat(2, 900)
+    stage.beat(3, 100, in_doubt=True)
+    stage.beat(2, 300, in_doubt=True, channel="after its restart")
+    stage.beat(1, 400, fenced=1, in_doubt=True)
+    assert stage.master == 1
