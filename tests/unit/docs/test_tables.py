@@ -1,0 +1,117 @@
+"""The tables of the documentation say what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import yaml
+
+from epochmq_controller.controller.processor import ControllerProcessor
+from epochmq_controller.nameserver.processor import NamesrvProcessor
+from epochmq_operator.render import REPLICATION_DEFAULTS
+from epochmq_operator.resources import audit, load
+from epochmq_protocol.codes import RequestCode
+from epochmq_spark import tables
+from epochmq_spark.findings import KINDS, Severity
+from tests.unit.broker.kit import running
+from tests.unit.docs.pages import ROOT, pages, read
+from tools import diagram
+
+DOCS = ROOT / "docs"
+WITHOUT_THE_FEATURE = {60, 61, 908, 200056}
+"""What a broker answers as one that lacks the feature."""
+TO_CLIENTS = {40, 220, 221, 326}
+
+
+def numbers(cell: str) -> set[int]:
+    """`1, 2 (why), 5 to 7` as {1, 2, 5, 6, 7}."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?: to (\d+))?", re.sub(r"\([^)]*\)", "", cell)):
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+async def test_the_request_codes_are_those_that_are_served(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (\d[^|]*) \|$", (DOCS / "rocketmq.md").read_text(), re.MULTILINE)
+    broker, lacking, nameserver, controller, clients, nobody = (numbers(cell) for _, cell in rows)
+    async with running(tmp_path, {}) as bench:
+        served = {int(code) for code in bench.broker.served(bench.broker.handlers())} & set(RequestCode)
+    assert (lacking, clients) == (WITHOUT_THE_FEATURE, TO_CLIENTS)
+    assert broker | lacking == served
+    assert nameserver == set(map(int, NamesrvProcessor.handlers(_anything())))
+    assert controller == set(map(int, ControllerProcessor.handlers(_anything())))
+    everywhere = broker | lacking | nameserver | controller | clients
+    assert nobody & everywhere == set()
+    assert nobody | everywhere == set(RequestCode)
+
+
+def _anything() -> Any:
+    """Stands for a processor whose methods are only named."""
+    return MagicMock()
+
+
+def test_the_defaults_under_controllers_are_those_of_the_renderer() -> None:
+    text = (DOCS / "formats.md").read_text()
+    section = text[text.index("### Defaults under controllers") : text.index("### Keys that follow")]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", section, re.MULTILINE))
+    assert rows == {key: str(value).lower() for key, value in REPLICATION_DEFAULTS.items()}
+
+
+def test_every_finding_is_in_the_audits_table_with_its_severity() -> None:
+    text = (DOCS / "audit.md").read_text()
+    section = text[text.index("## Findings") : text.index("Columns of `findings.parquet`")]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    named: dict[str, str] = {}
+    for row in rows:
+        cell = row.split("|")[1]
+        prefix = ""
+        for kind, remark in re.findall(r"`([^`]+)`( \(warning\))?", cell):
+            prefix = kind.partition(".")[0] if not kind.startswith(".") else prefix
+            name = prefix + kind if kind.startswith(".") else kind
+            said = re.search(r"\| (warnings|notes) \|$", row)
+            named[name] = (
+                "warning" if remark or (said and said[1] == "warnings") else "note" if said else "error"
+            )
+    assert named == {kind: str(severity) for kind, (severity, _) in KINDS.items()}
+    assert {*Severity} == {"error", "warning", "note"}
+
+
+def test_every_column_of_findings_is_listed() -> None:
+    text = (DOCS / "audit.md").read_text()
+    listed = re.search(r"Columns of `findings.parquet`: ([^.]+)\.", text)
+    assert listed is not None
+    assert re.findall(r"`(\w+)`", listed[1]) == tables.FINDINGS.names
+
+
+def test_every_resource_in_the_pages_loads() -> None:
+    found = 0
+    for page in pages():
+        for block in page.blocks:
+            if not block.startswith("apiVersion: epochmq.io"):
+                continue
+            found += 1
+            if yaml.safe_load(block)["kind"] == audit.KIND:
+                audit.BrokerGroupAudit.model_validate(yaml.safe_load(block))
+            else:
+                assert load([(page.name, block)]).groups
+    assert found >= 5
+
+
+def test_the_glossary_defines_each_term_once_and_in_order() -> None:
+    text = (DOCS / "glossary.md").read_text()
+    terms: list[str] = []
+    for section in text.split("\n## ")[1:]:
+        rows = re.findall(r"^\| (?!term \||---)([^|]+) \|", section, re.MULTILINE)
+        assert rows == sorted(rows, key=str.lower), section.partition("\n")[0]
+        terms += [term for row in rows for term in row.split(", ")]
+    assert sorted({term for term in terms if terms.count(term) > 1}) == []
+
+
+def test_the_picture_is_that_of_its_source() -> None:
+    assert diagram.PICTURE.read_text(encoding="utf-8") == diagram.draw(
+        diagram.SOURCE.read_text(encoding="utf-8")
+    )
+    assert "architecture.svg" in {file for file, _ in read(DOCS / "architecture.md").links}
