@@ -15,7 +15,7 @@ from epochmq import processes
 from epochmq.app import app
 from epochmq.main import PROCESSES
 from epochmq.verbs import admin_call
-from epochmq_controller.controller import members
+from epochmq_controller.controller import members_command
 from tests.unit.docs.pages import ROOT, Page, pages
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -56,7 +56,7 @@ def parse(arguments: list[str], *, whole: bool) -> None:
     verb, rest = arguments[0], arguments[1:]
     if verb == "controller" and rest[:1] == ["members"]:
         if whole or len(rest) > 1:
-            members.parse(rest[1:])
+            members_command.parse(rest[1:])
     elif verb == "admin-call":
         if whole or rest:
             admin_call._arguments(admin_call._parse(rest))

@@ -14,8 +14,8 @@ from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_operator.render import REPLICATION_DEFAULTS
 from epochmq_operator.resources import audit, load
 from epochmq_protocol.codes import RequestCode
-from epochmq_spark import tables
-from epochmq_spark.findings import KINDS, Severity
+from epochmq_spark import schemas
+from epochmq_spark.findings import KINDS, FindingSeverity
 from tests.unit.broker.kit import running
 from tests.unit.docs.pages import ROOT, pages, read
 from tools import diagram
@@ -76,14 +76,14 @@ def test_every_finding_is_in_the_audits_table_with_its_severity() -> None:
                 "warning" if remark or (said and said[1] == "warnings") else "note" if said else "error"
             )
     assert named == {kind: str(severity) for kind, (severity, _) in KINDS.items()}
-    assert {*Severity} == {"error", "warning", "note"}
+    assert {*FindingSeverity} == {"error", "warning", "note"}
 
 
 def test_every_column_of_findings_is_listed() -> None:
     text = (DOCS / "audit.md").read_text()
     listed = re.search(r"Columns of `findings.parquet`: ([^.]+)\.", text)
     assert listed is not None
-    assert re.findall(r"`(\w+)`", listed[1]) == tables.FINDINGS.names
+    assert re.findall(r"`(\w+)`", listed[1]) == schemas.FINDINGS.names
 
 
 def test_every_resource_in_the_pages_loads() -> None:
