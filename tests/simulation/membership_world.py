@@ -356,7 +356,7 @@ class MembershipWorld(RaftWorld):
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = dict(plan.options)
         self.compacting = options.pop("compacting", True)
-        agreed = options.pop("agreed", {})
+        shared_settings = options.pop("shared_settings", {})
         super().__init__(plan.seed, plan.network, verbose=verbose, **options)
         self.wanted = plan
         self.acknowledged: dict[int, tuple[int, int]] = {}
@@ -370,8 +370,8 @@ class MembershipWorld(RaftWorld):
         self.tokens = 0
         for name in ALL_PEERS:
             settings = settings_of(name)
-            if name in agreed:
-                settings = msgspec.structs.replace(settings, shared_settings=agreed[name])
+            if name in shared_settings:
+                settings = msgspec.structs.replace(settings, shared_settings=shared_settings[name])
             peer = MembershipPeer(self, name, settings)
             peer.rate = 1 + self.random.uniform(-1, 1) * plan.drift
             self.add_peer(peer)

@@ -14,12 +14,13 @@ from epochmq_controller.replica_groups import leases, rules
 from epochmq_controller.replica_groups.leases import LeaseTable
 from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_dledger.core.election import Election
+from epochmq_dledger.core.entry_pusher import EntryPusher
 from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.heartbeat_rounds import HeartbeatRounds
 from epochmq_dledger.core.leader import Leader
+from epochmq_dledger.core.leader_state import LeaderState
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.store import damage_detection, segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import Segments
@@ -115,7 +116,7 @@ RAFT = [
     Mutation(
         "a leader counts what it has not synced",
         "raft",
-        Leader,
+        LeaderState,
         "advance_commit",
         "[member.synced_index,",
         "[member.log.end_index,",
@@ -124,14 +125,14 @@ RAFT = [
         "a follower acknowledges what it has not synced",
         "raft",
         Follower,
-        "_answer_when_durable",
+        "_respond_when_durable",
         "if index <= member.synced_index:",
         "if True:",
     ),
     Mutation(
         "a leader commits entries of earlier terms by counting",
         "raft",
-        Leader,
+        LeaderState,
         "advance_commit",
         " and member.log.term(index) == self.term",
         "",
@@ -148,7 +149,7 @@ RAFT = [
         "a voter forgets that it voted in this term",
         "raft",
         Election,
-        "_judge",
+        "_vote_result",
         "request.term == member.term and member.voted_for not in (None, request.leader_id)",
         "False",
     ),
@@ -156,7 +157,7 @@ RAFT = [
         "a voter ignores the term of the candidate's last entry",
         "raft",
         Election,
-        "_judge_log",
+        "_check_candidate",
         "request.ledger_end_term < member.log.end_term",
         "False",
     ),
@@ -164,7 +165,7 @@ RAFT = [
         "a voter ignores the length of the candidate's log",
         "raft",
         Election,
-        "_judge_log",
+        "_check_candidate",
         "request.ledger_end_index < member.log.end_index",
         "False",
     ),
@@ -172,7 +173,7 @@ RAFT = [
         "a candidate counts refusals as votes",
         "raft",
         Election,
-        "_count",
+        "_count_votes",
         "results.count(VoteResult.ACCEPT) >= member.quorum",
         "len(results) >= member.quorum",
     ),
@@ -180,7 +181,7 @@ RAFT = [
         "pre-votes count as votes",
         "raft",
         Election,
-        "_count",
+        "_count_votes",
         "self.candidacy is Candidacy.PRE_VOTE",
         "False",
     ),
@@ -189,8 +190,8 @@ RAFT = [
         "raft",
         Election,
         "on_vote_response",
-        "asked is not self.candidacy or request.term != self.candidacy_term",
-        "asked is not self.candidacy",
+        "requested is not self.candidacy or request.term != self.candidacy_term",
+        "requested is not self.candidacy",
         rare=True,
     ),
     Mutation(
@@ -206,7 +207,7 @@ RAFT = [
         "raft",
         Follower,
         "_truncate",
-        "if forgets or (not disjoint and (own_term or kept < self.matched_index)):",
+        "if drops_committed or (not disjoint and (own_term or kept < self.matched_index)):",
         "if False:",
     ),
     Mutation(
@@ -229,7 +230,7 @@ RAFT = [
         "a late sync vouches for entries written since",
         "raft",
         RaftNode,
-        "_synced",
+        "_on_synced",
         " and member.log.term(index) == term",
         "",
         rare=True,
@@ -261,7 +262,7 @@ RAFT = [
     Mutation(
         "a leader acknowledges what is only in its log",
         "raft",
-        Leader,
+        LeaderState,
         "advance_commit",
         "self.pending[0].index <= member.committed_index",
         "self.pending[0].index <= member.log.end_index",
@@ -270,7 +271,7 @@ RAFT = [
         "proposals written together are told one place",
         "raft",
         Leader,
-        "_take",
+        "_append_proposals",
         "entries[at].index",
         "entries[-1].index",
     ),
@@ -278,7 +279,7 @@ RAFT = [
         "a proposal of several entries is committed with its first",
         "raft",
         Leader,
-        "_take",
+        "_append_proposals",
         "PendingProposal(proposal.token, entries[at].index, entries[at].pos, deadline_ms)",
         "PendingProposal(proposal.token, entries[at].index - len(proposal.bodies) + 1, entries[at].pos, "
         "deadline_ms)",
@@ -286,8 +287,8 @@ RAFT = [
     Mutation(
         "a refused push counts as stored",
         "raft",
-        Leader,
-        "_appended",
+        EntryPusher,
+        "_on_append_response",
         "if response.code != DLedgerResponseCode.SUCCESS:",
         "if False:",
     ),
@@ -397,7 +398,7 @@ DISKS = [
         "a peer with a damaged log votes",
         "raft",
         Election,
-        "_judge_log",
+        "_check_candidate",
         "if member.rejoin is not None:",
         "if False:",
     ),
@@ -412,9 +413,9 @@ DISKS = [
     Mutation(
         "a damaged log counts as caught up before it is",
         "raft",
-        Rejoin,
-        "advance",
-        "min(follower.matched_index, member.synced_index) < until",
+        Follower,
+        "advance_rejoin",
+        "min(self.matched_index, member.synced_index) < target",
         "False",
     ),
     Mutation(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_dledger.core.leader import Leader
+from epochmq_dledger.core.leader_state import LeaderState
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.membership_change import MembershipChange
 from epochmq_dledger.core.node import RaftNode
@@ -204,7 +204,7 @@ def test_a_peer_that_is_set_otherwise_takes_no_part(odd: str) -> None:
     assert world.peers[odd].committed == -1
     assert any(
         line.endswith(
-            f"{odd} has lease=1, expected lease=2 as here; it is not dealt with until they are equal"
+            f"{odd} has lease=1, expected lease=2 as here; its messages are ignored until both are equal"
         )
         for line in world.story
     )
@@ -217,7 +217,7 @@ MISTAKES = [
         "a leader changes the group before it has committed an entry of its term",
         "",
         MembershipChange,
-        "_refusal",
+        "_rejection_code",
         "member.log.term(member.committed_index) != self.leader.term",
         "False",
     ),
@@ -225,7 +225,7 @@ MISTAKES = [
         "a leader does not wait for the change before",
         "",
         MembershipChange,
-        "_refusal",
+        "_rejection_code",
         "self.catching_up is not None or member.membership.index > member.committed_index",
         "self.catching_up is not None",
     ),
@@ -234,13 +234,13 @@ MISTAKES = [
         "",
         MemberState,
         "truncate",
-        "self._changed(self.membership.truncate(end_index))",
+        "self._report_members(self.membership.truncate(end_index))",
         "pass",
     ),
     Mutation(
         "a new peer counts at once",
         "",
-        Leader,
+        LeaderState,
         "voters",
         "if peer.is_voter",
         "if True",

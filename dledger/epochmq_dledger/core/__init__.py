@@ -1,15 +1,17 @@
-"""The consensus core: `RaftNode.step(input, now_ms)` takes one input and returns effects. No I/O, no clock,
-no randomness.
+"""The consensus core of a Raft peer: `RaftNode.step(input, now_ms)` takes one input and returns effects. It
+does no I/O and has no clock and no randomness.
 
-The rules, in the order in which a reader meets them:
+Modules, from the bottom up:
 
-- `types`: what goes in and what comes out; `log`: what the core asks of a log.
-- `member`: the state every part shares: term, vote, role, leader, how far the log is safe.
-- `election`: who leads. `follower`: what a leader's pushes do to our log. `leader`: how the log reaches the
-  peers.
-- `node`: the front door, which hands each input to its part.
+- `types`: settings, inputs and effects. `raft_log`: the log interface that the core uses.
+- `member_state`: the state that all parts share: term, vote, role, leader, and how far the log is durable and
+  committed. `membership`: the voters. `rejoin`: the state of a peer that has lost data.
+- `election`: votes and leadership transfer. `follower`: applies a leader's pushes to the log.
+  `snapshot_receiver`: receives a leader's snapshot.
+- `leader_state`, `entry_pusher`, `membership_change`, `heartbeat_rounds`, `leader`: one term's leadership.
+- `node`: passes each input to the part that handles it.
 
-Safety beyond DLedger 0.3.1.2 (see docs/develop/dledger.md): a leader commits only entries of its own term by
-counting (Raft §5.4.2); nothing is acknowledged before it is durable; a committed entry is never truncated; a
-leader that hears of a newer term steps down.
+The core is safer than DLedger 0.3.1.2 (see docs/develop/dledger.md): a leader counts only entries of its own
+term towards a commit (Raft §5.4.2), a peer acknowledges only durable entries, a committed entry is never
+truncated, and a leader that learns of a newer term steps down.
 """

@@ -1,16 +1,17 @@
-"""Who leads: votes, candidacies, heartbeats received, leadership handed over.
+"""Elects leaders: handles votes, candidacies, heartbeats received and leadership transfer.
 
-The answers to VOTE and HEART_BEAT are DLedger's (`DLedgerLeaderElector`), but a vote asked for at a newer
-term, or a newer leader's heartbeat, is answered at once (Java first answers "not ready").
+The responses to VOTE and HEART_BEAT are DLedger's (`DLedgerLeaderElector`), with one difference: a vote
+request of a newer term, or a newer leader's heartbeat, gets its final response at once. (Java first responds
+"not ready".)
 
-There are two ways to stand:
+There are two ways to start an election:
 
-- Among peers of ours a candidate asks beforehand whether it would win (pre-vote, Raft §9.6), and only then
-  moves to a new term. A peer that comes back from a partition deposes nobody.
-- Beside a Java peer it does as Java does: it asks at its present term first, and moves to a new one only when
-  a quorum answered and nothing else explains the refusals. That matters: a Java leader that a quorum follows
-  ignores newer terms, and voters look at the candidate's log before its term, so a peer with an old log and a
-  new term would neither win nor follow for as long as that leader lives.
+- In a group of EpochMQ peers a candidate asks first whether it would win (pre-vote, Raft §9.6), and moves to
+  a new term only then. So a peer that returns from a network partition does not depose a leader.
+- Beside a Java peer the candidate does as Java does: it asks for votes in its present term first. It moves to
+  a new term only if a quorum responded and no other result explains the rejections. This matters: a Java
+  leader that a quorum follows ignores newer terms, and Java voters check the candidate's log before its term.
+  A peer with an old log and a new term would neither win nor follow while that leader lives.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from __future__ import annotations
 from enum import Enum
 
 from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import RaftRole, SendRequest
 from epochmq_protocol.dledger import (
     FEATURE_PRE_VOTE,
+    FEATURE_REJOIN,
     DLedgerResponseCode,
     HeartBeatRequest,
     HeartBeatResponse,
@@ -31,12 +34,12 @@ from epochmq_protocol.dledger import (
     VoteResult,
 )
 
-_BIGGER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+_NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 _NEWER_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER)
 
 
 class Candidacy(Enum):
-    """What a candidate is asking for."""
+    """What a candidate asks the voters for."""
 
     NONE = "none"
     PRE_VOTE = "pre-vote"
@@ -44,7 +47,7 @@ class Candidacy(Enum):
 
 
 class LeadershipTakeover:
-    """A leadership this peer was asked to take over, once its log reaches `index`."""
+    """A leader's request that this peer takes over the leadership, once its log reaches `index`."""
 
     def __init__(self, call: int, request: LeadershipTransferRequest, deadline_ms: int) -> None:
         self.call = call
@@ -54,25 +57,25 @@ class LeadershipTakeover:
 
 
 class Election:
-    """The part of a peer that follows, votes and stands."""
+    """The part of a peer that follows a leader, votes, and starts elections."""
 
     def __init__(self, member: MemberState, now_ms: int) -> None:
         self.member = member
         self.leader_contact_ms = now_ms
-        """When the leader was last heard of."""
+        """When this peer last heard from its leader."""
         self.next_candidacy_ms = now_ms + int(member.jitter() * member.settings.vote_interval_min_ms)
         self.candidacy = Candidacy.NONE
         self.candidacy_term = -1
         self.vote_results: dict[str, VoteResult] = {}
         self.takeover: LeadershipTakeover | None = None
         self.increase_term = member.voted_for == member.settings.self_id
-        """Whether the next candidacy beside Java peers moves to a new term. So it must after a restart in a
-        term that this peer may have led: it may have lost entries of that term that others have, and would
-        append others under the same indexes."""
+        """Whether the next candidacy beside Java peers moves to a new term. It must do so after a restart in
+        a term that this peer may have led: the peer may have lost entries of that term that others hold, and
+        would append different entries at the same indexes."""
 
     @property
     def election_timeout_ms(self) -> int:
-        """How long a silent leader is still believed in."""
+        """How long a follower waits for a silent leader."""
         return self.member.settings.election_timeout_ms
 
     # Following ----------------------------------------------------------------------------------------------
@@ -92,16 +95,31 @@ class Election:
         else:
             member.group_features = request.epochmq_all or 0
             if member.rejoin is not None:
-                member.rejoin.on_heartbeat(request, response, self)
+                self._report_rejoin(member.rejoin, request, response)
         member.reply(call, request, response)
 
+    def _report_rejoin(self, rejoin: Rejoin, request: HeartBeatRequest, response: HeartBeatResponse) -> None:
+        """Tells the leader that this peer recovers lost data, and asks for terms if its vote is lost."""
+        member = self.member
+        if not (request.epochmq or 0) & FEATURE_REJOIN:
+            member.alarm(
+                "rejoin",
+                "this peer has lost a part of its log or its vote, and its leader "
+                f"{request.leader_id} does not support a rejoin: this peer replicates, but does not vote; "
+                "run the leader with this release, or see docs/controller.md, damaged logs",
+            )
+            return
+        rejoin.on_heartbeat(request, response)
+        if rejoin.vote_lost and member.group_features & FEATURE_PRE_VOTE:
+            self._request_terms(rejoin.voters_without_term(member.others))
+
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
-        """Accepts the leader of this or a newer term; False when the term already has another one."""
+        """Follows the leader of this or a newer term. False if the term already has another leader."""
         member = self.member
         if term == member.term and member.leader not in (None, leader):
             return False
         if leader != member.leader:
-            member.group_features = 0  # until its heartbeat says
+            member.group_features = 0  # until its heartbeat reports them
         member.adopt_term(term)
         self.leader_contact_ms = now_ms
         self.candidacy = Candidacy.NONE
@@ -110,48 +128,48 @@ class Election:
         return True
 
     def on_leader_disconnected(self, leader: str, now_ms: int) -> None:
-        """The followed leader's connection is closed: stands soon, instead of waiting for silence to prove
-        it. Only where it asks beforehand, and is refused by whoever still hears that leader: beside a Java
-        peer a connection that merely broke would cost the group its leader."""
+        """Starts an election soon, because the leader's connection has closed. Only with pre-votes, which a
+        voter that still hears the leader rejects: beside a Java peer a connection that merely broke would
+        cost the group its leader."""
         member = self.member
         if member.role is not RaftRole.FOLLOWER or member.leader != leader:
             return
-        if self._asks_beforehand:
+        if self._uses_pre_vote:
             member.become(RaftRole.CANDIDATE, None)
             self.next_candidacy_ms = now_ms + int(member.jitter() * member.settings.heartbeat_interval_ms / 2)
 
     def on_timeout(self, now_ms: int) -> None:
-        """The clock of followers and candidates."""
+        """Does what time makes necessary for a follower or a candidate."""
         member = self.member
         if member.role is RaftRole.FOLLOWER and now_ms - self.leader_contact_ms > self.election_timeout_ms:
             self.step_down(now_ms)
         if member.role is RaftRole.CANDIDATE and now_ms >= self.next_candidacy_ms:
             if self.candidacy is not Candidacy.NONE:
-                self._conclude(now_ms)
+                self._end_candidacy(now_ms)
             elif member.is_voter and member.rejoin is None:
-                self._stand(now_ms)
-            else:  # until the log says that it belongs to the group, or it has caught up
-                self._wait(now_ms, self.election_timeout_ms)
+                self._start_candidacy(now_ms)
+            else:  # not a voter yet, or recovering lost data
+                self._schedule_candidacy(now_ms, self.election_timeout_ms)
 
     def next_deadline_ms(self) -> int:
-        """When silence alone makes a follower or candidate act."""
+        """When a follower or candidate acts next if it receives nothing."""
         if self.member.role is RaftRole.FOLLOWER:
             return self.leader_contact_ms + self.election_timeout_ms + 1
         return self.next_candidacy_ms
 
     def step_down(self, now_ms: int) -> None:
-        """Becomes a candidate that waits its turn before it stands."""
+        """Becomes a candidate that waits a random time before it starts an election."""
         self.member.become(RaftRole.CANDIDATE, None)
         self.candidacy = Candidacy.NONE
-        self._wait(now_ms, 0)
+        self._schedule_candidacy(now_ms, 0)
 
     def cancel_candidacy(self, now_ms: int) -> None:
-        """Ends a candidacy: the log and with it the voters have changed."""
+        """Ends a candidacy, because a snapshot has replaced the log and perhaps the voters."""
         if self.candidacy is not Candidacy.NONE:
             self.candidacy = Candidacy.NONE
-            self._wait(now_ms, 0)
+            self._schedule_candidacy(now_ms, 0)
 
-    def _wait(self, now_ms: int, extra_ms: int) -> None:
+    def _schedule_candidacy(self, now_ms: int, extra_ms: int) -> None:
         settings = self.member.settings
         spread = settings.vote_interval_max_ms - settings.vote_interval_min_ms
         self.next_candidacy_ms = (
@@ -165,24 +183,25 @@ class Election:
         member = self.member
         response = VoteResponse()
         if request.pre_vote:
-            response.vote_result = self._judge_pre_vote(request, now_ms)
+            response.vote_result = self._pre_vote_result(request, now_ms)
         else:
-            response.vote_result = self._judge(request, now_ms)
+            response.vote_result = self._vote_result(request, now_ms)
         response.term = member.term
         if response.vote_result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
             response.term = member.log.end_term
         member.reply(call, request, response)
 
-    def _judge_log(self, request: VoteRequest, now_ms: int) -> VoteResult:
-        """Whether the candidate's log is at least as new as ours (Raft §5.4.1)."""
+    def _check_candidate(self, request: VoteRequest, now_ms: int) -> VoteResult:
+        """Whether the candidate is known, and its log is at least as new as this peer's (Raft §5.4.1)."""
         member = self.member
         if request.leader_id is None or not member.accepts_sender(request):
             return VoteResult.REJECT_UNKNOWN_LEADER
         if member.rejoin is not None:
             return VoteResult.REJECT_UNKNOWN_LEADER
         if member.settings.joining and member.log.end_index < 0:
-            # It cannot have been added yet. Perhaps it was a member once, and its folder was cleared: another
-            # that does not know of its own removal could make a quorum of the former members with it.
+            # This peer cannot have been added yet. Perhaps it was a member once, and its directory was
+            # cleared: a removed peer that does not know of its removal could form a quorum of former members
+            # with it.
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.leader_id == member.settings.self_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
@@ -192,32 +211,33 @@ class Election:
             return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
         if request.term < member.term:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if request.leader_id not in member.voters and self._hears_leader(now_ms):
-            # It was removed and does not know yet; or it was added and we do not know yet, but then the
-            # leader that we hear is no worse. (Raft dissertation, §4.2.3.)
+        if request.leader_id not in member.voters and self._has_live_leader(now_ms):
+            # The candidate was removed and does not know it yet. Or it was added and this peer does not know
+            # it yet; then the present leader is as good (Raft dissertation, §4.2.3).
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return VoteResult.ACCEPT
 
-    def _hears_leader(self, now_ms: int) -> bool:
+    def _has_live_leader(self, now_ms: int) -> bool:
         return self.member.role is RaftRole.LEADER or (
             self.member.role is RaftRole.FOLLOWER
             and now_ms - self.leader_contact_ms <= self.election_timeout_ms
         )
 
-    def _judge_pre_vote(self, request: VoteRequest, now_ms: int) -> VoteResult:
-        """A promise of nothing: no state changes. Refused while a leader is heard."""
-        verdict = self._judge_log(request, now_ms)
-        if verdict is not VoteResult.ACCEPT:
-            return verdict
-        if self._hears_leader(now_ms):
+    def _pre_vote_result(self, request: VoteRequest, now_ms: int) -> VoteResult:
+        """The response to a pre-vote. It binds to nothing and changes no state. A peer that hears a leader
+        rejects pre-votes."""
+        result = self._check_candidate(request, now_ms)
+        if result is not VoteResult.ACCEPT:
+            return result
+        if self._has_live_leader(now_ms):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         return VoteResult.ACCEPT
 
-    def _judge(self, request: VoteRequest, now_ms: int) -> VoteResult:
+    def _vote_result(self, request: VoteRequest, now_ms: int) -> VoteResult:
         member = self.member
-        verdict = self._judge_log(request, now_ms)
-        if verdict is not VoteResult.ACCEPT:
-            return verdict
+        result = self._check_candidate(request, now_ms)
+        if result is not VoteResult.ACCEPT:
+            return result
         assert request.leader_id is not None
         if request.term == member.term and member.voted_for not in (None, request.leader_id):
             if member.leader is not None:
@@ -232,55 +252,56 @@ class Election:
             member.save_vote(request.term, request.leader_id)
             if newer:
                 self.step_down(now_ms)
-            self._wait(now_ms, 0)
+            self._schedule_candidacy(now_ms, 0)
         return VoteResult.ACCEPT
 
-    # Standing -----------------------------------------------------------------------------------------------
+    # Candidacies
+    # -----------------------------------------------------------------------------------------------
 
     @property
-    def _asks_beforehand(self) -> bool:
-        """Whether all peers know pre-votes, from what they said or from what the last leader did."""
+    def _uses_pre_vote(self) -> bool:
+        """Whether all peers support pre-votes, by their own messages or by the last leader's report."""
         member = self.member
         return member.all_support(FEATURE_PRE_VOTE) or bool(member.group_features & FEATURE_PRE_VOTE)
 
-    def _stand(self, now_ms: int) -> None:
-        """Starts a candidacy, in one of the two ways that the head of this module tells."""
-        if self._asks_beforehand:
-            self._ask(Candidacy.PRE_VOTE, self.member.term + 1, now_ms)
+    def _start_candidacy(self, now_ms: int) -> None:
+        """Starts a candidacy in one of the two ways that this module's docstring describes."""
+        if self._uses_pre_vote:
+            self._request_votes(Candidacy.PRE_VOTE, self.member.term + 1, now_ms)
         elif self.increase_term:
-            self._ask_at_a_new_term(now_ms)
+            self._request_votes_in_new_term(now_ms)
         else:
             if self.member.voted_for is None:
                 self.member.save_vote(self.member.term, self.member.settings.self_id)
-            self._ask(Candidacy.VOTE, self.member.term, now_ms)
+            self._request_votes(Candidacy.VOTE, self.member.term, now_ms)
 
-    def _ask_at_a_new_term(self, now_ms: int) -> None:
+    def _request_votes_in_new_term(self, now_ms: int) -> None:
         member = self.member
         self.increase_term = False
         member.save_vote(member.term + 1, member.settings.self_id)
-        self._ask(Candidacy.VOTE, member.term, now_ms)
+        self._request_votes(Candidacy.VOTE, member.term, now_ms)
 
-    def _ask(self, ballot: Candidacy, term: int, now_ms: int) -> None:
+    def _request_votes(self, candidacy: Candidacy, term: int, now_ms: int) -> None:
         member = self.member
-        self.candidacy = ballot
+        self.candidacy = candidacy
         self.candidacy_term = term
-        voted_elsewhere = ballot is Candidacy.VOTE and member.voted_for != member.settings.self_id
+        voted_elsewhere = candidacy is Candidacy.VOTE and member.voted_for != member.settings.self_id
         own = VoteResult.REJECT_ALREADY_VOTED if voted_elsewhere else VoteResult.ACCEPT
         self.vote_results = {member.settings.self_id: own}
-        self._wait(now_ms, 0)
+        self._schedule_candidacy(now_ms, 0)
         for peer in member.others:
-            self._ask_one(peer)
-        self._count(now_ms)
+            self._request_vote(peer)
+        self._count_votes(now_ms)
 
-    def request_terms(self, peers: list[str]) -> None:
-        """Asks for the terms of these peers, by a pre-vote that is not counted."""
+    def _request_terms(self, peers: list[str]) -> None:
+        """Asks these peers for their terms, by pre-votes that are not counted."""
         member = self.member
         for peer in peers:
             request = VoteRequest(term=member.term + 1, pre_vote=True)
             member.fill_request(request, peer)
-            member.emit(SendRequest(peer, member.context(), request))
+            member.emit(SendRequest(peer, member.next_context(), request))
 
-    def _ask_one(self, peer: str) -> None:
+    def _request_vote(self, peer: str) -> None:
         member = self.member
         request = VoteRequest(
             term=self.candidacy_term,
@@ -289,74 +310,75 @@ class Election:
             pre_vote=True if self.candidacy is Candidacy.PRE_VOTE else None,
         )
         member.fill_request(request, peer)
-        member.emit(SendRequest(peer, member.context(), request))
+        member.emit(SendRequest(peer, member.next_context(), request))
 
     def on_vote_response(
         self, peer: str, request: VoteRequest, response: VoteResponse | None, now_ms: int
     ) -> None:
-        """Counts an answer, unless the candidacy it belongs to is over."""
+        """Counts a response, unless its candidacy is over."""
         member = self.member
-        asked = Candidacy.PRE_VOTE if request.pre_vote else Candidacy.VOTE
+        requested = Candidacy.PRE_VOTE if request.pre_vote else Candidacy.VOTE
         if member.rejoin is not None and response is not None and request.pre_vote:
             member.rejoin.on_vote_response(peer, response)
             return
         if response is None or member.role is not RaftRole.CANDIDATE:
             return
-        if asked is not self.candidacy or request.term != self.candidacy_term:
+        if requested is not self.candidacy or request.term != self.candidacy_term:
             return
         if response.vote_result in _NEWER_TERM and response.term > member.term:
             member.adopt_term(response.term)
             self.candidacy = Candidacy.NONE
-            self._wait(now_ms, 0)
+            self._schedule_candidacy(now_ms, 0)
             return
         if response.vote_result is VoteResult.REJECT_TERM_NOT_READY and peer not in self.vote_results:
-            # A Java voter has only now come to this term; it votes when asked again.
+            # A Java voter has only now moved to this term. It votes when asked again.
             self.vote_results[peer] = response.vote_result
-            self._ask_one(peer)
+            self._request_vote(peer)
             return
         self.vote_results[peer] = response.vote_result
-        self._count(now_ms)
+        self._count_votes(now_ms)
 
-    def _count(self, now_ms: int) -> None:
-        """Wins, or ends the candidacy once everybody has answered."""
+    def _count_votes(self, now_ms: int) -> None:
+        """Wins with a majority of votes, or ends the candidacy once all voters have responded."""
         member = self.member
         results = list(self.vote_results.values())
         if results.count(VoteResult.ACCEPT) >= member.quorum:
             if self.candidacy is Candidacy.PRE_VOTE:
-                self._ask_at_a_new_term(now_ms)
+                self._request_votes_in_new_term(now_ms)
             else:
                 self.candidacy = Candidacy.NONE
                 member.become(RaftRole.LEADER, member.settings.self_id)
         elif self.vote_results.keys() >= set(member.voters):
-            self._conclude(now_ms)
+            self._end_candidacy(now_ms)
 
-    def _conclude(self, now_ms: int) -> None:
-        """Ends a candidacy that did not win, and decides when and at which term to stand again
+    def _end_candidacy(self, now_ms: int) -> None:
+        """Ends a candidacy that did not win, and decides when and in which term the next one starts
         (`DLedgerLeaderElector.maintainAsCandidate`)."""
         member = self.member
         results = list(self.vote_results.values())
         quorum = member.quorum
-        bigger = sum(result in _BIGGER_LEDGER for result in results)
+        newer_logs = sum(result in _NEWER_LEDGER for result in results)
         not_ready = results.count(VoteResult.REJECT_TERM_NOT_READY)
         voted = self.candidacy is Candidacy.VOTE
         self.candidacy = Candidacy.NONE
         if VoteResult.REJECT_ALREADY_HAS_LEADER in results:
-            self._wait(now_ms, self.election_timeout_ms if voted else 0)
+            self._schedule_candidacy(now_ms, self.election_timeout_ms if voted else 0)
         elif len(results) < quorum:
-            self._wait(now_ms, 0)
-        elif len(results) - bigger < quorum:
-            self._wait(now_ms, member.settings.vote_interval_max_ms)
+            self._schedule_candidacy(now_ms, 0)
+        elif len(results) - newer_logs < quorum:
+            self._schedule_candidacy(now_ms, member.settings.vote_interval_max_ms)
         else:
             self.increase_term = results.count(VoteResult.ACCEPT) + not_ready < quorum
-            self._wait(now_ms, 0)
+            self._schedule_candidacy(now_ms, 0)
 
-    # Taking over --------------------------------------------------------------------------------------------
+    # Leadership transfer
+    # --------------------------------------------------------------------------------------------
 
     def on_transfer(self, call: int, request: LeadershipTransferRequest, now_ms: int) -> None:
-        """The leader wants this peer to lead (`DLedgerLeaderElector.handleTakeLeadership`)."""
+        """Handles a leader's request to take over (`DLedgerLeaderElector.handleTakeLeadership`)."""
         member = self.member
-        may_stand = member.rejoin is None and member.role is not RaftRole.LEADER
-        if self.takeover is not None or request.term != member.term or not may_stand:
+        may_lead = member.rejoin is None and member.role is not RaftRole.LEADER
+        if self.takeover is not None or request.term != member.term or not may_lead:
             code = DLedgerResponseCode.EXPIRED_TERM
             if request.term == member.term:
                 code = DLedgerResponseCode.REPEATED_REQUEST
@@ -366,7 +388,7 @@ class Election:
         self.advance_takeover(now_ms)
 
     def advance_takeover(self, now_ms: int) -> None:
-        """Stands once the log is complete, and answers once this peer leads or cannot."""
+        """Starts the election once the log is complete. Responds once this peer leads or cannot lead."""
         member, takeover = self.member, self.takeover
         if takeover is None:
             return
@@ -380,7 +402,9 @@ class Election:
             and member.is_voter
         ):
             member.become(RaftRole.CANDIDATE, None)
-            self._ask_at_a_new_term(now_ms)  # no pre-vote: the living leader would win it
+            self._request_votes_in_new_term(
+                now_ms
+            )  # no pre-vote: voters reject it while the old leader lives
 
     def _end_takeover(self, takeover: LeadershipTakeover, code: DLedgerResponseCode) -> None:
         self.takeover = None

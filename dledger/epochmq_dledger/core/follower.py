@@ -1,9 +1,10 @@
-"""What a leader's pushes do to a follower's log (`DLedgerEntryPusher.EntryHandler`).
+"""Applies a leader's pushes to a follower's log (`DLedgerEntryPusher.EntryHandler`).
 
-A push is answered once what it vouches for is durable, so answers wait in `waiting` for `LogSynced`. Where
-DLedger differs: a push of a newer term makes its sender our leader (Java waits for the heartbeat); a gap is
-refused at once (Java holds the push back for a second); the committed index moves only over entries that this
-term's leader has compared or sent; and nothing at or below the committed index is ever cut.
+A follower responds to a push once the entries that its response acknowledges are durable. Until then the
+response waits in `pending_responses` for `LogSynced`. Differences from DLedger: a push of a newer term makes
+its sender the leader (Java waits for the heartbeat); a push that leaves a gap is rejected at once (Java holds
+it for a second); the committed index advances only over entries that this term's leader has compared or sent;
+entries up to the committed index are never truncated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.raft_log import LogFullError, next_pos
-from epochmq_dledger.core.types import Alarm, RaftRole
+from epochmq_dledger.core.types import Alarm, RaftRole, RejoinCompleted
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     DLedgerEntry,
@@ -29,13 +30,13 @@ from epochmq_protocol.dledger import (
 from epochmq_protocol.errors import RemoteProtocolError
 
 PENDING_RESPONSES_MAX = 4096
-"""Answers held back for durability; the leader's own limit of pushes in flight is lower."""
+"""Responses that wait until entries are durable. The leader's own limit of pushes in flight is lower."""
 DEFERRED_MAX = 64
-"""Pushes that wait until the log is settled."""
+"""Pushes that wait until the log is writable."""
 
 
 class PendingPushResponse(msgspec.Struct, frozen=True):
-    """An answer that vouches for the log up to `index`, whose entry has this term."""
+    """A response that acknowledges the log up to `index`, whose entry has this term."""
 
     index: int
     term: int
@@ -44,25 +45,25 @@ class PendingPushResponse(msgspec.Struct, frozen=True):
 
 
 class Follower:
-    """The part of a peer that receives pushes."""
+    """The part of a peer that receives entries from a leader."""
 
     def __init__(self, member: MemberState, election: Election) -> None:
         self.member = member
         self.election = election
         self.matched_term = -1
         self.matched_index = -1
-        """How far the log is known to equal that of the leader of `matched_term`."""
+        """Up to this index the log equals that of the leader of `matched_term`."""
         self.pending_responses: deque[PendingPushResponse] = deque()
         self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
-        """Pushes that came while what the log has dropped was being erased."""
+        """Pushes that arrived while the log was not writable."""
 
     def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
         """Handles one push of any type."""
         code = self.check_sender(request, now_ms)
         if code is DLedgerResponseCode.SUCCESS:
-            code = _well_formed(request)
+            code = _check_form(request)
         if code is not DLedgerResponseCode.SUCCESS:
-            self._answer(call, request, code)
+            self._respond(call, request, code)
             return
         if self.member.is_erasing:
             self._defer(call, request)
@@ -77,21 +78,21 @@ class Follower:
             case PushType.TRUNCATE:
                 self._truncate(call, request)
             case PushType.COMMIT:
-                # After a restart the log may be whole while this term's leader has compared none of it:
-                # asking for a comparison is the only way to learn what is committed before the next entry.
+                # After a restart the log may be complete although this term's leader has not compared it. A
+                # comparison is then the only way to learn the committed index before the next entry.
                 known = self.matched_index >= min(request.commit_index, self.member.log.end_index)
                 code = DLedgerResponseCode.SUCCESS if known else DLedgerResponseCode.INCONSISTENT_STATE
-                self._answer(call, request, code)
+                self._respond(call, request, code)
         self.member.commit(min(request.commit_index, self.matched_index))
 
     def _defer(self, call: int, request: PushEntryRequest) -> None:
         if len(self._deferred) < DEFERRED_MAX:
             self._deferred.append((call, request))
         else:
-            self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
+            self._respond(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
 
     def on_erasure_completed(self, now_ms: int) -> None:
-        """The log is settled: handles the pushes that came meanwhile, as if they came now."""
+        """The log is writable again: handles the pushes that arrived meanwhile, as if they arrived now."""
         deferred, self._deferred = self._deferred, deque()
         for call, request in deferred:
             self.on_push(call, request, now_ms)
@@ -113,44 +114,43 @@ class Follower:
         return DLedgerResponseCode.SUCCESS
 
     def _append(self, call: int, request: PushEntryRequest) -> None:
-        """Entries that are there already must be equal; the rest must follow the log's end, position and
-        all."""
+        """Appends entries. Those that the log already holds must be equal; the others must follow its end."""
         log = self.member.log
         fresh: list[DLedgerEntry] = []
         end_index = log.end_index
         if end_index >= 0 and self.matched_index < end_index:
-            # The leader has not compared our tail: it might not be its own.
-            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            # The leader has not compared the end of this log, which may differ from its own.
+            self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
         for entry in request.entries:
             if entry.index <= end_index:
                 if entry != log.entry(entry.index):
-                    self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                    self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
                     return
             elif entry.index != end_index + 1 + len(fresh):
-                self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
                 return
             else:
                 fresh.append(entry)
-        if fresh and not self._write(call, request, fresh):
+        if fresh and not self._append_new(call, request, fresh):
             return
         last = request.entries[-1].index
         self.matched_index = max(self.matched_index, last)
-        self._answer_when_durable(call, request, last)
+        self._respond_when_durable(call, request, last)
 
-    def _write(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
+    def _append_new(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
         member = self.member
         file_size = member.settings.file_size
         end_pos, end_term = member.log.end_pos, member.log.end_term
         for entry in fresh:
             if entry.pos != next_pos(end_pos, entry.size, file_size) or entry.term < end_term:
-                self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+                self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
                 return False
             end_pos, end_term = entry.pos + entry.size, entry.term
         try:
             member.append(fresh)
         except LogFullError:
-            self._answer(call, request, DLedgerResponseCode.DISK_FULL)
+            self._respond(call, request, DLedgerResponseCode.DISK_FULL)
             return False
         return True
 
@@ -158,12 +158,13 @@ class Follower:
         entry = request.entries[0]
         if self.member.log.entry(entry.index) == entry:
             self.matched_index = max(self.matched_index, entry.index)
-            self._answer_when_durable(call, request, entry.index)
+            self._respond_when_durable(call, request, entry.index)
         else:
-            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
 
     def _truncate(self, call: int, request: PushEntryRequest) -> None:
-        """Cuts after the entry if it is ours too, else puts it in the place of our tail."""
+        """Truncates the log after the entry if the log holds it. Otherwise the entry replaces what follows
+        its predecessor or, where the logs have nothing in common, the whole log."""
         member = self.member
         log = member.log
         entry = request.entries[0]
@@ -171,19 +172,20 @@ class Follower:
         disjoint = log.end_index < 0 or entry.index > log.end_index + 1
         kept = entry.index if same else entry.index - 1
         own_term = kept < log.end_index and log.end_term == request.term
-        forgets = member.committed_index >= 0 if disjoint else kept < member.committed_index
-        if forgets or (not disjoint and (own_term or kept < self.matched_index)):
-            # Below what this term's leader has matched, it is a push that went astray and comes late: obeying
-            # it would cut what we have acknowledged since. The same holds for entries of this leader's own
-            # term, also after a restart that has forgotten what was matched: a leader never takes those back.
-            if forgets and (disjoint or kept >= self.matched_index):
+        drops_committed = member.committed_index >= 0 if disjoint else kept < member.committed_index
+        if drops_committed or (not disjoint and (own_term or kept < self.matched_index)):
+            # A TRUNCATE below the index that this term's leader has matched is delayed: it would drop entries
+            # that this peer has acknowledged since. The same holds for entries of the leader's own term, even
+            # if this peer has forgotten the matched index by a restart: a leader never truncates its own
+            # entries.
+            if drops_committed and (disjoint or kept >= self.matched_index):
                 member.emit(
                     Alarm(
-                        f"{request.leader_id} of term {request.term} asks to cut the log at {entry.index}, "
-                        f"but entries up to {member.committed_index} are committed here; refused"
+                        f"rejected a TRUNCATE at entry {entry.index} by {request.leader_id} of term "
+                        f"{request.term}: entries up to {member.committed_index} are committed here"
                     )
                 )
-            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
         self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)
         if disjoint:
@@ -191,34 +193,65 @@ class Follower:
         elif kept < log.end_index:
             member.truncate(kept)
             if member.is_erasing:
-                self._defer(call, request)  # nothing may be written, or answered, before the cut is durable
+                self._defer(call, request)  # the truncation must be durable before the next write
                 return
-        if not disjoint and not same and not self._write(call, request, [entry]):
+        if not disjoint and not same and not self._append_new(call, request, [entry]):
             return
         self.matched_index = entry.index
-        self._answer_when_durable(call, request, entry.index)
+        self._respond_when_durable(call, request, entry.index)
 
     def restart_after_snapshot(self, index: int) -> None:
-        """A snapshot has taken the place of the log up to `index`, whose entry is all there is; it is
-        committed, and so it is every later leader's, too."""
+        """A snapshot has replaced the log up to `index`, whose entry is all that the log holds. The entry is
+        committed, so every later leader has it."""
         self.matched_term, self.matched_index = self.member.term, index
         waiting, self.pending_responses = self.pending_responses, deque()
         for one in waiting:
-            self._answer(one.call, one.request, DLedgerResponseCode.INCONSISTENT_STATE)
+            self._respond(one.call, one.request, DLedgerResponseCode.INCONSISTENT_STATE)
 
-    # Answers ------------------------------------------------------------------------------------------------
+    # Rejoin -------------------------------------------------------------------------------------------------
 
-    def _answer_when_durable(self, call: int, request: PushEntryRequest, index: int) -> None:
+    def advance_rejoin(self, now_ms: int) -> None:
+        """Ends the rejoin of this peer once it has recovered all that it can have acknowledged."""
+        member, rejoin = self.member, self.member.rejoin
+        if rejoin is None or member.role is not RaftRole.FOLLOWER:
+            return
+        target = rejoin.target_index(member.term)
+        if target is None or self.matched_term != member.term:
+            return
+        if min(self.matched_index, member.synced_index) < target:
+            return
+        if rejoin.vote_lost:
+            if rejoin.voters_without_term(member.others):
+                return
+            self._skip_lost_votes(rejoin.greatest_term(member.others), now_ms)
+        member.rejoin = None
+        member.emit(RejoinCompleted())
+
+    def _skip_lost_votes(self, greatest_term: int, now_ms: int) -> None:
+        """Moves to the greatest term in which this peer may have voted, as if it had voted for itself
+        there."""
+        member = self.member
+        is_newer = greatest_term > member.term
+        if is_newer or member.voted_for is None:
+            member.save_vote(max(greatest_term, member.term), member.settings.self_id)
+            self.election.increase_term = True
+            if is_newer:
+                self.election.step_down(now_ms)
+
+    # Responses ----------------------------------------------------------------------------------------------
+
+    def _respond_when_durable(self, call: int, request: PushEntryRequest, index: int) -> None:
         member = self.member
         if index <= member.synced_index:
-            self._answer(call, request, DLedgerResponseCode.SUCCESS)
+            self._respond(call, request, DLedgerResponseCode.SUCCESS)
         elif len(self.pending_responses) >= PENDING_RESPONSES_MAX:
-            self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
+            self._respond(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL)
         else:
             self.pending_responses.append(PendingPushResponse(index, member.log.term(index), call, request))
 
     def on_synced(self) -> None:
-        """Answers what has become durable; what was cut meanwhile is refused."""
+        """Responds to pushes whose entries are durable. Those whose entries were truncated meanwhile are
+        rejected."""
         member = self.member
         held: deque[PendingPushResponse] = deque()
         for waiting in self.pending_responses:
@@ -227,10 +260,10 @@ class Follower:
                 continue
             kept = member.log.term(waiting.index) == waiting.term and waiting.request.term == member.term
             code = DLedgerResponseCode.SUCCESS if kept else DLedgerResponseCode.INCONSISTENT_STATE
-            self._answer(waiting.call, waiting.request, code)
+            self._respond(waiting.call, waiting.request, code)
         self.pending_responses = held
 
-    def _answer(self, call: int, request: PushEntryRequest, code: DLedgerResponseCode) -> None:
+    def _respond(self, call: int, request: PushEntryRequest, code: DLedgerResponseCode) -> None:
         member = self.member
         entries = request.entries
         response = PushEntryResponse(
@@ -242,8 +275,8 @@ class Follower:
         member.reply(call, request, response, after_erasure=code is DLedgerResponseCode.DISK_FULL)
 
 
-def _well_formed(request: PushEntryRequest) -> DLedgerResponseCode:
-    """Whether what is pushed can be looked at."""
+def _check_form(request: PushEntryRequest) -> DLedgerResponseCode:
+    """Checks the form of a push."""
     entries = request.entries
     if request.type is not PushType.COMMIT and not entries:
         return DLedgerResponseCode.UNEXPECTED_ARGUMENT

@@ -1,12 +1,12 @@
-"""The state that election, follower and leader share."""
+"""Holds the state that election, follower and leader share (DLedger's `MemberState`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from epochmq_dledger.core.membership import Membership
 from epochmq_dledger.core.raft_log import LogFullError, RaftLog
+from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import (
     Alarm,
     ApplyCommitted,
@@ -23,15 +23,12 @@ from epochmq_dledger.core.types import (
 )
 from epochmq_protocol.dledger import FEATURE_MEMBERS, FEATURES, DLedgerEntry, RequestOrResponse
 
-if TYPE_CHECKING:
-    from epochmq_dledger.core.rejoin import Rejoin
-
 
 class MemberState:
-    """Term, vote, role, leader and how far the log is committed and durable.
+    """Term, vote, role, leader, and how far the log is committed and durable.
 
-    `synced_index`: entries up to it survive a power failure. Nothing is acknowledged beyond it, neither to a
-    leader nor in this peer's own vote for the committed index.
+    `synced_index`: entries up to it survive a power failure. This peer acknowledges nothing beyond it:
+    neither to its leader nor, as a leader, in its own share of a quorum.
     """
 
     def __init__(
@@ -54,62 +51,63 @@ class MemberState:
         self.committed_index = min(committed, log.end_index)
         self.synced_index = log.end_index
         self.snapshot = snapshot
-        """The latest durable one. Its last entry is in the log, whose beginning may be gone."""
+        """The latest durable snapshot. Its last entry is in the log; earlier entries may have been
+        dropped."""
         self.membership = _membership(settings, snapshot)
         self.rejoin: Rejoin | None = None
-        """While this peer has lost something and has not caught up: it has no vote."""
+        """Set while this peer recovers lost data: it has no vote."""
         self.learner: str | None = None
-        """A peer that this leader is about to add."""
+        """A peer that this leader is adding to the group. It does not vote yet."""
         self.features: dict[str, int] = {}
-        """What each peer said it can do, by its latest message."""
+        """The protocol extensions that each peer supports, by its latest message."""
         self.group_features = 0
-        """What all peers can do, as this term's leader says."""
+        """The extensions that all peers support, as this term's leader reports them."""
         self._alarms: dict[str, str] = {}
         self.effects: list[RaftEffect] = []
         self.is_erasing = False
-        """What the log has dropped is being erased; until then it takes no change."""
-        self._held: list[RaftEffect] = []
-        """Effects that wait for that."""
+        """Whether the driver is erasing dropped entries. The log takes no change meanwhile."""
+        self._after_erasure: list[RaftEffect] = []
+        """Effects to emit once the erasure is complete."""
         self.heartbeat_round = 0
-        """The heartbeat round that began last, in any leadership."""
+        """The number of the latest heartbeat round, over all leaderships of this process."""
         self._context = 0
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """The ids of all who vote now."""
+        """The ids of the voters."""
         return self.membership.voters
 
     @property
     def is_voter(self) -> bool:
-        """Whether this peer is one of them."""
+        """Whether this peer is a voter."""
         return self.settings.self_id in self.voters
 
     @property
     def quorum(self) -> int:
-        """How many voters are a majority."""
+        """The number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
     @property
     def others(self) -> list[str]:
-        """All voters but this one."""
+        """The voters other than this peer."""
         return [peer for peer in self.voters if peer != self.settings.self_id]
 
     def accepts_sender(self, message: RequestOrResponse) -> bool:
-        """Whether the sender of a vote, heartbeat or push may be heard: a voter, or a peer of ours, which may
-        know of a membership that has not come here yet."""
+        """Whether to accept a vote request, heartbeat or push: its sender is a voter, or an EpochMQ peer,
+        which may know a membership that this peer has not received yet."""
         return message.leader_id in self.voters or bool((message.epochmq or 0) & FEATURE_MEMBERS)
 
     def emit(self, effect: RaftEffect) -> None:
-        """Adds to what the current step returns."""
+        """Adds an effect to those that the current step returns."""
         self.effects.append(effect)
 
-    def context(self) -> int:
-        """A new number to tell an answer by."""
+    def next_context(self) -> int:
+        """A new number that identifies a request among those in flight."""
         self._context += 1
         return self._context
 
     def fill_request(self, request: RequestOrResponse, peer: str) -> None:
-        """Fills in what every request carries."""
+        """Sets the fields that every request carries."""
         request.group = self.settings.group
         request.local_id = self.settings.self_id
         request.remote_id = peer
@@ -128,8 +126,8 @@ class MemberState:
         *,
         after_erasure: bool = False,
     ) -> None:
-        """Answers a call, with the request's names, as Java's copyBaseInfo does; `after_erasure`: once the
-        log is."""
+        """Responds to a request and copies its ids into the response, as Java's `copyBaseInfo` does.
+        `after_erasure`: the response waits until the log is writable."""
         response.group = request.group
         response.local_id = request.local_id
         response.remote_id = request.remote_id
@@ -143,7 +141,8 @@ class MemberState:
             self.emit(SendResponse(call, response))
 
     def learn_features(self, peer: str | None, message: RequestOrResponse) -> None:
-        """Remembers what a peer can do; one that says nothing can do nothing."""
+        """Records the extensions that a peer supports. A message without them comes from a peer that supports
+        none."""
         if (
             peer is not None
             and peer != self.settings.self_id
@@ -152,25 +151,26 @@ class MemberState:
             self.features[peer] = message.epochmq or 0
 
     def all_support(self, feature: int) -> bool:
-        """Whether every other voter knows this extension: it has said so, or the voters are named by the log,
-        which only peers of ours do."""
+        """Whether every other voter supports this extension: each has said so, or the log names the voters,
+        which only EpochMQ peers do."""
         if self.membership.addresses is not None:
             return bool(FEATURES & feature)
         return all(self.features.get(peer, 0) & feature for peer in self.others)
 
     def has_same_settings(self, peer: str | None, message: RequestOrResponse) -> bool:
-        """Whether a peer has set alike what all must; one that has not is not dealt with."""
+        """Whether a peer reports the same shared settings as this one. If not, its messages are ignored."""
         ours, theirs = self.settings.shared_settings, message.epochmq_agreed
         if ours is None or theirs is None or ours == theirs:
             return True
         self.alarm(
             f"{peer}",
-            f"{peer} has {theirs}, expected {ours} as here; it is not dealt with until they are equal",
+            f"peer {peer} has {theirs}, expected {ours} as here; its messages are ignored until both are "
+            "equal",
         )
         return False
 
     def alarm(self, about: str, text: str) -> None:
-        """Says something to a person, once."""
+        """Logs an error about a subject, once for each text."""
         if self._alarms.get(about) != text and len(self._alarms) < 100:
             self._alarms[about] = text
             self.emit(Alarm(text))
@@ -178,70 +178,70 @@ class MemberState:
     # The log, and the membership with it --------------------------------------------------------------------
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        """Writes entries that follow the last one. LogFullError: the log is as before, and what says so must
-        wait until it is settled (`emit_settled`)."""
+        """Writes entries that follow the last one. LogFullError: the log has not changed. Report the failure
+        with `emit_after_erasure`: bytes that were written must not come back after it."""
         if self.is_erasing:
-            raise LogFullError("the log is being erased behind its end")
+            raise LogFullError("the log does not take entries before its dropped entries are erased")
         try:
             self.log.append(entries)
         except LogFullError:
-            self._settle()
+            self._begin_erasure()
             raise
-        self._changed(self.membership.add_entries(entries))
+        self._report_members(self.membership.add_entries(entries))
 
     def truncate(self, end_index: int) -> None:
-        """Cuts everything after `end_index`."""
+        """Truncates the log after `end_index`."""
         self.log.truncate(end_index)
         self.synced_index = min(self.synced_index, end_index)
-        self._changed(self.membership.truncate(end_index))
-        self._settle()
+        self._report_members(self.membership.truncate(end_index))
+        self._begin_erasure()
 
     def reset(self, entry: DLedgerEntry, members: dict[str, str] | None = None) -> None:
-        """Begins anew with this entry; `members` as the log before it named them."""
+        """Replaces the log by this entry. `members`: the voters that the entries before it named."""
         self.log.reset(entry)
         self.synced_index = entry.index - 1
-        self._settle()
+        self._begin_erasure()
         self.membership.reset(entry.index, members)
-        self._changed(self.membership.add_entries([entry]) or members is not None)
+        self._report_members(self.membership.add_entries([entry]) or members is not None)
 
-    def _settle(self) -> None:
+    def _begin_erasure(self) -> None:
         if not self.log.is_writable and not self.is_erasing:
             self.is_erasing = True
             self.emit(EraseDroppedEntries())
 
     def emit_after_erasure(self, effect: RaftEffect) -> None:
-        """Adds an effect that says that something is not in the log: it leaves once that is durably so."""
+        """Adds an effect that reports entries as not in the log. It is emitted once that is durably true."""
         if self.is_erasing:
-            self._held.append(effect)
+            self._after_erasure.append(effect)
         else:
             self.emit(effect)
 
     def on_erasure_completed(self) -> None:
-        """The log is settled."""
+        """The log is writable again: emits the effects that waited for it."""
         self.is_erasing = False
-        held, self._held = self._held, []
+        held, self._after_erasure = self._after_erasure, []
         for effect in held:
             self.emit(effect)
 
     def recover(self, entries: Sequence[DLedgerEntry]) -> None:
-        """Takes account of the membership entries that a peer's log had when it started."""
-        self._changed(self.membership.add_entries(entries) or self.membership.addresses is not None)
+        """Records the membership entries that the log held when this peer started."""
+        self._report_members(self.membership.add_entries(entries) or self.membership.addresses is not None)
 
-    def _changed(self, changed: bool) -> None:
+    def _report_members(self, changed: bool) -> None:
         if changed and self.membership.addresses is not None:
             self.emit(MembersChanged(self.membership.addresses))
 
     # Term and role ------------------------------------------------------------------------------------------
 
     def save_vote(self, term: int, voted_for: str | None) -> None:
-        """Moves to a term, or votes in this one. A vote once given in a term is never changed."""
+        """Moves to a newer term, or votes in this one. A vote that was cast in a term never changes."""
         assert term > self.term or (term == self.term and self.voted_for in (None, voted_for))
         self.term = term
         self.voted_for = voted_for
         self.emit(SaveVote(term, voted_for))
 
     def adopt_term(self, term: int) -> None:
-        """Follows the group to a newer term, with no vote given in it yet."""
+        """Moves to a newer term of the group, in which this peer has not voted yet."""
         if term > self.term:
             self.save_vote(term, None)
 
@@ -253,7 +253,7 @@ class MemberState:
             self.emit(RoleChanged(role, self.term, leader))
 
     def commit(self, index: int) -> None:
-        """Moves the committed index forward; it never goes back."""
+        """Advances the committed index. It never decreases."""
         index = min(index, self.log.end_index)
         if index > self.committed_index:
             self.committed_index = index

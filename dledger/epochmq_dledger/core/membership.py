@@ -1,10 +1,10 @@
-"""Who votes, as the log says (Raft dissertation, §4).
+"""Keeps the voters of the group, as the log names them (Raft dissertation, §4).
 
-The group changes by one peer at a time, by a membership entry. The newest one in the log counts from the
-moment it is there, committed or not; a cut takes it back. Two majorities of memberships that differ in one
-peer share a peer, so no two leaders of one term, nor an entry committed and not found, can come of a change,
-as long as the next change waits until this one is committed, and until its leader has committed an entry of
-its own term (`leader.change_members` sees to both).
+A membership entry names all voters; the group changes by one peer at a time. The newest membership entry in
+the log counts as soon as it is written, committed or not; truncating it restores the one before. Majorities
+of two memberships that differ by one peer have a peer in common. So a change can neither give one term two
+leaders nor hide a committed entry, provided that the next change waits until this one is committed and its
+leader has committed an entry of its own term. `membership_change` ensures both.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ MEMBERS_MAX = 9
 
 
 class Membership:
-    """The voters, and those of before for as long as their entries may be cut."""
+    """The voters, and the earlier memberships that a truncation could restore."""
 
     def __init__(self, initial: Iterable[str], snapshot: tuple[int, dict[str, str]] | None = None) -> None:
-        """`initial`: who they are while the log does not say. `snapshot`: what the log said before it
-        began."""
+        """`initial`: the voters while the log names none. `snapshot`: the index of a snapshot, and the voters
+        that it names."""
         self._history: list[tuple[int, dict[str, str] | None]] = [(-1, None)]
         self._initial = tuple(initial)
         self.voters = self._initial
         if snapshot is not None:
             self._history = [snapshot]
-            self._look()
+            self._update_voters()
 
-    def _look(self) -> None:
-        named = self.addresses
-        self.voters = tuple(sorted(named)) if named is not None else self._initial
+    def _update_voters(self) -> None:
+        addresses = self.addresses
+        self.voters = tuple(sorted(addresses)) if addresses is not None else self._initial
 
     @property
     def index(self) -> int:
-        """The entry that names the voters, -1 where none does."""
+        """The index of the entry that names the voters, -1 without one."""
         return self._history[-1][0]
 
     @property
     def addresses(self) -> dict[str, str] | None:
-        """The voters' addresses as the log has them, None where it says nothing."""
+        """The voters' addresses by id, None while the log names no voters."""
         return self._history[-1][1]
 
     def addresses_at(self, index: int) -> dict[str, str] | None:
-        """What the log up to `index` says; not asked for what lies before a committed entry."""
-        return next((named for at, named in reversed(self._history) if at <= index), None)
+        """The voters' addresses as of `index`, which must not lie before the entries that were forgotten."""
+        return next((addresses for at, addresses in reversed(self._history) if at <= index), None)
 
     def add_entries(self, entries: Iterable[DLedgerEntry]) -> bool:
-        """Takes account of entries written; whether the voters changed."""
+        """Records the membership entries among the written ones. Returns whether the voters changed."""
         found = [(one.index, decode_members(one)) for one in entries if one.channel == MEMBERS_CHANNEL]
         self._history.extend(found)
-        self._look()
+        self._update_voters()
         return bool(found)
 
     def truncate(self, end_index: int) -> bool:
-        """Takes back what stood after `end_index`; whether the voters changed."""
+        """Drops memberships of entries after `end_index`. Returns whether the voters changed."""
         kept = [one for one in self._history if one[0] <= end_index] or self._history[:1]
         changed = len(kept) < len(self._history)
         self._history = kept
-        self._look()
+        self._update_voters()
         return changed
 
-    def reset(self, index: int, named: dict[str, str] | None) -> None:
-        """The log begins anew after a snapshot that ends at `index`."""
-        self._history = [(index if named is not None else -1, named)]
-        self._look()
+    def reset(self, index: int, addresses: dict[str, str] | None) -> None:
+        """Replaces all memberships by that of a snapshot, which ends at `index`."""
+        self._history = [(index if addresses is not None else -1, addresses)]
+        self._update_voters()
 
     def forget_before(self, committed_index: int) -> None:
-        """Forgets what can no longer be cut."""
+        """Forgets memberships that a truncation can no longer restore."""
         while len(self._history) > 1 and self._history[1][0] <= committed_index:
             del self._history[0]

@@ -1,20 +1,21 @@
-"""How a leader changes who belongs to the group: one peer at a time (Raft dissertation, §4).
+"""Changes the voters of a group, one peer at a time (Raft dissertation, §4).
 
-    add:     unknown ──> catching up (sent everything, counts for nothing) ──> membership entry ──> voter
-    remove:  voter ──> membership entry ──> sent the log a little longer, so that it knows ──> unknown
+    add:     unknown ──> learner (receives the log, does not vote) ──> membership entry ──> voter
+    remove:  voter ──> membership entry ──> receives the log a little longer, to learn of it ──> unknown
 
-A new peer is caught up in rounds: what the log has, then what came meanwhile. It becomes a voter after a
-round that took no longer than an election would wait: from there on the group can do with it what it can do
-with any voter. A leader does not remove itself; it is asked to hand over before.
+The leader catches a learner up in rounds: it sends what the log holds when a round starts, and what was added
+meanwhile in the next round. A learner becomes a voter after a round that took no longer than the election
+timeout: from then on it can keep up like any voter. A leader does not remove itself; it must transfer its
+leadership first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from epochmq_dledger.core.leader_state import LeaderState
 from epochmq_dledger.core.membership import MEMBERS_MAX
+from epochmq_dledger.core.peer_progress import PeerProgress
 from epochmq_dledger.core.types import ChangeMembers, MembersChanged, OperationFailed, ProposalCommitted
 from epochmq_protocol.dledger import (
     FEATURE_MEMBERS,
@@ -23,17 +24,13 @@ from epochmq_protocol.dledger import (
     encode_members,
 )
 
-if TYPE_CHECKING:
-    from epochmq_dledger.core.leader import Leader
-    from epochmq_dledger.core.peer_progress import PeerProgress
-
 
 class LearnerCatchUp(msgspec.Struct):
-    """A peer that is being added. `target`: what it must have at the end of the round that began at
-    `round_ms`. `progress` is what was last seen of it."""
+    """The catch-up of a learner. `target_index`: the end of the log when the round started at `round_ms`.
+    `progress`: the learner's last known progress."""
 
     event: ChangeMembers
-    target: int
+    target_index: int
     round_ms: int
     deadline_ms: int
     rounds: int = 1
@@ -41,34 +38,34 @@ class LearnerCatchUp(msgspec.Struct):
 
 
 class MembershipChange:
-    """One leadership's changes of the membership."""
+    """The membership changes of one leadership."""
 
-    def __init__(self, leader: Leader) -> None:
+    def __init__(self, leader: LeaderState) -> None:
         self.leader = leader
         self.member = leader.member
         self.catching_up: LearnerCatchUp | None = None
 
     def request(self, event: ChangeMembers, now_ms: int) -> None:
-        """Begins a change. What is so already is answered at once."""
+        """Starts a change. A change that is already in effect succeeds at once."""
         member = self.member
-        code = self._refusal(event)
+        code = self._rejection_code(event)
         present = event.addresses.get(event.peer) if event.peer in member.voters else None
         if code is not None:
             member.emit(OperationFailed(event.token, code))
         elif event.address == present:
             member.emit(ProposalCommitted(event.token, member.membership.index, -1, self.leader.term))
         elif event.address is None or present is not None:
-            self._write(event, now_ms)
+            self._append_membership(event, now_ms)
         else:
             wait_ms = member.settings.catch_up_wait_max_ms
             self.catching_up = LearnerCatchUp(event, member.log.end_index, now_ms, now_ms + wait_ms)
             member.learner = event.peer
             member.emit(MembersChanged({event.peer: event.address}))
-            self.leader.peers.pop(event.peer, None)  # removed lately; its folder may have been cleared since
+            self.leader.peers.pop(event.peer, None)  # it may have been removed, and its directory cleared
             self.leader.add_peer(event.peer, is_voter=False)
             self.leader.next_heartbeat_ms = now_ms
 
-    def _refusal(self, event: ChangeMembers) -> DLedgerResponseCode | None:
+    def _rejection_code(self, event: ChangeMembers) -> DLedgerResponseCode | None:
         member, code = self.member, DLedgerResponseCode
         if self.leader.transferring_until_ms is not None:
             return code.LEADER_TRANSFERRING
@@ -76,10 +73,10 @@ class MembershipChange:
             return code.REPEATED_REQUEST
         if member.log.term(member.committed_index) != self.leader.term:
             return code.LEADER_NOT_READY
-        strangers = self._strangers()
-        if strangers is None:
+        java_voters = self._java_voters()
+        if java_voters is None:
             return code.LEADER_NOT_READY
-        if strangers:
+        if java_voters:
             return code.UNSUPPORTED
         if event.peer == member.settings.self_id and event.address is None:
             return code.UNEXPECTED_MEMBER
@@ -90,18 +87,18 @@ class MembershipChange:
             return code.UNEXPECTED_ARGUMENT
         return None
 
-    def _strangers(self) -> list[str] | None:
-        """The voters that are known to be DLedger's; None before a quorum is known to be ours. (A dead one
-        may never have said what it is.)"""
+    def _java_voters(self) -> list[str] | None:
+        """The voters that are known to be DLedger's; None before a quorum is known to be EpochMQ's. (A dead
+        voter may never have reported what it supports.)"""
         member = self.member
         if member.membership.addresses is not None:
             return []
-        said = {peer: member.features[peer] for peer in member.others if peer in member.features}
-        found = [peer for peer, features in said.items() if not features & FEATURE_MEMBERS]
-        return found if found or 1 + len(said) >= member.quorum else None
+        known = {peer: member.features[peer] for peer in member.others if peer in member.features}
+        found = [peer for peer, features in known.items() if not features & FEATURE_MEMBERS]
+        return found if found or 1 + len(known) >= member.quorum else None
 
-    def _write(self, event: ChangeMembers, now_ms: int) -> None:
-        """The membership entry, which counts at once."""
+    def _append_membership(self, event: ChangeMembers, now_ms: int) -> None:
+        """Appends the membership entry, which counts at once."""
         member, leader = self.member, self.leader
         peers = {peer: event.addresses[peer] for peer in member.voters}
         if event.address is None:
@@ -115,14 +112,14 @@ class MembershipChange:
         for peer in leader.peers.values():
             peer.is_voter = peer.name in member.voters
         leader.update_contact()
-        leader.advance_commit()  # other peers count from here on
+        leader.advance_commit()  # other voters count from here on
 
     # Time ---------------------------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
-        """What time, or progress, made possible."""
+        """Does what time or the progress of a learner makes possible."""
         if self.catching_up is not None:
-            self._catch_up(self.catching_up, now_ms)
+            self._advance_catch_up(self.catching_up, now_ms)
         settings = self.member.settings
         is_committed = self.member.membership.index <= self.member.committed_index
         for peer in self.leader.removed_peers():
@@ -132,44 +129,45 @@ class MembershipChange:
                 del self.leader.peers[peer.name]
 
     def next_deadline_ms(self) -> int | None:
-        """When time alone makes something necessary."""
+        """When the change acts next if no peer responds until then."""
         moments = [peer.remove_at_ms for peer in self.leader.removed_peers() if peer.remove_at_ms is not None]
         if self.catching_up is not None:
             moments.append(self.catching_up.deadline_ms + 1)
         return min(moments, default=None)
 
-    def _catch_up(self, one: LearnerCatchUp, now_ms: int) -> None:
+    def _advance_catch_up(self, catch_up: LearnerCatchUp, now_ms: int) -> None:
         member, settings = self.member, self.member.settings
-        peer = self.leader.peers[one.event.peer]
-        said = member.features.get(peer.name)
-        if said is not None and not said & FEATURE_MEMBERS:
-            self._end(DLedgerResponseCode.UNSUPPORTED)
+        peer = self.leader.peers[catch_up.event.peer]
+        features = member.features.get(peer.name)
+        if features is not None and not features & FEATURE_MEMBERS:
+            self._drop_learner(DLedgerResponseCode.UNSUPPORTED)
             return
         progress = (peer.match_index, peer.snapshot_bytes_sent)
-        if progress != one.progress:
-            one.progress, one.deadline_ms = progress, now_ms + settings.catch_up_wait_max_ms
-        while peer.match_index >= one.target:
-            if now_ms - one.round_ms <= settings.election_timeout_ms:
-                self._admit(one, peer, now_ms)
+        if progress != catch_up.progress:
+            catch_up.progress, catch_up.deadline_ms = progress, now_ms + settings.catch_up_wait_max_ms
+        while peer.match_index >= catch_up.target_index:
+            if now_ms - catch_up.round_ms <= settings.election_timeout_ms:
+                self._add_voter(catch_up, peer, now_ms)
                 return
-            if one.rounds >= settings.catch_up_rounds_max:
-                self._end(DLedgerResponseCode.FALL_BEHIND_TOO_MUCH)
+            if catch_up.rounds >= settings.catch_up_rounds_max:
+                self._drop_learner(DLedgerResponseCode.FALL_BEHIND_TOO_MUCH)
                 return
-            one.rounds, one.target, one.round_ms = one.rounds + 1, member.log.end_index, now_ms
-        if now_ms > one.deadline_ms:
-            silent = peer.heartbeat_round == 0
+            catch_up.rounds += 1
+            catch_up.target_index, catch_up.round_ms = member.log.end_index, now_ms
+        if now_ms > catch_up.deadline_ms:
+            is_silent = peer.heartbeat_round == 0
             code = DLedgerResponseCode
-            self._end(code.NETWORK_ERROR if silent else code.FALL_BEHIND_TOO_MUCH)
+            self._drop_learner(code.NETWORK_ERROR if is_silent else code.FALL_BEHIND_TOO_MUCH)
 
-    def _admit(self, one: LearnerCatchUp, peer: PeerProgress, now_ms: int) -> None:
+    def _add_voter(self, catch_up: LearnerCatchUp, peer: PeerProgress, now_ms: int) -> None:
         self.catching_up = None
-        self._write(one.event, now_ms)
+        self._append_membership(catch_up.event, now_ms)
         self.member.learner = None
         if not peer.is_voter:
             del self.leader.peers[peer.name]
 
-    def _end(self, code: DLedgerResponseCode) -> None:
-        """Gives up on the peer that was to be added."""
+    def _drop_learner(self, code: DLedgerResponseCode) -> None:
+        """Drops the learner, and fails the change."""
         assert self.catching_up is not None
         event, self.catching_up = self.catching_up.event, None
         self.member.learner = None
@@ -178,6 +176,6 @@ class MembershipChange:
         self.member.emit(OperationFailed(event.token, code))
 
     def abort(self) -> None:
-        """The leadership is over."""
+        """Fails a pending change: the leadership is over."""
         if self.catching_up is not None:
-            self._end(DLedgerResponseCode.NOT_LEADER)
+            self._drop_learner(DLedgerResponseCode.NOT_LEADER)

@@ -1,4 +1,4 @@
-"""The front door of the core."""
+"""Passes each input of a peer to the part of the core that handles it: the entry point of the core."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ _RESPONSES: dict[type[RequestOrResponse], type[RequestOrResponse]] = {
 class RaftNode:
     """One peer of a DLedger group.
 
-    `log` is written by the core itself (see `core.log`); everything else leaves as effects. `term`,
-    `voted_for`, `committed` and `snapshot` are what was saved before. The log as given is taken for durable:
-    recovery syncs it first; where there is a snapshot, its last entry is in the log. `memberships` are the
-    log's membership entries after the snapshot; None: the log is read for them. `rejoins`: the disk has lost
-    something that this peer had acknowledged; `vote_lost`: perhaps also in which terms it has voted.
+    The core writes `log` itself (see `core.raft_log`); all else leaves as effects. `term`, `voted_for`,
+    `committed` and `snapshot` are what the driver saved before. The core takes `log` as durable: recovery
+    syncs it first. With a snapshot, the log holds the snapshot's last entry. `memberships` are the log's
+    membership entries after the snapshot; if None, the core reads the log for them. `rejoins`: the disk has
+    lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RaftNode:
         self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot)
         self.member.recover(_membership_entries(log, snapshot) if memberships is None else memberships)
         if rejoins:
-            self.member.rejoin = Rejoin(self.member, vote_lost=vote_lost)
+            self.member.rejoin = Rejoin(1 + int(jitter() * (1 << 53)), vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
         self.receiver = SnapshotReceiver(self.member, self.election, self.follower)
@@ -100,12 +100,12 @@ class RaftNode:
 
     @property
     def role(self) -> RaftRole:
-        """What this peer is now."""
+        """The role of this peer."""
         return self.member.role
 
     def may_compact(self) -> bool:
-        """Whether entries may be dropped for a snapshot: every peer of the group takes snapshots, and none is
-        being sent one, which would have to begin anew."""
+        """Whether a new snapshot may replace entries: every peer of the group supports snapshots, and the
+        leader sends none at present, which it would have to restart."""
         member = self.member
         if self.leader is None:
             return member.leader is not None and bool(member.group_features & FEATURE_SNAPSHOT)
@@ -113,20 +113,20 @@ class RaftNode:
         return member.all_support(FEATURE_SNAPSHOT) and not sending
 
     def step(self, event: RaftInput, now_ms: int) -> list[RaftEffect]:
-        """Takes one input at a time that never goes back; returns effects to carry out in order."""
+        """Takes one input. `now_ms` never decreases. Returns effects to carry out in order."""
         match event:
             case Tick():
                 pass
             case RequestReceived(call=call, request=request):
-                self._call(call, request, now_ms)
+                self._handle_request(call, request, now_ms)
             case CallCompleted():
-                self._answer(event, now_ms)
+                self._complete_call(event, now_ms)
             case LeaderDisconnected(leader=leader):
                 self.election.on_leader_disconnected(leader, now_ms)
             case LogSynced(index=index, term=term):
-                self._synced(index, term)
+                self._on_synced(index, term)
             case ErasureCompleted():
-                self._erased(now_ms)
+                self._on_erasure_completed(now_ms)
             case Proposal():
                 self._propose((event,), now_ms)
             case ProposalBatch(proposals=proposals):
@@ -137,24 +137,24 @@ class RaftNode:
                 else:
                     self.leader.read_index(token)
             case TransferLeadership(to=to, token=token):
-                self._hand_over(to, token, now_ms)
+                self._transfer_leadership(to, token, now_ms)
             case ChangeMembers(token=token):
                 if self.leader is None:
                     self.member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
                 else:
-                    self.leader.change.request(event, now_ms)
+                    self.leader.membership_change.request(event, now_ms)
             case SnapshotSaved(snapshot=snapshot):
                 self.member.snapshot = snapshot
                 self.member.membership.forget_before(snapshot.index)
                 self.member.log.drop_before(snapshot.index)
             case SnapshotInstalled(snapshot=snapshot):
-                self._installed(snapshot, now_ms)
-        self._drive(now_ms)
+                self._on_installed(snapshot, now_ms)
+        self._advance(now_ms)
         effects, self.member.effects = self.member.effects, []
         return effects
 
     def next_deadline_ms(self) -> int:
-        """The moment, on the clock of `step`, before which a Tick does nothing. Every step may move it."""
+        """The moment, on the clock of `step`, before which a Tick has no effect. Every step may change it."""
         election = self.election
         if self.leader is None:
             deadline_ms = election.next_deadline_ms()
@@ -166,23 +166,22 @@ class RaftNode:
             deadline_ms = min(deadline_ms, election.takeover.deadline_ms + 1)
         return deadline_ms
 
-    def _drive(self, now_ms: int) -> None:
-        """What time, or the input, made necessary."""
-        if self.member.rejoin is not None:
-            self.member.rejoin.advance(self.election, self.follower, now_ms)
-        self._settle_leadership(now_ms)
+    def _advance(self, now_ms: int) -> None:
+        """Does what time, or the input, makes necessary."""
+        self.follower.advance_rejoin(now_ms)
+        self._update_leadership(now_ms)
         self.election.advance_takeover(now_ms)
         if self.leader is None:
             self.election.on_timeout(now_ms)
-            self._settle_leadership(now_ms)
+            self._update_leadership(now_ms)
         if self.leader is not None:
             self.leader.advance(now_ms)
-            silent_ms = now_ms - self.leader.contact_ms
-            if silent_ms > self.election.election_timeout_ms and self.member.quorum > 1:
+            silence_ms = now_ms - self.leader.contact_ms
+            if silence_ms > self.election.election_timeout_ms and self.member.quorum > 1:
                 self.election.step_down(now_ms)
-                self._settle_leadership(now_ms)
+                self._update_leadership(now_ms)
 
-    def _settle_leadership(self, now_ms: int) -> None:
+    def _update_leadership(self, now_ms: int) -> None:
         if self.leader is not None and self.leader.is_over:
             self.leader.abort()
             self.leader = None
@@ -199,12 +198,12 @@ class RaftNode:
         for proposal in proposals:
             self.member.emit(OperationFailed(proposal.token, DLedgerResponseCode.NOT_LEADER))
 
-    # Calls from others --------------------------------------------------------------------------------------
+    # Requests of other peers --------------------------------------------------------------------------------
 
-    def _call(self, call: int, request: RequestOrResponse, now_ms: int) -> None:
-        refusal = self._misdirected(request)
-        if refusal is not None:
-            response = _RESPONSES[type(request)](code=refusal, term=self.member.term)
+    def _handle_request(self, call: int, request: RequestOrResponse, now_ms: int) -> None:
+        rejection = self._check_address(request)
+        if rejection is not None:
+            response = _RESPONSES[type(request)](code=rejection, term=self.member.term)
             self.member.reply(call, request, response)
             return
         self.member.learn_features(request.local_id, request)
@@ -224,9 +223,9 @@ class RaftNode:
             case LeadershipTransferRequest():
                 self.election.on_transfer(call, request, now_ms)
             case _:
-                raise TypeError(f"not a call of the core: {type(request).__name__}")
+                raise TypeError(f"not a request of the core: {type(request).__name__}")
 
-    def _misdirected(self, request: RequestOrResponse) -> DLedgerResponseCode | None:
+    def _check_address(self, request: RequestOrResponse) -> DLedgerResponseCode | None:
         settings = self.member.settings
         if request.group != settings.group:
             return DLedgerResponseCode.UNKNOWN_GROUP
@@ -234,64 +233,64 @@ class RaftNode:
             return DLedgerResponseCode.UNKNOWN_MEMBER
         return None
 
-    # Answers to our calls -----------------------------------------------------------------------------------
+    # Responses of other peers -------------------------------------------------------------------------------
 
-    def _answer(self, answer: CallCompleted, now_ms: int) -> None:
-        if answer.response is not None:
-            self.member.learn_features(answer.peer, answer.response)
-            if not self.member.has_same_settings(answer.peer, answer.response):
+    def _complete_call(self, call: CallCompleted, now_ms: int) -> None:
+        if call.response is not None:
+            self.member.learn_features(call.peer, call.response)
+            if not self.member.has_same_settings(call.peer, call.response):
                 return
-        if self.leader is not None and answer.peer not in self.leader.peers:
-            return  # it was removed
+        if self.leader is not None and call.peer not in self.leader.peers:
+            return  # the peer was removed
         newer: int | None = None
-        match answer.request, answer.response:
+        match call.request, call.response:
             case VoteRequest() as request, (VoteResponse() | None) as response:
-                self.election.on_vote_response(answer.peer, request, response, now_ms)
+                self.election.on_vote_response(call.peer, request, response, now_ms)
             case HeartBeatRequest() as request, (HeartBeatResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_heartbeat_response(answer.peer, answer.context, response)
+                    newer = self.leader.on_heartbeat_response(call.peer, call.context, response)
             case PushEntryRequest() as request, (PushEntryResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_push_response(
-                        answer.peer, answer.context, request, response, now_ms
+                    newer = self.leader.pusher.on_push_response(
+                        call.peer, call.context, request, response, now_ms
                     )
             case InstallSnapshotRequest() as request, (InstallSnapshotResponse() | None) as response:
                 if self.leader is not None and request.term == self.leader.term:
-                    newer = self.leader.on_chunk_response(
-                        answer.peer, answer.context, request, response, now_ms
+                    newer = self.leader.pusher.on_chunk_response(
+                        call.peer, call.context, request, response, now_ms
                     )
             case LeadershipTransferRequest(), (LeadershipTransferResponse() | None) as response:
-                self._handed_over(answer.context, response)
+                self._on_transfer_response(call.context, response)
             case _:
-                pass  # a peer that answers with something else is a peer that does not answer
+                pass  # a response of another type counts as none
         if newer is not None and newer > self.member.term:
             self.member.adopt_term(newer)
             self.election.step_down(now_ms)
 
-    def _erased(self, now_ms: int) -> None:
-        """The log is settled: does what had to wait for it."""
+    def _on_erasure_completed(self, now_ms: int) -> None:
+        """The log is writable again: does what had to wait for it."""
         self.member.on_erasure_completed()
         snapshot = self.receiver.awaiting_erasure
         if snapshot is not None:
-            self._installed(snapshot, now_ms)
+            self._on_installed(snapshot, now_ms)
         self.follower.on_erasure_completed(now_ms)
         if self.leader is not None:
             self.leader.begin_term()
 
-    def _installed(self, snapshot: Snapshot, now_ms: int) -> None:
+    def _on_installed(self, snapshot: Snapshot, now_ms: int) -> None:
         if self.receiver.on_installed(snapshot) and self.leader is None:
             self.election.cancel_candidacy(now_ms)
 
-    def _synced(self, index: int, term: int) -> None:
+    def _on_synced(self, index: int, term: int) -> None:
         member = self.member
         if index > member.synced_index and member.log.term(index) == term:
             member.synced_index = index
             self.follower.on_synced()
 
-    # Handing over -------------------------------------------------------------------------------------------
+    # Leadership transfer ------------------------------------------------------------------------------------
 
-    def _hand_over(self, to: str, token: int, now_ms: int) -> None:
-        """Stops taking proposals and asks the transferee, which the group elects once its log is complete
+    def _transfer_leadership(self, to: str, token: int, now_ms: int) -> None:
+        """Rejects proposals from now on, and asks the transferee to take over once its log is complete
         (`DLedgerServer.handleLeadershipTransfer`)."""
         member, leader = self.member, self.leader
         if leader is None:
@@ -310,11 +309,11 @@ class RaftNode:
                 take_leadership_ledger_index=member.log.end_index,
             )
             member.fill_request(request, to)
-            context = member.context()
+            context = member.next_context()
             self._transfer = (token, context)
             member.emit(SendRequest(to, context, request))
 
-    def _handed_over(self, context: int, response: LeadershipTransferResponse | None) -> None:
+    def _on_transfer_response(self, context: int, response: LeadershipTransferResponse | None) -> None:
         if self._transfer is None or self._transfer[1] != context:
             return
         token, _ = self._transfer

@@ -1,5 +1,5 @@
-"""What a leader knows of each of its peers: how far it is, and what it is sent next (see `leader` for the
-way from state to state)."""
+"""Holds what a leader knows of each peer: how far the peer's log matches its own, and the replication state
+(see `entry_pusher` for the transitions)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from epochmq_dledger.core.types import Snapshot
 
 
 class PausedState(msgspec.Struct):
-    """Not heard of in this term, or left alone until `until_ms` after an error."""
+    """Nothing is sent: the peer has not responded in this term (`until_ms` 0), or had an error and is
+    contacted again at `until_ms`."""
 
     until_ms: int = 0
 
 
 class CompareState(msgspec.Struct):
-    """`index` -1 starts at the log's end. `context` is the outstanding call, None when it is to be sent.
-    `mismatch` is the lowest index at which the logs were found to differ."""
+    """The leader compares the entry at `index`; -1 means the end of the log. `context` identifies the request
+    in flight, None before it is sent. `mismatch` is the lowest index at which the logs are known to
+    differ."""
 
     index: int = -1
     context: int | None = None
@@ -26,14 +28,14 @@ class CompareState(msgspec.Struct):
 
 
 class TruncateState(msgspec.Struct):
-    """The peer is to cut after, or begin anew at, the entry at `index`."""
+    """The peer must truncate its log after the entry at `index`, or replace its log by this entry."""
 
     index: int
     context: int | None = None
 
 
 class InFlightPush(msgspec.Struct, frozen=True):
-    """One unanswered push."""
+    """One push without a response yet."""
 
     context: int
     last: int
@@ -43,7 +45,7 @@ class InFlightPush(msgspec.Struct, frozen=True):
 
 
 class AppendState(msgspec.Struct):
-    """`next_index` is the next entry to send."""
+    """The leader sends entries; `next_index` is the next one."""
 
     next_index: int
     in_flight: deque[InFlightPush]
@@ -53,7 +55,7 @@ class AppendState(msgspec.Struct):
 
 
 class InstallSnapshotState(msgspec.Struct):
-    """The peer is sent this snapshot, next from `offset` on."""
+    """The leader sends this snapshot; `offset` is the next byte."""
 
     snapshot: Snapshot
     offset: int = 0
@@ -64,27 +66,27 @@ ReplicationState = PausedState | CompareState | TruncateState | AppendState | In
 
 
 class PeerProgress:
-    """What a leader knows of one peer. `match_index`: the peer has, durably, our log up to here. One that is
-    being added or was removed is no voter: it is sent everything, and counts for nothing."""
+    """One peer's progress. `match_index`: the peer holds the leader's log durably up to this index. A learner
+    or a removed peer (`is_voter` False) receives the log, but is not counted."""
 
     def __init__(self, name: str, *, is_voter: bool = True) -> None:
         self.name = name
         self.is_voter = is_voter
         self.remove_at_ms: int | None = None
-        """A removed peer is sent the log until then, so that it learns that it was removed."""
+        """A removed peer receives the log until then, so that it learns of its removal."""
         self.state: ReplicationState = PausedState()
         self.match_index = -1
         self.contact_ms = -1
-        """When the latest answered heartbeat was *sent*: the moment at which the peer surely followed us."""
+        """When the latest acknowledged heartbeat was *sent*: at that moment the peer followed this leader."""
         self.heartbeat_round = 0
-        self.rejoin: int | None = None
-        """The number of a peer that has lost something and has not caught up; it counts for nothing."""
-        self.rejoin_until = -1
-        """Where the log ended when this number was first heard."""
+        self.rejoin_incarnation: int | None = None
+        """The incarnation of a peer that recovers lost data (see `rejoin`); it is not counted."""
+        self.rejoin_end_index = -1
+        """Where the leader's log ended when it first saw this incarnation."""
         self.alive = False
-        """Whether the latest heartbeat was answered."""
+        """Whether the peer responded to the latest heartbeat."""
 
     @property
     def snapshot_bytes_sent(self) -> int:
-        """How much of a snapshot it has."""
+        """Bytes of a snapshot that the peer has received."""
         return self.state.offset if isinstance(self.state, InstallSnapshotState) else 0

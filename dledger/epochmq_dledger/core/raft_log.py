@@ -1,4 +1,4 @@
-"""What the core asks of a log, and a log in memory that answers it."""
+"""Defines the log interface that the core uses, and a log in memory that implements it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedger
 
 
 class LogFullError(Exception):
-    """The log takes no entry now: the disk is full. The log is as before."""
+    """An append failed because the disk is full. The log has not changed."""
 
 
 class RaftLog(Protocol):
-    """A sequence of entries, written at once and made durable later: the driver reports that with
-    `LogSynced`.
+    """A sequence of entries. The core writes them at once; the driver makes them durable later and reports it
+    with `LogSynced`.
 
-    `is_writable` is False from a cut, a reset, or an append that failed half-way on until the driver has
-    erased, durably, what must not come back (`EraseDroppedEntries`, `ErasureCompleted`). Until then nothing
-    may be appended, cut or reset.
+    A truncation, a reset, or an append that fails half-way leaves bytes that must not come back after a
+    crash. `is_writable` is False until the driver has erased them durably (`EraseDroppedEntries`,
+    `ErasureCompleted`); until then the core must not append, truncate or reset.
 
     Indexes run from `begin_index` to `end_index`, both -1 while the log is empty. `end_pos` is the byte after
     the last entry.
@@ -35,28 +35,29 @@ class RaftLog(Protocol):
     def end_pos(self) -> int: ...
 
     def entry(self, index: int) -> DLedgerEntry | None:
-        """The entry at `index`, None where there is none."""
+        """The entry at `index`, None if the log does not hold it."""
 
     def term(self, index: int) -> int:
-        """The term of the entry at `index`, -1 where there is none."""
+        """The term of the entry at `index`, -1 if the log does not hold it."""
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        """Writes entries that follow the last one, fillers before them where a file ends. LogFullError: the
-        log is as before."""
+        """Writes entries that follow the last one, and fillers where a file ends. LogFullError: the log has
+        not changed."""
 
     def truncate(self, end_index: int) -> None:
-        """Cuts everything after `end_index`; never to come back, also not after a crash."""
+        """Truncates the log after `end_index`. The entries do not come back, not even after a crash."""
 
     def reset(self, entry: DLedgerEntry) -> None:
-        """Drops everything and begins anew with this entry at its own index and position."""
+        """Drops all entries, and starts again with this entry at its own index and position."""
 
     def drop_before(self, index: int) -> None:
-        """Lets go of entries before `index`, which stays; of as many as the files allow."""
+        """Drops whole files of entries before `index`. The entry at `index` stays."""
 
 
 def next_pos(end_pos: int, size: int, file_size: int) -> int:
-    """Where an entry of `size` bytes goes when the log ends at `end_pos` (`MmapFileList.preAppend`): an entry
-    and a filler's eight bytes must fit into the file's rest, else the file is closed with a filler."""
+    """The position of an entry of `size` bytes after a log that ends at `end_pos` (`MmapFileList.preAppend`).
+    An entry and a filler's eight bytes must fit into the rest of the file; otherwise a filler closes the
+    file."""
     rest = file_size - end_pos % file_size
     return end_pos if size + FILLER_SIZE_MIN <= rest else end_pos + rest
 
@@ -64,7 +65,7 @@ def next_pos(end_pos: int, size: int, file_size: int) -> int:
 def make_entry(
     index: int, term: int, body: bytes, end_pos: int, file_size: int, channel: int = 0
 ) -> DLedgerEntry:
-    """The entry a leader appends after a log that ends at `end_pos`."""
+    """Makes the entry that a leader appends after a log that ends at `end_pos`."""
     size = ENTRY_HEADER_SIZE + len(body)
     return DLedgerEntry(index, term, next_pos(end_pos, size, file_size), body, size, channel=channel)
 

@@ -1,8 +1,8 @@
-"""How a peer whose log lacks what the leader's no longer has comes by a snapshot (Raft §7).
+"""Receives a leader's snapshot, if this peer needs entries that the leader's log no longer holds (Raft §7).
 
-The pieces come in order and are kept in memory until all are there, for the state machine takes them whole;
-the driver makes them durable (`InstallSnapshot`) before the log is touched. A peer that dies in between has
-either its old log, or the snapshot, from which the log is begun anew at the next start.
+The chunks arrive in order and stay in memory until all have arrived, for the state machine loads a snapshot
+as a whole. The driver makes the snapshot durable (`InstallSnapshot`) before the log changes. A peer that dies
+in between has either its old log, or the snapshot, after which it restarts the log at its next start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epochmq_protocol.dledger import (
 
 
 class SnapshotReceiver:
-    """The part of a peer that is sent snapshots."""
+    """The part of a peer that receives snapshots."""
 
     def __init__(self, member: MemberState, election: Election, follower: Follower) -> None:
         self.member = member
@@ -29,53 +29,53 @@ class SnapshotReceiver:
         self.follower = follower
         self._incoming: Snapshot | None = None
         self._data = bytearray()
-        self._saving: tuple[int, InstallSnapshotRequest] | None = None
-        """The call to be answered once the driver has made the snapshot durable."""
+        self._pending_request: tuple[int, InstallSnapshotRequest] | None = None
+        """The request to respond to once the driver has made the snapshot durable."""
         self.awaiting_erasure: Snapshot | None = None
-        """A durable snapshot that waits until the log is settled."""
+        """A durable snapshot that waits until the log is writable."""
 
     def on_chunk(self, call: int, request: InstallSnapshotRequest, now_ms: int) -> None:
-        """Takes the next piece. Every answer says which byte is wanted next."""
+        """Takes the next chunk. Every response names the byte to send next."""
         member = self.member
         code = self.follower.check_sender(request, now_ms)
         snapshot = Snapshot(request.entry, request.size, request.crc, request.members)
         if code is not DLedgerResponseCode.SUCCESS:
-            self._answer(call, request, code, 0)
+            self._respond(call, request, code, 0)
         elif snapshot.index <= member.committed_index:
-            self._answer(call, request, DLedgerResponseCode.SUCCESS, request.size)  # nothing to install
-        elif self._saving is not None:
-            self._answer(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL, request.size)
+            self._respond(call, request, DLedgerResponseCode.SUCCESS, request.size)  # already applied here
+        elif self._pending_request is not None:
+            self._respond(call, request, DLedgerResponseCode.PUSH_REQUEST_IS_FULL, request.size)
         elif not 0 <= request.size <= member.settings.snapshot_bytes_max:
             member.alarm(
                 "snapshot",
-                f"{request.leader_id} sends a snapshot of {request.size} bytes, "
+                f"rejected a snapshot of {request.size} bytes by {request.leader_id}: "
                 f"expected at most {member.settings.snapshot_bytes_max}",
             )
-            self._answer(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT, 0)
+            self._respond(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT, 0)
         else:
-            self._take(call, request, snapshot)
+            self._add_chunk(call, request, snapshot)
 
-    def _take(self, call: int, request: InstallSnapshotRequest, snapshot: Snapshot) -> None:
+    def _add_chunk(self, call: int, request: InstallSnapshotRequest, snapshot: Snapshot) -> None:
         if snapshot != self._incoming:
             self._incoming, self._data = snapshot, bytearray()
         if request.offset != len(self._data) or len(self._data) + len(request.data) > snapshot.size:
-            self._answer(call, request, DLedgerResponseCode.INCONSISTENT_STATE, len(self._data))
+            self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE, len(self._data))
             return
         self._data += request.data
         if len(self._data) < snapshot.size:
-            self._answer(call, request, DLedgerResponseCode.SUCCESS, len(self._data))
+            self._respond(call, request, DLedgerResponseCode.SUCCESS, len(self._data))
             return
         data, self._incoming, self._data = bytes(self._data), None, bytearray()
         if zlib.crc32(data) != snapshot.crc:
-            self.member.emit(Alarm(f"the snapshot that {request.leader_id} sent came garbled"))
-            self._answer(call, request, DLedgerResponseCode.INTERNAL_ERROR, 0)
+            self.member.emit(Alarm(f"rejected a snapshot by {request.leader_id}: wrong CRC-32"))
+            self._respond(call, request, DLedgerResponseCode.INTERNAL_ERROR, 0)
             return
-        self._saving = call, request
+        self._pending_request = call, request
         self.member.emit(InstallSnapshot(snapshot, data))
 
     def on_installed(self, snapshot: Snapshot) -> bool:
-        """The snapshot is durable: the log begins anew after it, unless what was pushed meanwhile reaches as
-        far. Whether it did."""
+        """The snapshot is durable: restarts the log after it, unless the log has reached its index meanwhile.
+        Returns whether the state machine loads the snapshot."""
         member = self.member
         if member.is_erasing:
             self.awaiting_erasure = snapshot
@@ -88,15 +88,15 @@ class SnapshotReceiver:
                 self.follower.restart_after_snapshot(snapshot.index)
             member.committed_index = snapshot.index
             member.emit(RestoreSnapshot(snapshot))
-            begun = True
+            is_newer = True
         else:
-            begun = False
-        if self._saving is not None:
-            (call, request), self._saving = self._saving, None
-            self._answer(call, request, DLedgerResponseCode.SUCCESS, request.size)
-        return begun
+            is_newer = False
+        if self._pending_request is not None:
+            (call, request), self._pending_request = self._pending_request, None
+            self._respond(call, request, DLedgerResponseCode.SUCCESS, request.size)
+        return is_newer
 
-    def _answer(
+    def _respond(
         self, call: int, request: InstallSnapshotRequest, code: DLedgerResponseCode, offset: int
     ) -> None:
         response = InstallSnapshotResponse(code=code, term=self.member.term, offset=offset)

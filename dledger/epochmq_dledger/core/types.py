@@ -1,4 +1,4 @@
-"""What goes into the core and what comes out of it. Times are milliseconds of one monotonic clock."""
+"""Defines the settings, inputs and effects of the core. Times are milliseconds of one monotonic clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochmq_protocol.dledger import (
 
 
 class RaftRole(Enum):
-    """What a peer is. Java's MemberState.Role."""
+    """The role of a peer in its term (DLedger's `MemberState.Role`)."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -24,82 +24,82 @@ class RaftRole(Enum):
 
 
 class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One peer's settings; defaults are DLedgerConfig's, ours where DLedger has none."""
+    """One peer's settings. Defaults are those of DLedgerConfig; settings that DLedger lacks have our own."""
 
     group: str
     self_id: str
     peers: tuple[str, ...]
-    """Ids of all peers, this one among them, until the log says who they are (see `members`)."""
+    """Ids of all peers, this one included. They count until the log names the voters (see `membership`)."""
     joining: bool = False
-    """This peer is not one of them yet: it neither votes nor stands before the log says that it belongs to
-    the group."""
+    """This peer is new: it neither votes nor starts an election before the log names it as a voter."""
     shared_settings: str | None = None
-    """What all peers of ours must have set alike: one that says something else is not dealt with."""
+    """Settings that all EpochMQ peers of a group must have alike. A peer ignores peers that report others."""
     file_size: int = 1 << 30
-    """Bytes of a data file. Positions depend on it, so all peers of a group must have the same."""
+    """Bytes of a data file. Positions in the log depend on it, so all peers of a group need the same
+    value."""
 
     heartbeat_interval_ms: int = 2000
     heartbeat_leaks_max: int = 3
-    """Intervals without a sign of life after which a follower, or a leader without a quorum, becomes a
-    candidate."""
+    """A follower that hears nothing of its leader, or a leader that hears nothing of a quorum, becomes a
+    candidate after this many heartbeat intervals."""
     vote_interval_min_ms: int = 300
     vote_interval_max_ms: int = 1000
     rpc_timeout_ms: int = 3000
-    """After this long an unanswered compare, truncate or vote is given up."""
+    """A compare, truncate or vote request fails after this time without a response."""
 
     push_in_flight_max: int = 1000
-    """Entries sent to one peer and not yet answered."""
+    """Entries sent to one peer and not yet acknowledged."""
     push_in_flight_bytes_max: int = 8 << 20
     push_batch_max: int = 256
     """Entries of one push."""
     push_batch_bytes_max: int = 256 << 10
     push_calls_max: int = 2
-    """Pushes to one peer under way before what does not fill a batch waits: one is made durable there, one is
-    on its way. What comes meanwhile leaves together."""
+    """With this many pushes in flight to a peer, entries wait until they fill a batch. Two keep a peer busy:
+    it makes one push durable while the next one is on the network."""
     push_timeout_ms: int = 1000
-    """An unanswered push is taken for lost after this long, and the peer compared anew."""
+    """After this time without a response a push counts as lost, and the leader compares the logs again."""
     push_pause_ms: int = 500
-    """How long a peer that answered with an error is left alone."""
+    """How long the leader pauses replication to a peer that responded with an error."""
     commit_push_interval_ms: int = 1000
-    """An idle follower is told the committed index this often."""
+    """The leader sends the committed index to an idle follower this often."""
 
     pending_max: int = 10000
-    """Proposals that wait for their quorum; one more is refused with LEADER_PENDING_FULL."""
+    """Proposals that wait for a quorum. Further ones are rejected with LEADER_PENDING_FULL."""
     ack_wait_max_ms: int = 2500
-    """A proposal not committed by then is answered WAIT_QUORUM_ACK_TIMEOUT; it may still be committed
-    later."""
+    """A proposal that is not committed within this time fails with WAIT_QUORUM_ACK_TIMEOUT. It may still be
+    committed later."""
     transfer_wait_max_ms: int = 1000
     entry_of_own_term: bool = True
-    """A new leader appends an entry with an empty body, so that what earlier terms left behind becomes
-    committed (Raft §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
+    """A new leader appends an entry with an empty body, which commits the entries of earlier terms (Raft
+    §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
 
     snapshot_entries: int = 0
-    """Entries applied since the last snapshot after which the next one is taken; 0: none is taken."""
+    """The peer takes a snapshot after it has applied this many entries since the last one. 0: never."""
     snapshot_chunk_bytes: int = 256 << 10
-    """Of a snapshot that a peer is sent, the bytes of one call."""
+    """Bytes of a snapshot that one request carries."""
     snapshot_bytes_max: int = 256 << 20
-    """A larger snapshot is not received."""
+    """A follower rejects larger snapshots."""
 
     catch_up_rounds_max: int = 10
-    """A new peer is sent what the log has, then what came meanwhile, and so on; when so many rounds took too
-    long each, it is given up."""
+    """The leader catches a learner up in rounds (see `membership_change`). It drops a learner after this many
+    rounds that each took longer than the election timeout."""
     catch_up_wait_max_ms: int = 30_000
-    """A new peer that makes no progress for so long is given up."""
+    """The leader drops a learner that makes no progress for this long."""
 
     @property
     def read_retry_interval_ms(self) -> int:
-        """While reads wait for a proof of leadership, a round of heartbeats begins at least this often."""
+        """While reads wait for a confirmation of leadership, a heartbeat round starts at least this often."""
         return max(1, self.heartbeat_interval_ms // 4)
 
     @property
     def election_timeout_ms(self) -> int:
-        """How long a silent leader is still believed in."""
+        """How long a follower waits for a silent leader."""
         return self.heartbeat_interval_ms * self.heartbeat_leaks_max
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What is known of a saved state machine: it has applied everything up to `entry`, which stands in the
-    log still. `members`: the voters, where a membership entry is among what it has applied."""
+    """Describes a saved state machine, which has applied all entries up to `entry`. The log still holds
+    `entry`. `members`: the voters, if a membership entry is among the applied ones."""
 
     entry: DLedgerEntry
     size: int
@@ -114,7 +114,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 Jitter = Callable[[], float]
-"""A number in [0, 1), by the driver's generator: elections need randomness, the core has none."""
+"""Returns a number in [0, 1) from the driver's random generator. Elections need randomness, the core has
+none."""
 
 
 # Inputs -----------------------------------------------------------------------------------------------------
@@ -125,14 +126,14 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
-    """A peer's (or client's) request; its answer is a `SendResponse` with the same `call`."""
+    """A peer sent a request. The effect `SendResponse` with the same `call` answers it."""
 
     call: int
     request: RequestOrResponse
 
 
 class CallCompleted(msgspec.Struct, frozen=True):
-    """What came of a `SendRequest`: the peer's response, or None when there was none in time."""
+    """A `SendRequest` completed with the peer's response, or with None when it failed or timed out."""
 
     peer: str
     context: int
@@ -141,54 +142,54 @@ class CallCompleted(msgspec.Struct, frozen=True):
 
 
 class LeaderDisconnected(msgspec.Struct, frozen=True):
-    """The connection over which this leader's heartbeats came has closed: its process has ended, most
-    likely."""
+    """The connection that carried this leader's heartbeats has closed: most likely its process has ended."""
 
     leader: str
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """Append these bodies, one entry each, as one proposal; `token` comes back in `ProposalCommitted` or
-    `OperationFailed`."""
+    """Append these bodies, one entry each, as one proposal. `ProposalCommitted` or `OperationFailed` with the
+    same token reports the result."""
 
     token: int
     bodies: tuple[bytes, ...]
 
 
 class ProposalBatch(msgspec.Struct, frozen=True):
-    """Proposals that came at once: written, and pushed, together."""
+    """Proposals that arrived together. The leader writes and pushes them together."""
 
     proposals: tuple[Proposal, ...]
 
 
 class ReadIndex(msgspec.Struct, frozen=True):
-    """Does this peer still lead? Answered by `ReadReady` after a quorum round trip that began after this
-    input (Raft §6.4), or by `OperationFailed`."""
+    """Confirm that this peer leads, by a quorum round trip that starts after this input (Raft §6.4).
+    `ReadReady` or `OperationFailed` reports the result."""
 
     token: int
 
 
 class LogSynced(msgspec.Struct, frozen=True):
-    """The log is durable up to this entry. The term tells a late report about entries that were cut since."""
+    """The log is durable up to this entry. By its term the core recognises a late report about entries that
+    were truncated since."""
 
     index: int
     term: int
 
 
 class ErasureCompleted(msgspec.Struct, frozen=True):
-    """What an `EraseDroppedEntries` asked for is done: the log is settled."""
+    """An `EraseDroppedEntries` is done: the log is writable again."""
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
-    """Hand leadership to this peer."""
+    """Transfer leadership to this peer."""
 
     to: str
     token: int
 
 
 class ChangeMembers(msgspec.Struct, frozen=True):
-    """A peer at this address shall belong to the group; without an address, it shall no longer. `addresses`
-    are those of the present members. Answered by `ProposalCommitted` or `OperationFailed`."""
+    """Add a peer at this address to the group or, without an address, remove it. `addresses` are those of the
+    present members. `ProposalCommitted` or `OperationFailed` reports the result."""
 
     token: int
     peer: str
@@ -197,7 +198,7 @@ class ChangeMembers(msgspec.Struct, frozen=True):
 
 
 class SnapshotSaved(msgspec.Struct, frozen=True):
-    """A snapshot of this peer's own is durable."""
+    """A snapshot that this peer took is durable."""
 
     snapshot: Snapshot
 
@@ -229,18 +230,18 @@ RaftInput = (
 
 
 class SaveVote(msgspec.Struct, frozen=True):
-    """Make term and vote durable before any later effect leaves the machine."""
+    """Make term and vote durable before any later effect is carried out."""
 
     term: int
     voted_for: str | None
 
 
 class EraseDroppedEntries(msgspec.Struct, frozen=True):
-    """Erase durably what the log has dropped, and report with `ErasureCompleted`."""
+    """Erase durably the bytes that the log has dropped, and report with `ErasureCompleted`."""
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """Call a peer; hand what comes back in as `CallCompleted` with the same `context`."""
+    """Send a request to a peer. `CallCompleted` with the same `context` reports the response."""
 
     peer: str
     context: int
@@ -248,20 +249,20 @@ class SendRequest(msgspec.Struct, frozen=True):
 
 
 class SendResponse(msgspec.Struct, frozen=True):
-    """Answer a `RequestReceived`."""
+    """Respond to a `RequestReceived`."""
 
     call: int
     response: RequestOrResponse
 
 
 class ApplyCommitted(msgspec.Struct, frozen=True):
-    """Entries up to this index are committed, and will be applied in order."""
+    """Entries up to this index are committed: apply them in order."""
 
     index: int
 
 
 class ProposalCommitted(msgspec.Struct, frozen=True):
-    """A proposal is committed; its last entry stands at `index`, byte `pos`."""
+    """A proposal is committed. Its last entry has index `index` and begins at byte `pos`."""
 
     token: int
     index: int
@@ -270,15 +271,15 @@ class ProposalCommitted(msgspec.Struct, frozen=True):
 
 
 class OperationFailed(msgspec.Struct, frozen=True):
-    """A proposal, read or transfer failed. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT leave a proposal's fate
-    open; every other code means that nothing was appended."""
+    """A proposal, read, transfer or membership change failed. After TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT
+    a proposal may still be committed; every other code means that nothing was appended."""
 
     token: int
     code: DLedgerResponseCode
 
 
 class ReadReady(msgspec.Struct, frozen=True):
-    """This peer led at some moment after the `ReadIndex`; reads are good once `index` is applied."""
+    """This peer led at some moment after the `ReadIndex`. Reads are linearizable once `index` is applied."""
 
     token: int
     index: int
@@ -286,13 +287,13 @@ class ReadReady(msgspec.Struct, frozen=True):
 
 
 class LeadershipTransferred(msgspec.Struct, frozen=True):
-    """The transferee says that it leads."""
+    """The transferee has reported that it leads."""
 
     token: int
 
 
 class RoleChanged(msgspec.Struct, frozen=True):
-    """Role, term or known leader changed."""
+    """The role, the term or the known leader changed."""
 
     role: RaftRole
     term: int
@@ -300,14 +301,14 @@ class RoleChanged(msgspec.Struct, frozen=True):
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """Something that must not happen was asked of this peer, and refused; a person should read it."""
+    """Log an error that a person should read, such as a rejected request that no correct peer sends."""
 
     text: str
 
 
 class SendSnapshotChunk(msgspec.Struct, frozen=True):
-    """Call a peer as by `SendRequest`, with the `size` bytes of the latest snapshot that begin at the
-    request's offset as its data."""
+    """Send a request as by `SendRequest`, with `size` bytes of the latest snapshot from the request's offset
+    on as its data."""
 
     peer: str
     context: int
@@ -316,25 +317,24 @@ class SendSnapshotChunk(msgspec.Struct, frozen=True):
 
 
 class InstallSnapshot(msgspec.Struct, frozen=True):
-    """Make a leader's snapshot durable in the place of this peer's own, and report with
-    `SnapshotInstalled`."""
+    """Replace this peer's snapshot durably with a leader's, and report with `SnapshotInstalled`."""
 
     snapshot: Snapshot
     data: bytes
 
 
 class RestoreSnapshot(msgspec.Struct, frozen=True):
-    """The state machine becomes what the installed snapshot says; what it includes counts as applied."""
+    """Load the installed snapshot into the state machine. Its entries count as applied."""
 
     snapshot: Snapshot
 
 
 class RejoinCompleted(msgspec.Struct, frozen=True):
-    """This peer has caught up with what it had lost, and votes again, also after a restart."""
+    """This peer has recovered the entries that it had lost, and votes again, also after a restart."""
 
 
 class MembersChanged(msgspec.Struct, frozen=True):
-    """Where the members are that the log names, and a peer that is being added."""
+    """The addresses of the voters that the log names, or of a learner."""
 
     addresses: dict[str, str]
 

@@ -168,7 +168,7 @@ async def test_what_cannot_be_is_refused_and_asking_changes_nothing(group: RaftG
     assert set((await change(group)).members) == set(FIRST)
 
 
-async def test_a_peer_that_is_set_otherwise_is_not_dealt_with_and_that_is_said(
+async def test_a_peer_with_other_shared_settings_is_ignored_and_an_error_is_logged(
     group: RaftGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader = await group.leader()
@@ -183,7 +183,7 @@ async def test_a_peer_that_is_set_otherwise_is_not_dealt_with_and_that_is_said(
         )
     leader = await group.leader()
     await leader.propose(b"x")
-    said = f"{name} has lease=1, expected lease=2 as here; it is not dealt with until they are equal"
-    await until(lambda: said in caplog.text)
+    text = f"peer {name} has lease=1, expected lease=2 as here; its messages are ignored until both are equal"
+    await until(lambda: text in caplog.text)
     assert leader.settings.self_id != name
     assert group.running[name].peer.leader_id is None

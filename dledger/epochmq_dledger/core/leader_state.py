@@ -1,0 +1,110 @@
+"""Holds what the parts of one term's leadership share: the progress of its peers, the proposals that wait for
+a quorum, and the committed index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.peer_progress import PeerProgress
+from epochmq_dledger.core.raft_log import LogFullError, make_entry
+from epochmq_dledger.core.types import OperationFailed, ProposalCommitted, RaftRole
+from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
+
+
+class PendingProposal(msgspec.Struct, frozen=True):
+    """A proposal that waits until its last entry is committed."""
+
+    token: int
+    index: int
+    pos: int
+    deadline_ms: int
+
+
+class LeaderState:
+    """The state of one term's leadership."""
+
+    def __init__(self, member: MemberState, now_ms: int) -> None:
+        self.member = member
+        self.term = member.term
+        self.peers = {name: PeerProgress(name) for name in member.others}
+        self.contact_ms = now_ms
+        """The latest moment at which a quorum certainly followed this leader. The election counts as one."""
+        self.next_heartbeat_ms = now_ms
+        self.pending: deque[PendingProposal] = deque()
+        self.transferring_until_ms: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this peer no longer leads this term."""
+        return self.member.role is not RaftRole.LEADER or self.member.term != self.term
+
+    # Peers --------------------------------------------------------------------------------------------------
+
+    def voters(self) -> list[PeerProgress]:
+        """The other voters."""
+        return [peer for peer in self.peers.values() if peer.is_voter]
+
+    def removed_peers(self) -> list[PeerProgress]:
+        """Removed peers that still receive the log."""
+        learner = self.member.learner
+        return [peer for peer in self.peers.values() if not peer.is_voter and peer.name != learner]
+
+    def add_peer(self, name: str, *, is_voter: bool) -> None:
+        """Starts to send heartbeats and the log to a peer."""
+        if name not in self.peers:
+            self.peers[name] = PeerProgress(name, is_voter=is_voter)
+        self.peers[name].remove_at_ms = None
+
+    def update_contact(self) -> None:
+        """Computes when a quorum followed this leader last."""
+        counted = (-1 if p.rejoin_incarnation is not None else p.contact_ms for p in self.voters())
+        times = sorted(counted, reverse=True)
+        if self.member.quorum > 1:
+            self.contact_ms = max(self.contact_ms, times[self.member.quorum - 2])
+
+    # The log ------------------------------------------------------------------------------------------------
+
+    def append(self, bodies: Sequence[bytes], channel: int = 0) -> list[DLedgerEntry] | None:
+        """Appends one entry for each body. Returns the entries, or None if the disk is full."""
+        member = self.member
+        log, file_size = member.log, member.settings.file_size
+        index, end_pos = log.end_index, log.end_pos
+        entries: list[DLedgerEntry] = []
+        for body in bodies:
+            index += 1
+            entry = make_entry(index, self.term, body, end_pos, file_size, channel)
+            end_pos = entry.pos + entry.size
+            entries.append(entry)
+        try:
+            member.append(entries)
+        except LogFullError:
+            return None
+        return entries
+
+    def propose_on_channel(self, token: int, body: bytes, channel: int, now_ms: int) -> bool:
+        """Appends one entry of a channel as a proposal. If the disk is full, the proposal fails: False."""
+        entries = self.append((body,), channel)
+        if entries is None:
+            self.member.emit_after_erasure(OperationFailed(token, DLedgerResponseCode.DISK_FULL))
+            return False
+        deadline_ms = now_ms + self.member.settings.ack_wait_max_ms
+        self.pending.append(PendingProposal(token, entries[0].index, entries[0].pos, deadline_ms))
+        return True
+
+    def advance_commit(self) -> None:
+        """Commits entries that a quorum holds durably, if they are of this term (Raft §5.4.2; Java lacks the
+        last condition)."""
+        member = self.member
+        counted = (-1 if p.rejoin_incarnation is not None else p.match_index for p in self.voters())
+        matches = sorted([member.synced_index, *counted], reverse=True)
+        index = matches[member.quorum - 1]
+        if index > member.committed_index and member.log.term(index) == self.term:
+            member.commit(index)
+        while self.pending and self.pending[0].index <= member.committed_index:
+            pending = self.pending.popleft()
+            member.emit(ProposalCommitted(pending.token, pending.index, pending.pos, self.term))
