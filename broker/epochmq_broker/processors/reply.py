@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import msgspec
-
 from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
@@ -99,7 +97,7 @@ class ReplyProcessor:
         host, port = records.decode_host(self._store_host)
         fields = {
             name: getattr(header, name)
-            for name in (field.name for field in msgspec.structs.fields(ReplyMessageRequestHeader))
+            for name in ReplyMessageRequestHeader.__struct_fields__
             if hasattr(header, name)
         }
         fields["properties"] = records.format_properties(properties).decode()

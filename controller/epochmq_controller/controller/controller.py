@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -50,6 +51,9 @@ from epochmq_protocol.transport import RemotingClient
 log = logging.getLogger(__name__)
 
 PROOF_TIMEOUT_S = 5.0
+PROOF_INTERVAL_S = 0.005
+"""The least time between two quorum round trips that prove leadership. Each costs the leader as much as ten
+lease renewals."""
 
 
 class Controller:
@@ -84,6 +88,7 @@ class Controller:
         self._renewals: dict[int, Callable[[int], object]] = {}
         self._proofs: list[int] = []
         """Tokens of `CheckLeadership` whose round trip has not begun."""
+        self._proof_began_s = -math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
@@ -255,12 +260,15 @@ class Controller:
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
 
     def _prove(self, token: int) -> None:
-        """One round trip proves all that this turn of the loop wants proven, and comes back as one input."""
+        """Collects what one round trip is to prove. It begins in the next turn of the loop, or
+        `PROOF_INTERVAL_S` after the last one."""
         self._proofs.append(token)
         if len(self._proofs) == 1:
-            asyncio.get_running_loop().call_soon(self._begin_proof)
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(loop.time(), self._proof_began_s + PROOF_INTERVAL_S), self._begin_proof)
 
     def _begin_proof(self) -> None:
+        self._proof_began_s = asyncio.get_running_loop().time()
         tokens, self._proofs = tuple(self._proofs), []
         self.peer.confirm_leadership(
             lambda outcome: self._feed(

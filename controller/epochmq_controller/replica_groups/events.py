@@ -88,18 +88,17 @@ EVENT_TYPES: tuple[type[ControllerEvent], ...] = (
     CleanBrokerDataEvent,
     UpdateBrokerAddressEvent,
 )
-_BY_TYPE: dict[int, type[ControllerEvent]] = {event.event_type: event for event in EVENT_TYPES}
+_DECODERS = {event.event_type: msgspec.json.Decoder(event, strict=False) for event in EVENT_TYPES}
 
 
 def encode(event: ControllerEvent) -> bytes:
     """The entry's body. Keys are sorted and nulls left out, as fastjson does; sets are written in ascending
     order."""
-    fields = {field.encode_name: getattr(event, field.name) for field in msgspec.structs.fields(event)}
-    found = {
-        key: sorted(value) if isinstance(value, frozenset) else value
-        for key, value in fields.items()
-        if value is not None
-    }
+    found: dict[str, object] = {}
+    for key, name in zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True):
+        value = getattr(event, name)
+        if value is not None:
+            found[key] = sorted(value) if isinstance(value, frozenset) else value
     found["eventType"] = event.event_name
     return _TYPE.pack(event.event_type) + msgspec.json.encode(dict(sorted(found.items())))
 
@@ -111,10 +110,10 @@ def decode(body: bytes) -> ControllerEvent | None:
         return None
     if len(body) < _TYPE.size:
         raise RemoteProtocolError(f"event of {len(body)} bytes, expected a type of two and a JSON object")
-    kind = _BY_TYPE.get(_TYPE.unpack_from(body)[0])
-    if kind is None:
+    decoder = _DECODERS.get(_TYPE.unpack_from(body)[0])
+    if decoder is None:
         return None
     try:
-        return msgspec.json.decode(body[_TYPE.size :], type=kind, strict=False)
+        return decoder.decode(body[_TYPE.size :])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise RemoteProtocolError(f"{kind.event_name}: {error}") from error
+        raise RemoteProtocolError(f"{decoder.type.event_name}: {error}") from error
