@@ -32,7 +32,7 @@ PURE = (
     "dledger/epochmq_dledger/core",
     "controller/epochmq_controller/nameserver/routes.py",
     "operator/epochmq_operator/resources",
-    "operator/epochmq_operator/render.py",
+    "operator/epochmq_operator/pod_rendering.py",
 )
 # The drivers inside a pure package.
 DRIVERS = ("protocol/epochmq_protocol/transport", "protocol/epochmq_protocol/durable_files.py")

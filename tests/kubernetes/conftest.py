@@ -21,7 +21,7 @@ from tests.kubernetes.testbed.clients import NAME as CLIENTS
 from tests.kubernetes.testbed.clients import clients_image
 from tests.kubernetes.testbed.cluster import Cluster, failure_folder
 from tests.kubernetes.testbed.images import image_name
-from tests.kubernetes.testbed.needs import MissingError
+from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
 
 TARGETS = ("broker", "controller", "operator")
 FAILURES_KEPT = 10
@@ -57,7 +57,7 @@ def cluster() -> Iterator[Cluster]:
         return
     try:
         started = Cluster.start(f"test-{os.getpid()}", targets=TARGETS)
-    except MissingError as missing:
+    except MissingPrerequisiteError as missing:
         pytest.skip(str(missing))
     _running.append(started)
     try:
@@ -123,7 +123,7 @@ def clients(cluster: Cluster) -> str:
     """The image with RocketMQ's clients, on every node."""
     try:
         archive = clients_image()
-    except MissingError as missing:
+    except MissingPrerequisiteError as missing:
         pytest.skip(str(missing))
     cluster.load_image(archive)
     return image_name(CLIENTS)

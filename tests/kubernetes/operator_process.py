@@ -17,7 +17,7 @@ from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
 from epochmq_operator.crd import definition
-from epochmq_operator.render import ADMIN_PORT
+from epochmq_operator.pod_rendering import ADMIN_PORT
 from epochmq_operator.resources import KINDS
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name

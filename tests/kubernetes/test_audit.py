@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from epochmq_operator.crd import audit_definition
-from tests.kubernetes.cloning import CLASS as CLONING
-from tests.kubernetes.cloning import cloning
 from tests.kubernetes.operator_process import Groups, define
+from tests.kubernetes.snapshot_driver import CLASS as CLONING
+from tests.kubernetes.snapshot_driver import snapshot_driver
 from tests.kubernetes.test_chart import CHART, TAKE, values
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
@@ -279,7 +279,7 @@ def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
 @pytest.mark.soak
 @pytest.mark.usefixtures("started", "spark")
 def test_clones_of_snapshots_are_audited_and_go(groups: Groups) -> None:
-    with cloning(groups.cluster, groups.namespace) as storage:
+    with snapshot_driver(groups.cluster, groups.namespace) as storage:
         groups.apply("ControllerGroup", "orders", {"replicas": 1})
         spec = {"replicas": 2, "controllerGroup": "orders", "storage": {"storageClassName": CLONING}}
         groups.apply("BrokerGroup", "orders", spec)

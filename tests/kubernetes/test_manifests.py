@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from epochmq_operator.crd import to_yaml
-from epochmq_operator.manifests import Manifest, Settings, differences, manifests
-from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, Group
+from epochmq_operator.manifests import JsonObject, ManifestSettings, differences, render_manifests
+from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, GroupResource
 from tests.kubernetes.testbed.cluster import Cluster
 
-SETTINGS = Settings(
+SETTINGS = ManifestSettings(
     "epochmq/broker:1", "epochmq/controller:1", "epochmq-system", monitoring_namespaces=("watch",)
 )
 APPLY = ("apply", "--server-side", "--field-manager=epochmq-operator", "--force-conflicts", "--filename=-")
@@ -36,17 +36,17 @@ GROUPS = [
 ]
 
 
-def made(kind: str, spec: dict[str, Any], namespace: str) -> tuple[Manifest, ...]:
+def made(kind: str, spec: dict[str, Any], namespace: str) -> tuple[JsonObject, ...]:
     head = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": "a-b", "namespace": namespace}}
-    group: Group
+    group: GroupResource
     if kind == "ControllerGroup":
         group = ControllerGroup.model_validate(head | {"spec": spec})
-        return manifests(group, None, SETTINGS)
+        return render_manifests(group, None, SETTINGS)
     group = BrokerGroup.model_validate(head | {"spec": spec})
-    return manifests(group, group.controllers_of_its_own(), SETTINGS)
+    return render_manifests(group, group.default_controllers(), SETTINGS)
 
 
-def stored(cluster: Cluster, manifest: Manifest) -> Manifest:
+def stored(cluster: Cluster, manifest: JsonObject) -> JsonObject:
     meta = manifest["metadata"]
     found = cluster.kubectl("-n", meta["namespace"], "get", manifest["kind"], meta["name"], "--output=json")
     return json.loads(found)  # type: ignore[no-any-return]
@@ -69,7 +69,7 @@ def test_what_the_api_server_gives_back_is_no_difference(
     assert [version(there) for there in after] == [version(there) for there in before]
 
 
-def version(there: Manifest) -> object:
+def version(there: JsonObject) -> object:
     """What changes with what is wanted of an object, and not with what Kubernetes says of how it is."""
     return there["metadata"].get("generation") or there["metadata"]["resourceVersion"]
 

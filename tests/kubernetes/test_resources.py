@@ -11,9 +11,9 @@ import pytest
 from kubernetes.client import ApiException
 
 from epochmq_operator.crd import definition
-from epochmq_operator.crd.schema import OWNED
-from epochmq_operator.resources import API_GROUP, KINDS, VERSION, BrokerGroup, refused_changes
-from epochmq_operator.resources.owned import OPERATOR_OWNED_KEYS
+from epochmq_operator.crd.schema import OWNED_KEYS
+from epochmq_operator.resources import API_GROUP, KINDS, VERSION, BrokerGroup, rejected_changes
+from epochmq_operator.resources.owned_keys import OPERATOR_OWNED_KEYS
 from tests.kubernetes.testbed.cluster import Cluster
 
 PLURALS = {kind: definition(kind)["spec"]["names"]["plural"] for kind in KINDS}
@@ -112,7 +112,7 @@ def test_the_api_server_refuses_and_says_what_to_do(
 
 
 def test_every_reserved_key_is_refused_by_name(api: Api) -> None:
-    for kind, keys in OWNED.items():
+    for kind, keys in OWNED_KEYS.items():
         spec = THREE if kind == "BrokerGroup" else {}
         for key in keys:
             value: object = True if key.startswith(("enable", "fetch", "isIn")) else 1
@@ -121,7 +121,7 @@ def test_every_reserved_key_is_refused_by_name(api: Api) -> None:
             said = refusal(caught.value)
             assert "remove" in said, key
             assert key in said
-    assert set(OPERATOR_OWNED_KEYS) <= set(OWNED["BrokerGroup"])
+    assert set(OPERATOR_OWNED_KEYS) <= set(OWNED_KEYS["BrokerGroup"])
 
 
 def test_other_keys_pass_with_values_of_any_kind(api: Api) -> None:
@@ -181,7 +181,7 @@ def test_the_model_in_code_refuses_the_same_changes() -> None:
         before, after = (
             KINDS[kind].model_validate(head | {"kind": kind, "spec": {**base, **spec}}) for spec in (old, new)
         )
-        lines = refused_changes(before, after)
+        lines = rejected_changes(before, after)
         assert bool(lines) == bool(message)
         assert not message or message in lines[0]
 

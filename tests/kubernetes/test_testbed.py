@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes.testbed.cache import ROOT
+from tests.kubernetes.testbed.cleanup import CLUSTERS, hierarchies, remove_dead, runs
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
-from tests.kubernetes.testbed.leavings import CLUSTERS, hierarchies, remove_dead, runs
 from tests.kubernetes.testbed.pods import claim, pod
 from tests.kubernetes.testbed.processes import TestbedError, wait_for
 from tests.support.process import ProcessFailedError
@@ -260,7 +260,7 @@ def test_nothing_stays_of_a_cluster_whose_tests_were_interrupted(
 def test_start_removes_what_a_cluster_left_that_was_killed_itself(cluster: Cluster, starter: Starter) -> None:
     """SIGKILL to a cluster's first process ends everything in it, and the files go with the next start."""
     starter.wait_started()
-    warden = Cluster.attach(starter.name).processes.warden_pid
+    warden = Cluster.attach(starter.name).processes.init_pid
     os.kill(warden, signal.SIGKILL)
     wait_for(lambda: not runs(starter.folder), timeout_s=PATIENCE_S, what="its lock is free")
     assert starter.folder.exists()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from epochmq_protocol.message import MessageExt
 from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored, epoch_starts
-from tests.integration.chaos.journals import SEND_OK, Consuming, Producing, number_of
+from tests.integration.chaos.journals import SEND_OK, ConsumerJournal, ProducerJournal, number_of
 from tests.kubernetes.operator_process import Groups
 from tests.kubernetes.testbed.clients import java_command
 from tests.kubernetes.testbed.pods import claim, pod
@@ -42,22 +42,24 @@ class Traffic:
         self.group = group
         self.producer = producer
         self._image = image
-        self.producing: Producing
-        self.consuming: Consuming
+        self.producer_journal: ProducerJournal
+        self.consumer_journal: ConsumerJournal
 
     def start(self, *, node: str | None = None, consumers: bool = True) -> None:
         """Starts them, on this node or anywhere, and waits until messages are acknowledged and consumed."""
         how = (THREADS, PAUSE_MS)
-        self.producing = self._journal(Producing, self.producer, "ChaosProducer", *how, node=node)
+        self.producer_journal = self._journal(
+            ProducerJournal, self.producer, "ChaosProducer", *how, node=node
+        )
         if consumers:
-            self.consuming = self._journal(Consuming, "consumers", "ChaosConsumers", node=node)
+            self.consumer_journal = self._journal(ConsumerJournal, "consumers", "ChaosConsumers", node=node)
         self.wait_acks(20)
         if consumers:
             self.groups.cluster.wait(self._all_consume, CLIENT_TIMEOUT_S, "the consumers see messages")
 
     def _all_consume(self) -> bool:
-        self.consuming.read()
-        return all(self.consuming.seen.values())
+        self.consumer_journal.read()
+        return all(self.consumer_journal.seen.values())
 
     def _journal(self, kind: type, name: str, program: str, *more: str, node: str | None) -> Any:
         groups = self.groups
@@ -72,8 +74,8 @@ class Traffic:
     @property
     def acks(self) -> list[Ack]:
         """What was acknowledged so far."""
-        self.producing.read()
-        return self.producing.acks
+        self.producer_journal.read()
+        return self.producer_journal.acks
 
     def wait_acks(self, more: int = 5) -> None:
         """Waits until so many more messages are acknowledged."""
@@ -94,8 +96,8 @@ class Traffic:
 
     def outcomes(self) -> Counter[str]:
         """How sends ended."""
-        self.producing.read()
-        return self.producing.outcomes
+        self.producer_journal.read()
+        return self.producer_journal.outcomes
 
     # The account
 
@@ -128,21 +130,21 @@ class Traffic:
     def copies_max(self, body: bytes) -> int:
         """How often a body may be there on this producer's account."""
         number = number_of(body)
-        return TRIES if number is not None and number <= self.producing.last else 0
+        return TRIES if number is not None and number <= self.producer_journal.last else 0
 
     def _check_consumed(self, queues: list[list[MessageExt]]) -> None:
         wanted = {(ack.queue_id, ack.queue_offset) for ack in self.acks}
 
         def missing() -> dict[str, list[tuple[int, int]]]:
-            self.consuming.read()
-            return {who: sorted(wanted - seen.keys()) for who, seen in self.consuming.seen.items()}
+            self.consumer_journal.read()
+            return {who: sorted(wanted - seen.keys()) for who, seen in self.consumer_journal.seen.items()}
 
         with contextlib.suppress(TestbedError):
             what = "the consumers saw what was acknowledged"
             self.groups.cluster.wait(lambda: not any(missing().values()), CLIENT_TIMEOUT_S, what)
         for who, places in missing().items():
             assert not places, f"{who} lacks {len(places)} of {len(wanted)}: (queue, offset) {places[:9]}"
-        for who, seen in self.consuming.seen.items():
+        for who, seen in self.consumer_journal.seen.items():
             check_seen(queues, seen, who)
 
     def check_equal(self, count: int) -> None:
@@ -165,8 +167,8 @@ class Traffic:
     def told(self) -> str:
         """What it came to, in a line."""
         ok = self.outcomes()[SEND_OK]
-        others = {how: times for how, times in self.producing.outcomes.items() if how != SEND_OK}
-        return f"{ok} of {self.producing.last} sends acknowledged, others {others or 'none'}"
+        others = {how: times for how, times in self.producer_journal.outcomes.items() if how != SEND_OK}
+        return f"{ok} of {self.producer_journal.last} sends acknowledged, others {others or 'none'}"
 
 
 def _log(store: Path, end: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from epochmq_broker.ha.service import Role
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.plans.words import BrokerWord, Word
+from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedState
 from epochmq_spark import store_layout
 from epochmq_spark.cut import VolumeCut
 from tests.spark.seeded_groups import NAME, SeededGroup
@@ -92,20 +92,20 @@ class RunningGroup(SeededGroup):
             return said
 
         while True:
-            words: dict[str, Word] = dict(await each(self.word))
+            states: dict[str, ReportedState] = dict(await each(self.word))
             copies = await each(lambda node: (node.directory / store_layout.EPOCH_FILE).read_bytes())
-            later: dict[str, Word] = dict(await each(self.word))
-            found = cut_of(tuple(words), words, copies, later, NAME)
+            later: dict[str, ReportedState] = dict(await each(self.word))
+            found = cut_of(tuple(states), states, copies, later, NAME)
             if isinstance(found, GroupCut):
-                self.last = words, copies, later, found
+                self.last = states, copies, later, found
                 return found
 
-    def word(self, node: Node) -> BrokerWord:
+    def word(self, node: Node) -> ReportedBrokerState:
         """What a broker's sidecar says of it."""
         ha = node.ha
         role = {Role.MASTER: "master", Role.REPLICA: "replica"}.get(ha.role, "none")
         sync = ha.sync_state
-        return BrokerWord(
+        return ReportedBrokerState(
             broker_name=NAME,
             broker_id=node.id,
             role=role,  # type: ignore[arg-type]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from epochmq.exits import UsageError, print_error
-from epochmq_operator.render import setting_text
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group, Resources, show
+from epochmq_operator.pod_rendering import setting_text
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, Resources, show_value
 from epochmq_protocol.errors import ConfigError
 
 SOME_QUORUM = {
@@ -51,7 +51,7 @@ def _controller(group: ControllerGroup) -> Callable[[Mapping[str, str]], Warning
     return lambda text: load(None, SOME_QUORUM | dict(text)).warnings
 
 
-def _faults(group: Group, load: Callable[[Mapping[str, str]], Warnings]) -> list[str]:
+def _faults(group: GroupResource, load: Callable[[Mapping[str, str]], Warnings]) -> list[str]:
     text = {key: setting_text(value) for key, value in group.spec.config.items()}
     faults: dict[str, str] = {}
     # Each key alone, so that every one is named; then all together, for the rules between them.
@@ -61,7 +61,7 @@ def _faults(group: Group, load: Callable[[Mapping[str, str]], Warnings]) -> list
         except ConfigError as error:
             value = group.spec.config.get(error.key, error.value)
             where = f"{group.kind} {group.name}: spec.config.{error.key}"
-            faults.setdefault(error.key, f"{where}: {show(value)}, expected {error.expected}")
+            faults.setdefault(error.key, f"{where}: {show_value(value)}, expected {error.expected}")
         else:
             if one is text:
                 for warning in warnings:

@@ -10,7 +10,7 @@ from epochmq.exits import ExitCode
 def run(state: Path) -> int:
     """Stops what runs; that nothing did is fine too."""
     from epochmq_operator.local.runtime import down
-    from epochmq_operator.local.state import StateDirectory
+    from epochmq_operator.local.state_directory import StateDirectory
 
     if down(StateDirectory(state), lambda text: print(text, flush=True)):
         print(f"stopped; the data stays under {state / 'volumes'}")

@@ -7,17 +7,17 @@ from typing import Any
 
 from epochmq.verbs.target import KubernetesTarget
 from epochmq_operator.kube.api import Api
-from epochmq_operator.kube.connection import Connection, from_kubeconfig, in_cluster
-from epochmq_operator.kube.looking import look, readiness_of, report
-from epochmq_operator.kube.steering import choose, tell
-from epochmq_operator.local.readiness import number
-from epochmq_operator.local.status import PodStatus, ReplicaStatus, Status
-from epochmq_operator.local.steering import Promoted, SteeringError
-from epochmq_operator.render import Component
+from epochmq_operator.kube.cluster_status import observe_namespace, readiness_of, report
+from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig, in_cluster
+from epochmq_operator.kube.replica_control import call_replica, find_replica
+from epochmq_operator.local.readiness import int_or_none
+from epochmq_operator.local.replica_control import PromotionResult, ReplicaControlError
+from epochmq_operator.local.status import PodStatus, ReplicaStatus, StatusReport
+from epochmq_operator.pod_rendering import Component
 from epochmq_protocol.errors import EpochMQError
 
 
-def connect(target: KubernetesTarget) -> tuple[Connection, str]:
+def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
     """The cluster that was named, or the one that we are in, and the namespace."""
     try:
         connection = from_kubeconfig(target.kubeconfig, target.context)
@@ -28,10 +28,10 @@ def connect(target: KubernetesTarget) -> tuple[Connection, str]:
     return connection, target.namespace or connection.namespace
 
 
-def seen(target: KubernetesTarget) -> Status:
+def seen(target: KubernetesTarget) -> StatusReport:
     """What runs there."""
     connection, namespace = connect(target)
-    return report(connection, asyncio.run(look(connection, namespace)))
+    return report(connection, asyncio.run(observe_namespace(connection, namespace)))
 
 
 def audits(target: KubernetesTarget) -> list[tuple[str, dict[str, Any]]]:
@@ -49,7 +49,7 @@ def audits(target: KubernetesTarget) -> list[tuple[str, dict[str, Any]]]:
     return [(one["metadata"]["name"], one.get("status") or {}) for one in asyncio.run(listed())]
 
 
-def pods(status: Status) -> list[tuple[PodStatus, Component]]:
+def pods(status: StatusReport) -> list[tuple[PodStatus, Component]]:
     """All pods, those that others depend on first."""
     return [
         *((pod, Component.NAMESERVER) for pod in status.nameserver_pods),
@@ -58,25 +58,27 @@ def pods(status: Status) -> list[tuple[PodStatus, Component]]:
     ]
 
 
-def promote(target: KubernetesTarget, name: str, timeout_s: float) -> Promoted:
+def promote(target: KubernetesTarget, name: str, timeout_s: float) -> PromotionResult:
     """Makes a replica the master."""
     connection, namespace = connect(target)
-    group, replica = choose(report(connection, asyncio.run(look(connection, namespace))), name)
+    group, replica = find_replica(
+        report(connection, asyncio.run(observe_namespace(connection, namespace))), name
+    )
     if replica.broker_id is None:
-        raise SteeringError(
+        raise ReplicaControlError(
             f"{replica.pod} does not say which replica it is: {replica.reason or 'no answer'}"
         )
     if replica.role == "master":
-        return Promoted(replica.pod, replica.broker_id, group.master_epoch or 0, None)
+        return PromotionResult(replica.pod, replica.broker_id, group.master_epoch or 0, None)
     answer = _call_sidecar(connection, namespace, replica, "promote", timeout_s)
-    epoch = number(str(answer.get("masterEpoch"))) or 0
-    return Promoted(replica.pod, replica.broker_id, epoch, number(str(answer.get("heldMs"))) or 0)
+    epoch = int_or_none(str(answer.get("masterEpoch"))) or 0
+    return PromotionResult(replica.pod, replica.broker_id, epoch, int_or_none(str(answer.get("heldMs"))) or 0)
 
 
 def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
     """Stops a replica from taking messages, or lets it again."""
     connection, namespace = connect(target)
-    _, replica = choose(report(connection, asyncio.run(look(connection, namespace))), name)
+    _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
     _call_sidecar(connection, namespace, replica, "fence" if on else "unfence", 5.0)
     return replica
 
@@ -84,15 +86,15 @@ def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
 def drain(target: KubernetesTarget, name: str, timeout_s: float, *, on: bool) -> ReplicaStatus:
     """Takes a replica out of the SyncStateSet, or back in."""
     connection, namespace = connect(target)
-    _, replica = choose(report(connection, asyncio.run(look(connection, namespace))), name)
+    _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
     _call_sidecar(connection, namespace, replica, "drain" if on else "undrain", timeout_s)
     return replica
 
 
 def _call_sidecar(
-    connection: Connection, namespace: str, replica: ReplicaStatus, operation: str, timeout_s: float
+    connection: ClusterConnection, namespace: str, replica: ReplicaStatus, operation: str, timeout_s: float
 ) -> dict[str, Any]:
-    return asyncio.run(tell(connection, namespace, replica.pod, operation, timeout_s))
+    return asyncio.run(call_replica(connection, namespace, replica.pod, operation, timeout_s))
 
 
 __all__ = ["drain", "fence", "pods", "promote", "readiness_of", "seen"]

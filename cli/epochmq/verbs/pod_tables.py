@@ -15,16 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.state import PodPhase, PodRecord
+from epochmq_operator.local.state_directory import PodPhase, PodRecord
 from epochmq_operator.local.status import (
     BrokerGroupStatus,
     ControllerGroupStatus,
-    Observed,
+    ObservedLocalPod,
     PodStatus,
     ReplicaStatus,
-    Status,
+    StatusReport,
 )
-from epochmq_operator.render import BROKER_PORT, CONTROLLER_PORT, MASTER_BROKER_ID, NAMESERVER_PORT, Component
+from epochmq_operator.pod_rendering import (
+    BROKER_PORT,
+    CONTROLLER_PORT,
+    MASTER_BROKER_ID,
+    NAMESERVER_PORT,
+    Component,
+)
 from epochmq_operator.resources import Resources
 
 REMOTING_PORTS = {
@@ -63,7 +69,7 @@ class PodRow:
     readiness: Readiness
 
 
-def row_of(observed: Observed) -> PodRow:
+def row_of(observed: ObservedLocalPod) -> PodRow:
     """A row of `epochmq status`."""
     record, pod = observed.record, observed.pod
     process = record.process if record and observed.alive else None
@@ -85,7 +91,7 @@ def row_of_status(pod: PodStatus, component: Component, readiness: Readiness) ->
     return PodRow(pod.pod, component, pod.address, pod.pid, pod.phase, pod.reason, pod.restarts, 0, readiness)
 
 
-def print_groups(console: Console, report: Status) -> None:
+def print_groups(console: Console, report: StatusReport) -> None:
     """The tables of quorums and groups, those that have rows."""
     tables = (
         controllers_table(report.controller_groups),
@@ -143,7 +149,7 @@ def table(rows: Sequence[PodRow], width: int, now_ms: int | None = None) -> Tabl
             phase,
             *([duration(now_ms - row.since_ms) if row.since_ms else "-"] if has_age else []),
             str(row.restarts),
-            *(_figures(row.readiness.figures) if has_figures else ()),
+            *(_figures(row.readiness.runtime_info) if has_figures else ()),
         )
     return made
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from epochmq.exits import ExitCode
 from epochmq.verbs.target import KubernetesTarget
-from epochmq_operator.local import steering
-from epochmq_operator.local.state import StateDirectory
+from epochmq_operator.local import replica_control
+from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.local.status import ReplicaStatus
 
 
@@ -22,7 +22,7 @@ def promote(
 
         done = on_cluster(cluster, name, timeout_s)
     else:
-        done = asyncio.run(steering.promote(_running_directory(state), name, timeout_s))
+        done = asyncio.run(replica_control.promote(_running_directory(state), name, timeout_s))
     return _print(_describe(done), _document(done), as_json=as_json)
 
 
@@ -33,7 +33,7 @@ def fence(state: Path, cluster: KubernetesTarget | None, name: str, *, on: bool,
 
         replica = on_cluster(cluster, name, on=on)
     else:
-        replica = asyncio.run(steering.fence(_running_directory(state), name, on=on))
+        replica = asyncio.run(replica_control.fence(_running_directory(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
     said = f"{replica.pod}{role} {'takes no messages until it is unfenced' if on else 'takes messages again'}"
     return _print(said, {**_named(replica), "fenced": on}, as_json=as_json)
@@ -55,7 +55,7 @@ def drain(
 
         replica = on_cluster(cluster, name, timeout_s, on=on)
     else:
-        replica, moved = asyncio.run(steering.drain(_running_directory(state), name, timeout_s, on=on))
+        replica, moved = asyncio.run(replica_control.drain(_running_directory(state), name, timeout_s, on=on))
     lines = [_describe(moved)] if moved is not None else []
     lines.append(
         f"{replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
@@ -74,18 +74,20 @@ def _named(replica: ReplicaStatus) -> dict[str, object]:
     return {"pod": replica.pod, "brokerId": replica.broker_id, "role": replica.role}
 
 
-def _document(done: steering.Promoted) -> dict[str, object]:
+def _document(done: replica_control.PromotionResult) -> dict[str, object]:
     return {"pod": done.pod, "brokerId": done.broker_id, "masterEpoch": done.epoch, "heldMs": done.held_ms}
 
 
 def _running_directory(state: Path) -> StateDirectory:
     directory = StateDirectory(state)
     if not directory.exists():
-        raise steering.SteeringError(f"nothing runs in {state}; start something with: epochmq up -f FILE")
+        raise replica_control.ReplicaControlError(
+            f"nothing runs in {state}; start something with: epochmq up -f FILE"
+        )
     return directory
 
 
-def _describe(done: steering.Promoted) -> str:
+def _describe(done: replica_control.PromotionResult) -> str:
     if done.held_ms is None:
         return f"{done.pod} (id {done.broker_id}) is the master already, of epoch {done.epoch}"
     return (

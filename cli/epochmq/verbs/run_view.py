@@ -14,7 +14,7 @@ from rich.text import Text
 
 from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address, row_of_record, table
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.resources import Resources
 
 REDRAW_S = 0.25

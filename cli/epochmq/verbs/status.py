@@ -18,10 +18,10 @@ def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
         return _of_cluster(target, as_json=as_json)
 
     from epochmq_operator.local import status
-    from epochmq_operator.local.state import StateDirectory
+    from epochmq_operator.local.state_directory import StateDirectory
 
     directory = StateDirectory(state)
-    seen = asyncio.run(status.observe(directory)) if directory.exists() else status.Observation.nothing()
+    seen = asyncio.run(status.observe(directory)) if directory.exists() else status.LocalObservation.nothing()
     if as_json:
         report = status.report(directory, seen)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")

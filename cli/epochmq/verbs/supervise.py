@@ -12,7 +12,7 @@ from epochmq.exits import ExitCode
 def run(state: str) -> int:
     """Until it is told to end."""
     from epochmq_operator.local.runtime import supervise
-    from epochmq_operator.local.state import PodRecord, StateDirectory
+    from epochmq_operator.local.state_directory import PodRecord, StateDirectory
     from epochmq_operator.local.supervisor import Supervisor
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)

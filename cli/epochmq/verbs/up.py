@@ -13,10 +13,10 @@ from epochmq.verbs.config_check import check
 from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address
 from epochmq.verbs.run_view import RunView, view_for
 from epochmq_operator.local import runtime
-from epochmq_operator.local.state import Options, PodRecord, StateDirectory
+from epochmq_operator.local.state_directory import PodRecord, RunOptions, StateDirectory
 from epochmq_operator.local.supervisor import Supervisor
-from epochmq_operator.local.tasks import owned
-from epochmq_operator.resources import ResourceError, Resources, load
+from epochmq_operator.local.tasks import owned_task
+from epochmq_operator.resources import ResourceError, Resources, load_resources
 
 WATCH_S = 0.1
 
@@ -24,22 +24,22 @@ WATCH_S = 0.1
 def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin: bool = False) -> int:
     """Takes the resources in and runs them, or hands them to the supervisor that runs already."""
     wanted = _load(files)
-    runtime.one_namespace(wanted)
+    runtime.check_single_namespace(wanted)
     check(wanted)
     directory = StateDirectory(state)
     directory.create()
     with contextlib.ExitStack() as applying:
         applying.enter_context(directory.applying())
-        plan = runtime.plan(directory.resources(), wanted)
-        runtime.one_namespace(plan.merged)
-        runtime.known_quorums(plan.merged)
-        runtime.same_quorums(directory, plan.merged)
-        runtime.same_elections(directory, plan.merged)
+        plan = runtime.merge_resources(directory.resources(), wanted)
+        runtime.check_single_namespace(plan.merged)
+        runtime.check_controller_groups_exist(plan.merged)
+        runtime.check_controller_counts(directory, plan.merged)
+        runtime.check_data_matches_mode(directory, plan.merged)
         if directory.supervisor() is not None:
             if admin and not directory.options().admin:
                 raise UsageError("what runs here was started without --admin; run down first")
             return _apply_to_supervisor(directory, plan, applying, timeout_s)
-        directory.write_options(Options(admin=admin))
+        directory.write_options(RunOptions(admin=admin))
         directory.write_resources(plan.merged)
         if not detach:
             return _foreground(directory, wanted, applying, timeout_s)
@@ -56,7 +56,7 @@ def _load(files: list[Path]) -> Resources:
             raise UsageError(f"{path} cannot be read: {reason}") from None
         texts.append(("the input" if str(path) == "-" else str(path), text))
     try:
-        return load(texts)
+        return load_resources(texts)
     except ResourceError as error:
         raise UsageError("these resources cannot be run:\n" + str(error)) from None
 
@@ -66,7 +66,7 @@ def _load(files: list[Path]) -> Resources:
 
 
 def _apply_to_supervisor(
-    directory: StateDirectory, plan: runtime.Plan, applying: contextlib.ExitStack, timeout_s: float
+    directory: StateDirectory, plan: runtime.ResourceChanges, applying: contextlib.ExitStack, timeout_s: float
 ) -> int:
     if plan.changes:
         print("\n".join(plan.changes))
@@ -156,7 +156,7 @@ async def _attend(
             await asyncio.sleep(WATCH_S)
 
     with view:
-        async with owned(watch()) as watching:
+        async with owned_task(watch()) as watching:
             await runtime.supervise(supervisor, on_pass=applying.close, until=ending)
             if watching.done():
                 watching.result()

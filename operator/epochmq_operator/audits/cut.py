@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epochmq_operator.plans.words import BrokerWord, ControllerWord, Word
+from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedControllerState, ReportedState
 from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, parse_file, truncation_point
 from epochmq_protocol.errors import EpochMQError
 
@@ -25,7 +25,7 @@ EPOCH_FILE_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaCut:
+class ReplicaCutPoint:
     """`end` is an offset of the log."""
 
     name: str
@@ -45,43 +45,43 @@ class GroupCut:
     master: str
     epoch: int
     confirmed: int
-    replicas: tuple[ReplicaCut, ...]
+    replicas: tuple[ReplicaCutPoint, ...]
     view: Mapping[str, Any] | None
 
 
 def cut_of(
     pods: tuple[str, ...],
-    words: Mapping[str, Word],
+    states: Mapping[str, ReportedState],
     copies: Mapping[str, bytes],
-    later: Mapping[str, Word],
+    later: Mapping[str, ReportedState],
     broker_name: str,
 ) -> GroupCut | str:
     """The cut, or why there is none. `words` were said before the `copies` of epoch files were made, `later`
     ones after that."""
-    said = {pod: word for pod in pods if isinstance(word := words.get(pod), BrokerWord)}
-    masters = [(word.master_epoch or 0, pod) for pod, word in said.items() if word.role == "master"]
-    if not said:
+    reported = {pod: state for pod in pods if isinstance(state := states.get(pod), ReportedBrokerState)}
+    masters = [(state.master_epoch or 0, pod) for pod, state in reported.items() if state.role == "master"]
+    if not reported:
         return "no replica answers"
     if not masters:
         return "no replica says that it is the master"
     epoch, master = max(masters)
-    leading = said[master]
+    leading = reported[master]
     if leading.confirm_offset is None:
         return f"{master} does not say what is confirmed"
     members, confirmed = set(leading.sync_state_set), leading.confirm_offset
     have_it_all = members if leading.confirmed_by_all else {leading.broker_id}
     replicas = []
     for pod in pods:
-        word, copy = said.get(pod), copies.get(pod)
+        state, copy = reported.get(pod), copies.get(pod)
         end = confirmed
-        if word is not None and word.broker_id not in have_it_all:
+        if state is not None and state.broker_id not in have_it_all:
             again = later.get(pod)
-            now = again.max_offset if isinstance(again, BrokerWord) else None
+            now = again.max_offset if isinstance(again, ReportedBrokerState) else None
             end = min(end, _common_end(copy, copies.get(master), now))
         if copy is not None and len(copy) > EPOCH_FILE_BYTES_MAX:
             copy = None
-        replicas.append(ReplicaCut(pod, end, copy))
-    return GroupCut(master, epoch, confirmed, tuple(replicas), _view(words, broker_name, members))
+        replicas.append(ReplicaCutPoint(pod, end, copy))
+    return GroupCut(master, epoch, confirmed, tuple(replicas), _view(states, broker_name, members))
 
 
 def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> int:
@@ -100,19 +100,19 @@ def _entries(copy: bytes | None) -> list[EpochEntry]:
         return []  # the audit tells of it
 
 
-def _view(words: Mapping[str, Word], broker_name: str, members: set[int]) -> dict[str, Any] | None:
+def _view(states: Mapping[str, ReportedState], broker_name: str, members: set[int]) -> dict[str, Any] | None:
     """What the leading controller knows of the group. Of the SyncStateSet what it and the master agree on: a
     change of it may be under way. Which replica is master is left out: its epoch may have nothing confirmed
     yet, and then has no entry below the cut."""
     leading = [
-        (word.term or 0, pod, word)
-        for pod, word in words.items()
-        if isinstance(word, ControllerWord) and word.role == "leader"
+        (state.term or 0, pod, state)
+        for pod, state in states.items()
+        if isinstance(state, ReportedControllerState) and state.role == "leader"
     ]
     if not leading:
         return None
-    *_, word = max(leading, key=lambda one: one[:2])
-    kept = next((one for one in word.groups if one.broker_name == broker_name), None)
+    *_, state = max(leading, key=lambda one: one[:2])
+    kept = next((one for one in state.groups if one.broker_name == broker_name), None)
     if kept is None:
         return None
     return {

@@ -14,14 +14,13 @@ from typing import Any
 import yaml
 
 from epochmq_operator.audits.cut import GroupCut
-from epochmq_operator.manifests import MANAGED_BY, MANAGER, Manifest, claim_name
-from epochmq_operator.manifests.names import COMPONENT, GROUP, KIND
-from epochmq_operator.render import broker_pod_name
+from epochmq_operator.manifests import MANAGED_BY, MANAGER, JsonObject, claim_name
+from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL
+from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import API_GROUP
-from epochmq_operator.resources.audit import KIND as AUDIT
-from epochmq_operator.resources.audit import BrokerGroupAudit
+from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 
-RUN = f"{API_GROUP}/run"
+RUN_LABEL = f"{API_GROUP}/run"
 USER_ID = 10001
 """The images' user, who owns the brokers' files."""
 READER_PORT = 9885
@@ -49,7 +48,7 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class RunNames:
     """What the objects of one run are called."""
 
     audit: str
@@ -87,14 +86,16 @@ class Names:
             "app.kubernetes.io/component": component,
             "app.kubernetes.io/part-of": "epochmq",
             MANAGED_BY: MANAGER,
-            KIND: AUDIT,
-            GROUP: self.audit,
-            COMPONENT: component,
-            RUN: str(self.number),
+            KIND_LABEL: AUDIT_KIND,
+            GROUP_LABEL: self.audit,
+            COMPONENT_LABEL: component,
+            RUN_LABEL: str(self.number),
         }
 
 
-def _head(api: str, kind: str, name: str, audit: BrokerGroupAudit, names: Names, component: str) -> Manifest:
+def _head(
+    api: str, kind: str, name: str, audit: BrokerGroupAudit, names: RunNames, component: str
+) -> JsonObject:
     metadata = {
         "name": name,
         "namespace": audit.metadata.namespace,
@@ -109,8 +110,8 @@ def image_of(audit: BrokerGroupAudit, settings: AuditSettings) -> str | None:
 
 
 def foundation(
-    audit: BrokerGroupAudit, names: Names, settings: AuditSettings, cut: GroupCut, broker_name: str
-) -> list[Manifest]:
+    audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings, cut: GroupCut, broker_name: str
+) -> list[JsonObject]:
     """What is there before any pod: who the driver is and what it may do, who may reach the pods, an empty
     report, and, last, the job with the cut."""
     rules = [
@@ -125,7 +126,7 @@ def foundation(
     ]
     authorization = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "name": names.driver, "namespace": audit.metadata.namespace}
-    made: list[Manifest] = [
+    made: list[JsonObject] = [
         {
             **_head("v1", "ServiceAccount", names.driver, audit, names, "driver"),
             "automountServiceAccountToken": False,
@@ -156,9 +157,9 @@ def foundation(
     return made
 
 
-def _policy(audit: BrokerGroupAudit, names: Names) -> Manifest:
+def _policy(audit: BrokerGroupAudit, names: RunNames) -> JsonObject:
     """The pods of a run are reached by each other, and by nobody else."""
-    own = {"matchLabels": {KIND: AUDIT, GROUP: names.audit, RUN: str(names.number)}}
+    own = {"matchLabels": {KIND_LABEL: AUDIT_KIND, GROUP_LABEL: names.audit, RUN_LABEL: str(names.number)}}
     return {
         **_head("networking.k8s.io/v1", "NetworkPolicy", names.run, audit, names, "policy"),
         "spec": {
@@ -174,7 +175,7 @@ def mebibytes(size: str) -> int:
     return int(size[:-2]) * (1024 if size.endswith("Gi") else 1)
 
 
-def spark_settings(audit: BrokerGroupAudit, names: Names, image: str) -> dict[str, str]:
+def spark_settings(audit: BrokerGroupAudit, names: RunNames, image: str) -> dict[str, str]:
     """What Spark is told; where the driver is, it says itself."""
     spec = audit.spec
     executors = spec.executors
@@ -211,7 +212,7 @@ def spark_settings(audit: BrokerGroupAudit, names: Names, image: str) -> dict[st
     }
 
 
-def _container(name: str, image: str, audit: BrokerGroupAudit) -> Manifest:
+def _container(name: str, image: str, audit: BrokerGroupAudit) -> JsonObject:
     return {
         "name": name,
         "image": image,
@@ -225,7 +226,7 @@ def _container(name: str, image: str, audit: BrokerGroupAudit) -> Manifest:
     }
 
 
-def _pod_spec(settings: AuditSettings, container: Manifest) -> Manifest:
+def _pod_spec(settings: AuditSettings, container: JsonObject) -> JsonObject:
     return {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -247,11 +248,11 @@ def _pod_spec(settings: AuditSettings, container: Manifest) -> Manifest:
     }
 
 
-def _tolerations(audit: BrokerGroupAudit) -> list[Manifest]:
+def _tolerations(audit: BrokerGroupAudit) -> list[JsonObject]:
     return [one.model_dump(by_alias=True, exclude_none=True) for one in audit.spec.tolerations]
 
 
-def _placed(audit: BrokerGroupAudit, spec: Manifest) -> Manifest:
+def _placed(audit: BrokerGroupAudit, spec: JsonObject) -> JsonObject:
     found = dict(spec)
     if audit.spec.node_selector:
         found["nodeSelector"] = dict(audit.spec.node_selector)
@@ -260,7 +261,7 @@ def _placed(audit: BrokerGroupAudit, spec: Manifest) -> Manifest:
     return found
 
 
-def executor_template(audit: BrokerGroupAudit, names: Names, settings: AuditSettings) -> Manifest:
+def executor_template(audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings) -> JsonObject:
     """What Spark makes its executors' pods of."""
     spec = _pod_spec(settings, _container("executor", image_of(audit, settings) or "", audit))
     return {"apiVersion": "v1", "kind": "Pod", "spec": _placed(audit, spec)}
@@ -268,11 +269,11 @@ def executor_template(audit: BrokerGroupAudit, names: Names, settings: AuditSett
 
 def driver(
     audit: BrokerGroupAudit,
-    names: Names,
+    names: RunNames,
     settings: AuditSettings,
     readers: Mapping[str, str],
     deadline_s: int,
-) -> Manifest:
+) -> JsonObject:
     """The driver's pod. `readers`: host:port by replica; a replica without one has an empty text."""
     container = _container("driver", image_of(audit, settings) or "", audit)
     heap, besides = mebibytes(audit.spec.driver.memory), mebibytes(audit.spec.driver.memory_overhead)
@@ -302,7 +303,7 @@ def driver(
 
 
 @dataclass(frozen=True, slots=True)
-class VolumeSeen:
+class ObservedVolume:
     """A replica's volume: its claim, how large it is, and the node of the pod that uses it, if there is
     one."""
 
@@ -313,13 +314,13 @@ class VolumeSeen:
 
 def reader(
     audit: BrokerGroupAudit,
-    names: Names,
+    names: RunNames,
     settings: AuditSettings,
     ordinal: int,
-    volume: VolumeSeen,
-    group_tolerations: list[Manifest],
+    volume: ObservedVolume,
+    group_tolerations: list[JsonObject],
     deadline_s: int,
-) -> Manifest:
+) -> JsonObject:
     """The pod that shows a replica's volume to the executors. It mounts the claim read-only, on the node
     where it is mounted already; or a clone, as an ephemeral volume that goes with the pod."""
     container = _container("reader", image_of(audit, settings) or "", audit)
@@ -347,7 +348,7 @@ def reader(
     name = names.reader(ordinal)
     claim = volume.claim["metadata"]["name"]
     if audit.spec.volume_snapshot_class_name is None:
-        source: Manifest = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        source: JsonObject = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         if volume.node is not None:
             spec["affinity"] = _on_node(volume.node)
     else:
@@ -356,14 +357,14 @@ def reader(
     return {**_head("v1", "Pod", name, audit, names, "reader"), "spec": spec}
 
 
-def _on_node(node: str) -> Manifest:
+def _on_node(node: str) -> JsonObject:
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     rule = {"nodeSelectorTerms": [term]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": rule}}
 
 
-def _clone(volume: VolumeSeen, snapshot: str, names: Names) -> Manifest:
-    spec: Manifest = {
+def _clone(volume: ObservedVolume, snapshot: str, names: RunNames) -> JsonObject:
+    spec: JsonObject = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": volume.size}},
         "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot},
@@ -374,8 +375,8 @@ def _clone(volume: VolumeSeen, snapshot: str, names: Names) -> Manifest:
 
 
 def snapshot(
-    audit: BrokerGroupAudit, names: Names, ordinal: int, volume: VolumeSeen, reader_uid: str
-) -> Manifest:
+    audit: BrokerGroupAudit, names: RunNames, ordinal: int, volume: ObservedVolume, reader_uid: str
+) -> JsonObject:
     """The snapshot that a reader's clone is made of. It belongs to the reader's pod, and goes with it: so the
     operator needs no right to delete one."""
     name = names.reader(ordinal)

@@ -23,14 +23,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from epochmq_operator.audits import manifests as made
-from epochmq_operator.audits import status as said
+from epochmq_operator.audits import audit_status, manifests
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.audits.manifests import AuditSettings, Names, VolumeSeen
-from epochmq_operator.audits.runs import Outcome, Run, history_of, outcome_of, seconds_of, why_it_ended
-from epochmq_operator.manifests.names import GROUP, KIND
-from epochmq_operator.plans.conditions import at
-from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, EventType, Pass, PatchStatus
+from epochmq_operator.audits.manifests import AuditSettings, ObservedVolume, RunNames
+from epochmq_operator.audits.runs import (
+    AuditRun,
+    RunOutcome,
+    history_of,
+    outcome_of,
+    seconds_of,
+    why_it_ended,
+)
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
+from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.effects import (
+    Apply,
+    Delete,
+    Effect,
+    Emit,
+    EventType,
+    PatchStatus,
+    ReconciliationResult,
+)
 from epochmq_operator.plans.objects import (
     Manifest,
     Owner,
@@ -38,14 +52,13 @@ from epochmq_operator.plans.objects import (
     annotation,
     is_deleting,
     metadata,
-    owned,
+    with_owner,
 )
-from epochmq_operator.plans.words import Word
-from epochmq_operator.plans.world import World, pod_seen
-from epochmq_operator.render import broker_pod_name
+from epochmq_operator.plans.observed_state import ObservedState, observed_pod
+from epochmq_operator.plans.reported_states import ReportedState
+from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import cron
-from epochmq_operator.resources.audit import KIND as AUDIT
-from epochmq_operator.resources.audit import BrokerGroupAudit
+from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 
 AUDIT_NOW = "epochmq.io/audit-now"
 """An annotation: an audit begins when its value is another one than that of the last."""
@@ -54,19 +67,19 @@ STUCK_S = 60.0
 """A pod that cannot run as it is (its image cannot be pulled) is given so long: a registry may be away."""
 READERS_WAIT_S = 180.0
 """After so long an audit begins without the volumes that nobody can show."""
-SETTLE_S = 15.0
+FLUSH_WAIT_S = 15.0
 """Between the cut and a snapshot: what was confirmed must be on the disk, and brokers write it out later."""
 REPLICAS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True)
-class AuditWorld:
+class ObservedAudit:
     """`copies` are the epoch files of the group's replicas, asked for after `world.words` were said; `later`
     is what these said after that. All are empty in passes that need no cut (`wants_cut`)."""
 
-    world: World
+    observed: ObservedState
     copies: Mapping[str, bytes] = field(default_factory=dict)
-    later: Mapping[str, Word] = field(default_factory=dict)
+    later: Mapping[str, ReportedState] = field(default_factory=dict)
 
 
 def model_of(resource: Manifest) -> BrokerGroupAudit | str:
@@ -85,42 +98,42 @@ def status_of(resource: Manifest) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def wants_cut(world: World) -> bool:
+def wants_cut(observed: ObservedState) -> bool:
     """Whether this pass asks the replicas."""
-    run = Run.of(status_of(world.resource))
-    if run is None or is_deleting(world.resource):
+    run = AuditRun.of(status_of(observed.resource))
+    if run is None or is_deleting(observed.resource):
         return False
-    names = Names(str(metadata(world.resource).get("name")), run.number)
-    return not _is_mine(world, world.object("ConfigMap", names.job))
+    names = RunNames(str(metadata(observed.resource).get("name")), run.number)
+    return not _is_mine(observed, observed.object("ConfigMap", names.job))
 
 
-def step(settings: AuditSettings, seen: AuditWorld, now: float) -> Pass:
+def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float) -> ReconciliationResult:
     """What is to be done for the world's audit. `now` is in seconds since 1970."""
-    world = seen.world
-    if is_deleting(world.resource):
-        return Pass((), LATER_S)  # everything belongs to it, and goes
-    audit = model_of(world.resource)
+    observed = observed_audit.observed
+    if is_deleting(observed.resource):
+        return ReconciliationResult((), LATER_S)  # everything belongs to it, and goes
+    audit = model_of(observed.resource)
     if isinstance(audit, str):
-        return said.invalid(world.resource, audit, now, LATER_S)
-    run = Run.of(status_of(world.resource))
+        return audit_status.invalid(observed.resource, audit, now, LATER_S)
+    run = AuditRun.of(status_of(observed.resource))
     if run is None:
-        return _between(audit, world, now)
-    names = Names(audit.name, run.number)
-    cleaning = tuple(_leavings(world, audit, run))
-    run, effects, outcome = _advanced(settings, seen, audit, names, run, now)
+        return _between(audit, observed, now)
+    names = RunNames(audit.name, run.number)
+    cleaning = tuple(_leftovers(observed, audit, run))
+    run, effects, outcome = _advance(settings, observed_audit, audit, names, run, now)
     if outcome is not None:
-        return _ended(audit, world, names, run, outcome, now)
+        return _ended(audit, observed, names, run, outcome, now)
     told = (
         Emit(
             EventType.NORMAL,
             "AuditStarted",
             f"audit {run.number} of {audit.spec.broker_group} begins",
-            _key(world, run, "started"),
+            _key(observed, run, "started"),
         ),
     )
-    status = said.running(audit, world.resource, run, world.refusal, now)
-    changed = (PatchStatus(status),) if status != status_of(world.resource) else ()
-    return Pass((*told, *changed, *cleaning, *effects), SOON_S)
+    status = audit_status.running(audit, observed.resource, run, observed.rejection, now)
+    changed = (PatchStatus(status),) if status != status_of(observed.resource) else ()
+    return ReconciliationResult((*told, *changed, *cleaning, *effects), SOON_S)
 
 
 # Between runs
@@ -140,49 +153,53 @@ def due(audit: BrokerGroupAudit, resource: Manifest, now: float) -> str:
     began = seconds_of(metadata(resource).get("creationTimestamp")) or now
     latest = seconds_of(history[0].get("finished")) if history else None
     after = max(began, latest or 0.0)
-    found = cron.parse(audit.spec.schedule).last(after, now)
-    return "" if found is None else at(found)
+    found = cron.parse_schedule(audit.spec.schedule).last_between(after, now)
+    return "" if found is None else timestamp(found)
 
 
 def next_due(audit: BrokerGroupAudit, now: float) -> str:
     """When the schedule fires next, empty without one."""
     if audit.spec.schedule is None or audit.spec.suspend:
         return ""
-    found = cron.parse(audit.spec.schedule).after(now)
-    return "" if found is None else at(found)
+    found = cron.parse_schedule(audit.spec.schedule).next_after(now)
+    return "" if found is None else timestamp(found)
 
 
-def _between(audit: BrokerGroupAudit, world: World, now: float) -> Pass:
+def _between(audit: BrokerGroupAudit, observed: ObservedState, now: float) -> ReconciliationResult:
     """Nothing goes on: what former runs left is removed, and then one may begin."""
-    effects: list[Effect] = list(_leavings(world, audit, None))
-    status = status_of(world.resource)
-    trigger = due(audit, world.resource, now) if not effects else ""
+    effects: list[Effect] = list(_leftovers(observed, audit, None))
+    status = status_of(observed.resource)
+    trigger = due(audit, observed.resource, now) if not effects else ""
     if trigger:
         history = history_of(status)
         number = max([0, *(one["number"] for one in history)]) + 1
-        run = Run(number, at(now), trigger, "cut", "")
-        begun = said.running(audit, world.resource, run, "", now)
+        run = AuditRun(number, timestamp(now), trigger, "cut", "")
+        begun = audit_status.running(audit, observed.resource, run, "", now)
         if trigger.startswith("asked "):
             begun["askedFor"] = trigger.removeprefix("asked ")
-        return Pass((PatchStatus(begun),), 0.0)
-    idle = said.idle(audit, world.resource, next_due(audit, now), now)
+        return ReconciliationResult((PatchStatus(begun),), 0.0)
+    idle = audit_status.idle(audit, observed.resource, next_due(audit, now), now)
     if idle != status:
         effects.insert(0, PatchStatus(idle))
-    return Pass(tuple(effects), LATER_S)
+    return ReconciliationResult(tuple(effects), LATER_S)
 
 
-def _leavings(world: World, audit: BrokerGroupAudit, run: Run | None) -> Iterator[Delete]:
+def _leftovers(observed: ObservedState, audit: BrokerGroupAudit, run: AuditRun | None) -> Iterator[Delete]:
     """What belongs to runs that ended, but for the reports of those in the history."""
-    kept = {str(one.get("report")) for one in history_of(status_of(world.resource))}
+    kept = {str(one.get("report")) for one in history_of(status_of(observed.resource))}
     if run is not None:
-        kept.add(Names(audit.name, run.number).report)
-    for ref, found in sorted(world.objects.items(), key=lambda one: (one[0].kind, one[0].name)):
+        kept.add(RunNames(audit.name, run.number).report)
+    for ref, found in sorted(observed.objects.items(), key=lambda one: (one[0].kind, one[0].name)):
         labels = metadata(found).get("labels") or {}
-        if ref.namespace != world.namespace or ref.kind == "PersistentVolumeClaim":
+        if ref.namespace != observed.namespace or ref.kind == "PersistentVolumeClaim":
             continue
-        if labels.get(KIND) != AUDIT or labels.get(GROUP) != audit.name or is_deleting(found):
+        if (
+            labels.get(KIND_LABEL) != AUDIT_KIND
+            or labels.get(GROUP_LABEL) != audit.name
+            or is_deleting(found)
+        ):
             continue
-        if run is not None and labels.get(made.RUN) == str(run.number):
+        if run is not None and labels.get(manifests.RUN_LABEL) == str(run.number):
             continue
         if not (ref.kind == "ConfigMap" and ref.name in kept):
             yield Delete(ref, str(metadata(found).get("uid", "")))
@@ -190,46 +207,51 @@ def _leavings(world: World, audit: BrokerGroupAudit, run: Run | None) -> Iterato
 
 # A run
 
-Advanced = tuple[Run, tuple[Effect, ...], Outcome | None]
+RunProgress = tuple[AuditRun, tuple[Effect, ...], RunOutcome | None]
 
 
-def _advanced(
-    settings: AuditSettings, seen: AuditWorld, audit: BrokerGroupAudit, names: Names, run: Run, now: float
-) -> Advanced:
+def _advance(
+    settings: AuditSettings,
+    observed_audit: ObservedAudit,
+    audit: BrokerGroupAudit,
+    names: RunNames,
+    run: AuditRun,
+    now: float,
+) -> RunProgress:
     """Where the run stands, what is done next, and how it ended, if it did."""
-    world = seen.world
-    owner = Owner(AUDIT, audit.name, str(metadata(world.resource).get("uid", "")))
+    observed = observed_audit.observed
+    owner = Owner(AUDIT_KIND, audit.name, str(metadata(observed.resource).get("uid", "")))
     left_s = (seconds_of(run.started) or now) + audit.spec.timeout_seconds - now
-    found = world.object("Pod", names.driver)
-    if _is_mine(world, found) and (outcome := outcome_of(found or {})) is not None:
+    found = observed.object("Pod", names.driver)
+    if _is_mine(observed, found) and (outcome := outcome_of(found or {})) is not None:
         return run, (), outcome
     if left_s <= 0:
         what = f"not done within {audit.spec.timeout_seconds} s: {run.step}: {run.message}"
-        return run, (), Outcome(reason="TimedOut", message=what)
-    if made.image_of(audit, settings) is None:
+        return run, (), RunOutcome(reason="TimedOut", message=what)
+    if manifests.image_of(audit, settings) is None:
         what = "no image is named: give spec.image, or the operator's auditImage"
-        return run, (), Outcome(reason="NoImage", message=what)
-    group = world.object("BrokerGroup", audit.spec.broker_group)
-    if not _is_mine(world, world.object("ConfigMap", names.job)):
-        return _cut(settings, seen, audit, names, run, group, owner)
+        return run, (), RunOutcome(reason="NoImage", message=what)
+    group = observed.object("BrokerGroup", audit.spec.broker_group)
+    if not _is_mine(observed, observed.object("ConfigMap", names.job)):
+        return _cut(settings, observed_audit, audit, names, run, group, owner)
     if found is None:
-        volumes = dict(_volumes(world, audit, group))
+        volumes = dict(_volumes(observed, audit, group))
         if not volumes:
             what = f"{audit.spec.broker_group} has no volumes"
-            return run, (), Outcome(reason="NoVolume", message=what)
-        return _readers(settings, world, audit, names, run, group, volumes, owner, now, left_s)
-    return _audit(world, run, found, now)
+            return run, (), RunOutcome(reason="NoVolume", message=what)
+        return _readers(settings, observed, audit, names, run, group, volumes, owner, now, left_s)
+    return _audit(observed, run, found, now)
 
 
-def _is_mine(world: World, found: Manifest | None) -> bool:
+def _is_mine(observed: ObservedState, found: Manifest | None) -> bool:
     """Whether an object is there and belongs to this very audit."""
     if found is None or is_deleting(found):
         return False
     owners = metadata(found).get("ownerReferences") or ()
-    return any(one.get("uid") == metadata(world.resource).get("uid") for one in owners)
+    return any(one.get("uid") == metadata(observed.resource).get("uid") for one in owners)
 
 
-def pods_of(group: Manifest) -> tuple[str, ...]:
+def broker_pods_of(group: Manifest) -> tuple[str, ...]:
     """The pods of a broker group."""
     count = (group.get("spec") or {}).get("replicas")
     name = str(metadata(group).get("name"))
@@ -243,58 +265,64 @@ def broker_name_of(group: Manifest) -> str:
 
 def _cut(
     settings: AuditSettings,
-    seen: AuditWorld,
+    observed_audit: ObservedAudit,
     audit: BrokerGroupAudit,
-    names: Names,
-    run: Run,
+    names: RunNames,
+    run: AuditRun,
     group: Manifest | None,
     owner: Owner,
-) -> Advanced:
-    world = seen.world
+) -> RunProgress:
+    observed = observed_audit.observed
     if group is None:
-        return run.at("cut", f"waits for a BrokerGroup {audit.spec.broker_group}"), (), None
-    cut = cut_of(pods_of(group), world.words, seen.copies, seen.later, broker_name_of(group))
+        return run.at_step("cut", f"waits for a BrokerGroup {audit.spec.broker_group}"), (), None
+    cut = cut_of(
+        broker_pods_of(group),
+        observed.states,
+        observed_audit.copies,
+        observed_audit.later,
+        broker_name_of(group),
+    )
     if not isinstance(cut, GroupCut):
-        return run.at("cut", f"waits: {cut}"), (), None
-    wanted = made.foundation(audit, names, settings, cut, broker_name_of(group))
-    effects = tuple(Apply(owned(one, owner)) for one in wanted)
+        return run.at_step("cut", f"waits: {cut}"), (), None
+    wanted = manifests.foundation(audit, names, settings, cut, broker_name_of(group))
+    effects = tuple(Apply(with_owner(one, owner)) for one in wanted)
     told = Emit(
         EventType.NORMAL,
         "AuditCut",
         f"audit {run.number}: up to offset {cut.confirmed} of {cut.master}, epoch {cut.epoch}",
-        _key(world, run, "cut"),
+        _key(observed, run, "cut"),
     )
-    return run.at("cut", "makes the cut"), (*effects, told), None
+    return run.at_step("cut", "makes the cut"), (*effects, told), None
 
 
 def _volumes(
-    world: World, audit: BrokerGroupAudit, group: Manifest | None
-) -> Iterator[tuple[int, VolumeSeen]]:
+    observed: ObservedState, audit: BrokerGroupAudit, group: Manifest | None
+) -> Iterator[tuple[int, ObservedVolume]]:
     """The volumes of the group's replicas, by ordinal; also when the group itself has gone."""
-    count = len(pods_of(group)) if group is not None else REPLICAS_MAX
+    count = len(broker_pods_of(group)) if group is not None else REPLICAS_MAX
     for ordinal in range(count):
-        claim = world.object("PersistentVolumeClaim", made.claim_of(audit.spec.broker_group, ordinal))
+        claim = observed.object("PersistentVolumeClaim", manifests.claim_of(audit.spec.broker_group, ordinal))
         if claim is None:
             continue
-        pod = world.object("Pod", broker_pod_name(audit.spec.broker_group, str(ordinal)))
+        pod = observed.object("Pod", broker_pod_name(audit.spec.broker_group, str(ordinal)))
         node = ((pod or {}).get("spec") or {}).get("nodeName")
         size = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
         asked = ((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}
-        yield ordinal, VolumeSeen(claim, str(size or asked.get("storage") or "1Gi"), node)
+        yield ordinal, ObservedVolume(claim, str(size or asked.get("storage") or "1Gi"), node)
 
 
 def _readers(
     settings: AuditSettings,
-    world: World,
+    observed: ObservedState,
     audit: BrokerGroupAudit,
-    names: Names,
-    run: Run,
+    names: RunNames,
+    run: AuditRun,
     group: Manifest | None,
-    volumes: Mapping[int, VolumeSeen],
+    volumes: Mapping[int, ObservedVolume],
     owner: Owner,
     now: float,
     left_s: float,
-) -> Advanced:
+) -> RunProgress:
     """Readers are made, and waited for; then the driver."""
     tolerations = list(((group or {}).get("spec") or {}).get("tolerations") or ())
     effects: list[Effect] = []
@@ -303,33 +331,33 @@ def _readers(
     failed: list[str] = []
     for ordinal, volume in volumes.items():
         name = names.reader(ordinal)
-        pod = world.object("Pod", name)
+        pod = observed.object("Pod", name)
         if pod is None:
-            wanted = made.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
-            effects.append(Apply(owned(wanted, owner)))
+            wanted = manifests.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
+            effects.append(Apply(with_owner(wanted, owner)))
             waiting.append(f"{name} is made")
             continue
-        found, status = pod_seen(pod), pod.get("status") or {}
+        found, status = observed_pod(pod), pod.get("status") or {}
         if found.stuck and _age_s(pod, now) > STUCK_S:
-            return run, (), Outcome(reason="PodStuck", message=f"{name} {found.trouble}")
+            return run, (), RunOutcome(reason="PodStuck", message=f"{name} {found.unready_reason}")
         if status.get("phase") in ("Failed", "Succeeded"):
             failed.append(f"{name}: {why_it_ended(pod)}")
         elif found.ready and status.get("podIP"):
             replica = broker_pod_name(audit.spec.broker_group, str(ordinal))
-            addresses[replica] = f"{_host(status['podIP'])}:{made.READER_PORT}"
+            addresses[replica] = f"{_host(status['podIP'])}:{manifests.READER_PORT}"
         else:
-            waiting.append(f"{name} {found.trouble}")
-            settled = _since_cut_s(world, names, now) >= SETTLE_S
-            if audit.spec.volume_snapshot_class_name is not None and settled:
-                effects.append(Apply(made.snapshot(audit, names, ordinal, volume, found.uid)))
+            waiting.append(f"{name} {found.unready_reason}")
+            flushed = _since_cut_s(observed, names, now) >= FLUSH_WAIT_S
+            if audit.spec.volume_snapshot_class_name is not None and flushed:
+                effects.append(Apply(manifests.snapshot(audit, names, ordinal, volume, found.uid)))
     if len(failed) == len(volumes):
-        return run, (), Outcome(reason="ReaderFailed", message="; ".join(failed))
-    if waiting and (not addresses or _since_cut_s(world, names, now) < READERS_WAIT_S):
-        return run.at("volumes", f"waits: {'; '.join(waiting)}"), tuple(effects), None
-    everyone = pods_of(group) if group is not None else tuple(addresses)
+        return run, (), RunOutcome(reason="ReaderFailed", message="; ".join(failed))
+    if waiting and (not addresses or _since_cut_s(observed, names, now) < READERS_WAIT_S):
+        return run.at_step("volumes", f"waits: {'; '.join(waiting)}"), tuple(effects), None
+    everyone = broker_pods_of(group) if group is not None else tuple(addresses)
     given = {replica: addresses.get(replica, "") for replica in everyone}
-    wanted = made.driver(audit, names, settings, given, int(left_s))
-    return run.at("audit", "starts the driver"), (*effects, Apply(owned(wanted, owner))), None
+    wanted = manifests.driver(audit, names, settings, given, int(left_s))
+    return run.at_step("audit", "starts the driver"), (*effects, Apply(with_owner(wanted, owner))), None
 
 
 def _host(address: str) -> str:
@@ -340,46 +368,54 @@ def _age_s(found: Manifest, now: float) -> float:
     return now - (seconds_of(metadata(found).get("creationTimestamp")) or now)
 
 
-def _since_cut_s(world: World, names: Names, now: float) -> float:
-    return _age_s(world.object("ConfigMap", names.job) or {}, now)
+def _since_cut_s(observed: ObservedState, names: RunNames, now: float) -> float:
+    return _age_s(observed.object("ConfigMap", names.job) or {}, now)
 
 
-def _audit(world: World, run: Run, pod: Manifest, now: float) -> Advanced:
-    found = pod_seen(pod)
+def _audit(observed: ObservedState, run: AuditRun, pod: Manifest, now: float) -> RunProgress:
+    found = observed_pod(pod)
     if found.stuck and _age_s(pod, now) > STUCK_S:
-        return run, (), Outcome(reason="PodStuck", message=f"{found.name} {found.trouble}")
-    what = "the driver compares" if found.ready else f"{found.name} {found.trouble}"
-    return run.at("audit", what), (), None
+        return run, (), RunOutcome(reason="PodStuck", message=f"{found.name} {found.unready_reason}")
+    what = "the driver compares" if found.ready else f"{found.name} {found.unready_reason}"
+    return run.at_step("audit", what), (), None
 
 
 def _ended(
-    audit: BrokerGroupAudit, world: World, names: Names, run: Run, outcome: Outcome, now: float
-) -> Pass:
+    audit: BrokerGroupAudit,
+    observed: ObservedState,
+    names: RunNames,
+    run: AuditRun,
+    outcome: RunOutcome,
+    now: float,
+) -> ReconciliationResult:
     """The outcome is noted first; what the run made goes in the passes after."""
-    status = said.ended(audit, world.resource, run, outcome, names.report, next_due(audit, now), now)
+    status = audit_status.ended(
+        audit, observed.resource, run, outcome, names.report, next_due(audit, now), now
+    )
     if outcome.verdict:
         bad = outcome.verdict != "healthy"
         told = Emit(
             EventType.WARNING if bad else EventType.NORMAL,
             f"Audit{outcome.verdict.capitalize()}",
             f"audit {run.number}: {outcome.verdict}" + (f": {outcome.message}" if outcome.message else ""),
-            _key(world, run, "ended"),
+            _key(observed, run, "ended"),
         )
     else:
         what = f"audit {run.number} has no verdict: {outcome.message}"
-        told = Emit(EventType.WARNING, f"Audit{outcome.reason}", what, _key(world, run, "ended"))
-    return Pass((told, PatchStatus(status)), 0.0)
+        told = Emit(EventType.WARNING, f"Audit{outcome.reason}", what, _key(observed, run, "ended"))
+    return ReconciliationResult((told, PatchStatus(status)), 0.0)
 
 
-def _key(world: World, run: Run, what: str) -> str:
-    return "/".join((str(metadata(world.resource).get("uid", "")), str(run.number), what))
+def _key(observed: ObservedState, run: AuditRun, what: str) -> str:
+    return "/".join((str(metadata(observed.resource).get("uid", "")), str(run.number), what))
 
 
-def refs_of(world: World) -> list[Ref]:
+def refs_of(observed: ObservedState) -> list[Ref]:
     """All that is there of this audit, its reports included."""
-    name = str(metadata(world.resource).get("name"))
+    name = str(metadata(observed.resource).get("name"))
     return [
         ref
-        for ref, found in world.objects.items()
-        if (labels := metadata(found).get("labels") or {}).get(KIND) == AUDIT and labels.get(GROUP) == name
+        for ref, found in observed.objects.items()
+        if (labels := metadata(found).get("labels") or {}).get(KIND_LABEL) == AUDIT_KIND
+        and labels.get(GROUP_LABEL) == name
     ]

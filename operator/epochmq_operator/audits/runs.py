@@ -25,7 +25,7 @@ def seconds_of(text: object) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AuditRun:
     """One that goes on. `trigger` says what it was begun for: `once`, a time of the schedule in seconds, or
     the annotation's value. `step` and `message` are for people."""
 
@@ -36,7 +36,7 @@ class Run:
     message: str = ""
 
     @classmethod
-    def of(cls, status: Mapping[str, Any]) -> Run | None:
+    def of(cls, status: Mapping[str, Any]) -> AuditRun | None:
         """From a status; None when none goes on."""
         found = status.get("run")
         if not isinstance(found, Mapping) or type(found.get("number")) is not int:
@@ -44,7 +44,7 @@ class Run:
         texts = {key: str(found.get(key, "")) for key in ("started", "trigger", "step", "message")}
         return cls(number=found["number"], **texts)
 
-    def at(self, step: str, message: str) -> Run:
+    def at_step(self, step: str, message: str) -> AuditRun:
         """The same, at a step."""
         return replace(self, step=step, message=message)
 
@@ -60,7 +60,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. Without a verdict, `reason` says why, in CamelCase."""
 
     verdict: str = ""
@@ -69,7 +69,7 @@ class Outcome:
     severities: Mapping[str, int] | None = None
     stored: bool = False
 
-    def entry(self, run: Run, finished: str, report: str) -> dict[str, Any]:
+    def entry(self, run: AuditRun, finished: str, report: str) -> dict[str, Any]:
         """For the history."""
         found = self.severities or {}
         return {
@@ -94,7 +94,7 @@ def history_of(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in entries if isinstance(one, Mapping) and type(one.get("number")) is int]
 
 
-def outcome_of(pod: Manifest) -> Outcome | None:
+def outcome_of(pod: Manifest) -> RunOutcome | None:
     """What the driver's pod came to; None while it goes on."""
     status = pod.get("status") or {}
     phase = status.get("phase")
@@ -104,7 +104,7 @@ def outcome_of(pod: Manifest) -> Outcome | None:
     if phase == "Succeeded" and said.get("verdict") in VERDICTS:
         lines = said.get("findings")
         severities = said.get("severities")
-        return Outcome(
+        return RunOutcome(
             verdict=said["verdict"],
             message="; ".join(map(str, lines)) if isinstance(lines, list) else "",
             severities={str(key): int(value) for key, value in severities.items()}
@@ -113,7 +113,7 @@ def outcome_of(pod: Manifest) -> Outcome | None:
             stored=said.get("report") is True,
         )
     reason = "DeadlineExceeded" if status.get("reason") == "DeadlineExceeded" else "DriverFailed"
-    return Outcome(reason=reason, message=f"{metadata(pod).get('name')}: {why_it_ended(pod)}")
+    return RunOutcome(reason=reason, message=f"{metadata(pod).get('name')}: {why_it_ended(pod)}")
 
 
 def why_it_ended(pod: Manifest) -> str:

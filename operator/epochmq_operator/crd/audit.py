@@ -13,9 +13,9 @@ from epochmq_operator.crd.schema import Schema, structural
 from epochmq_operator.crd.status import CONDITIONS, column
 from epochmq_operator.resources import API_GROUP, VERSION
 from epochmq_operator.resources.audit import (
+    AUDIT_KIND,
     AUDIT_RULES,
     EXPECTED_OF_AUDITS,
-    KIND,
     BrokerGroupAudit,
     BrokerGroupAuditSpec,
 )
@@ -93,7 +93,7 @@ AUDIT_COLUMNS: list[dict[str, Any]] = [
 
 def audit_definition() -> Schema:
     """The whole object for `kubectl apply`."""
-    singular = KIND.lower()
+    singular = AUDIT_KIND.lower()
     document = BrokerGroupAudit.model_json_schema(by_alias=True)
     spec = structural(document["properties"]["spec"], document["$defs"])
     for rule in AUDIT_RULES:
@@ -110,8 +110,8 @@ def audit_definition() -> Schema:
         "spec": {
             "group": API_GROUP,
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
+                "kind": AUDIT_KIND,
+                "listKind": f"{AUDIT_KIND}List",
                 "plural": f"{singular}s",
                 "singular": singular,
                 "shortNames": ["bga"],
@@ -137,7 +137,7 @@ def audit_reference() -> Iterator[str]:
     (version,) = audit_definition()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     required = spec.get("required", [])
-    yield f"## {KIND}\n\n{(BrokerGroupAudit.__doc__ or '').strip()} On Kubernetes alone.\n"
+    yield f"## {AUDIT_KIND}\n\n{(BrokerGroupAudit.__doc__ or '').strip()} On Kubernetes alone.\n"
     yield "| field | | values | default |\n|---|---|---|---|"
     for name in (info.alias or key for key, info in BrokerGroupAuditSpec.model_fields.items()):
         for path, field in fields_below(f"spec.{name}", spec["properties"][name]):
@@ -155,7 +155,7 @@ def audit_reference() -> Iterator[str]:
     columns = ", ".join(
         f"{one['name']}{' (with `-o wide`)' if one.get('priority') else ''}" for one in AUDIT_COLUMNS
     )
-    yield f"\n`kubectl get {KIND.lower()}s` shows {columns}.\n"
+    yield f"\n`kubectl get {AUDIT_KIND.lower()}s` shows {columns}.\n"
     yield "| field of `status` | |\n|---|---|"
     for name, field in AUDIT_STATUS["properties"].items():
         yield f"| `{name}` | {field['description']} |"

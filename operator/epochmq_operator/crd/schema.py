@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from epochmq_operator.resources import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, Group
+from epochmq_operator.resources import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, GroupResource
 from epochmq_operator.resources.model import SCHEMA
-from epochmq_operator.resources.owned import STORE_PATHS
+from epochmq_operator.resources.owned_keys import STORE_PATHS
 from epochmq_operator.resources.rules import RULES
 
 Schema = dict[str, Any]
@@ -44,13 +44,13 @@ YES_OR_NO = frozenset(
 )
 """The reserved configuration keys whose values are true or false. A rule can only speak of keys whose type
 the schema knows."""
-OWNED: Mapping[str, tuple[str, ...]] = {
+OWNED_KEYS: Mapping[str, tuple[str, ...]] = {
     "BrokerGroup": (*OPERATOR_OWNED_KEYS, *STORE_PATHS),
     "ControllerGroup": tuple(CONTROLLER_OWNED_KEYS),
 }
 
 
-def spec_schema(kind: type[Group]) -> Schema:
+def spec_schema(kind: type[GroupResource]) -> Schema:
     """The schema of a kind's spec, with defaults and rules."""
     document = kind.model_json_schema(by_alias=True)
     found = structural(document["properties"]["spec"], document["$defs"])
@@ -76,7 +76,7 @@ def _config(kind: str, schema: Schema) -> Schema:
     as they are, and the operator looks at them."""
     reserved = {
         key: {"type": "boolean"} if key in YES_OR_NO else {"x-kubernetes-int-or-string": True}
-        for key in sorted(OWNED[kind])
+        for key in sorted(OWNED_KEYS[kind])
     }
     return {
         "description": schema["description"],

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 
-from epochmq_operator.kube.connection import Connection
-from epochmq_operator.manifests import KINDS_MADE
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.manifests import OBJECT_KINDS
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of
 from epochmq_protocol.errors import EpochMQError
 
@@ -24,12 +24,12 @@ WATCH_S = 300
 """After so long a watch is begun anew."""
 LINE_LENGTH_MAX = 8 * 1024 * 1024
 """Of one event of a watch; etcd takes objects of 1.5 MiB."""
-GROUP = "epochmq.io/v1alpha1"
+GROUP_VERSION = "epochmq.io/v1alpha1"
 
 PATHS: Mapping[str, tuple[str, str]] = {
-    "BrokerGroup": (GROUP, "brokergroups"),
-    "ControllerGroup": (GROUP, "controllergroups"),
-    "BrokerGroupAudit": (GROUP, "brokergroupaudits"),
+    "BrokerGroup": (GROUP_VERSION, "brokergroups"),
+    "ControllerGroup": (GROUP_VERSION, "controllergroups"),
+    "BrokerGroupAudit": (GROUP_VERSION, "brokergroupaudits"),
     "Pod": ("v1", "pods"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Secret": ("v1", "secrets"),
@@ -38,7 +38,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "VolumeSnapshot": ("snapshot.storage.k8s.io/v1", "volumesnapshots"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
-    **{one.kind: (one.api_version, one.plural) for one in KINDS_MADE},
+    **{one.kind: (one.api_version, one.plural) for one in OBJECT_KINDS},
 }
 """Of each kind that the operator has to do with: its API version and its name in paths."""
 
@@ -51,36 +51,36 @@ class ApiError(EpochMQError):
         self.status = status
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """It will not do it the next time either."""
         return self.status in (400, 403, 405, 413, 415, 422)
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchEvent:
     """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     type: str
     object: dict[str, Any]
 
 
-def collection(kind: str, namespace: str | None) -> str:
+def collection_path(kind: str, namespace: str | None) -> str:
     """The path of a kind's objects, in a namespace or, with None, in all."""
     version, plural = PATHS[kind]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace is not None else f"{root}/{plural}"
 
 
-def path_of(ref: Ref) -> str:
+def object_path(ref: Ref) -> str:
     """The path of an object."""
-    return f"{collection(ref.kind, ref.namespace)}/{ref.name}"
+    return f"{collection_path(ref.kind, ref.namespace)}/{ref.name}"
 
 
 class Api:
     """A cluster's API server. `may_write` is asked before every write; it raises when somebody else has taken
     over."""
 
-    def __init__(self, connection: Connection, may_write: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, connection: ClusterConnection, may_write: Callable[[], None] = lambda: None) -> None:
         self.connection = connection
         self.session = connection.session()
         self.may_write = may_write
@@ -97,13 +97,15 @@ class Api:
         """Objects, and the resourceVersion that they were read at."""
         version, _ = PATHS[kind]
         params = {"labelSelector": selector} if selector else {}
-        answer = await self._json("GET", collection(kind, namespace), params=params, timeout_s=LIST_TIMEOUT_S)
+        answer = await self._json(
+            "GET", collection_path(kind, namespace), params=params, timeout_s=LIST_TIMEOUT_S
+        )
         items = [{"apiVersion": version, "kind": kind, **item} for item in answer.get("items") or ()]
         return items, str(answer["metadata"]["resourceVersion"])
 
     async def watch(
         self, kind: str, namespace: str | None, selector: str, since: str
-    ) -> AsyncIterator[Watched]:
+    ) -> AsyncIterator[WatchEvent]:
         """What happens to objects, from a resourceVersion on, until the server ends it. ApiError with 410
         when the version is too old."""
         params = {
@@ -114,21 +116,21 @@ class Api:
             **({"labelSelector": selector} if selector else {}),
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_S, sock_read=WATCH_S / 2)
-        url = self.connection.server + collection(kind, namespace)
-        async with _told(url), self.session.get(url, params=params, timeout=timeout) as answer:
-            await _checked(answer)
+        url = self.connection.server + collection_path(kind, namespace)
+        async with _as_api_errors(url), self.session.get(url, params=params, timeout=timeout) as answer:
+            await _raise_for_status(answer)
             async for line in _lines(answer.content):
                 event = json.loads(line)
                 found = event["object"]
                 if event["type"] == "ERROR":
                     raise ApiError(int(found.get("code") or 0), str(found.get("message")))
-                yield Watched(event["type"], found)
+                yield WatchEvent(event["type"], found)
 
     async def apply(self, manifest: Manifest) -> dict[str, Any]:
         """Server-side apply: the object as it is then."""
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._write(
-            "PATCH", path_of(ref_of(manifest)), manifest, "application/apply-patch+yaml", params
+            "PATCH", object_path(ref_of(manifest)), manifest, "application/apply-patch+yaml", params
         )
 
     async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +139,9 @@ class Api:
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/status", "value": status},
         ]
-        return await self._write("PATCH", f"{path_of(ref)}/status", operations, "application/json-patch+json")
+        return await self._write(
+            "PATCH", f"{object_path(ref)}/status", operations, "application/json-patch+json"
+        )
 
     async def put_finalizers(self, ref: Ref, version: str, finalizers: tuple[str, ...]) -> dict[str, Any]:
         """All finalizers, if the object is still the one that was looked at."""
@@ -145,13 +149,13 @@ class Api:
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/metadata/finalizers", "value": list(finalizers)},
         ]
-        return await self._write("PATCH", path_of(ref), operations, "application/json-patch+json")
+        return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
 
     async def delete(self, ref: Ref, uid: str) -> None:
         """Deletes this very object; what belongs to it goes after it. Nothing when it is gone already."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
-            await self._write("DELETE", path_of(ref), body)
+            await self._write("DELETE", object_path(ref), body)
         except ApiError as fault:
             if fault.status not in (404, 409):
                 raise
@@ -159,11 +163,11 @@ class Api:
     async def create(self, manifest: Manifest) -> dict[str, Any]:
         """A new object. ApiError with 409 when there is one."""
         ref = ref_of(manifest)
-        return await self._write("POST", collection(ref.kind, ref.namespace), manifest)
+        return await self._write("POST", collection_path(ref.kind, ref.namespace), manifest)
 
     async def replace(self, manifest: Manifest) -> dict[str, Any]:
         """The whole object, if it is still of the resourceVersion that the manifest has."""
-        return await self._write("PUT", path_of(ref_of(manifest)), manifest)
+        return await self._write("PUT", object_path(ref_of(manifest)), manifest)
 
     async def _write(
         self,
@@ -191,12 +195,12 @@ class Api:
         url = self.connection.server + path
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         async with (
-            _told(url),
+            _as_api_errors(url),
             self.session.request(
                 method, url, data=data, headers=headers, params=params, timeout=timeout
             ) as answer,
         ):
-            await _checked(answer)
+            await _raise_for_status(answer)
             found = await answer.json(content_type=None)
         if not isinstance(found, dict):
             raise ApiError(0, f"{path} answered with no object")
@@ -204,7 +208,7 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def _told(url: str) -> AsyncIterator[None]:
+async def _as_api_errors(url: str) -> AsyncIterator[None]:
     """What goes wrong on the way, as ApiError."""
     try:
         yield
@@ -214,7 +218,7 @@ async def _told(url: str) -> AsyncIterator[None]:
         raise ApiError(0, f"{url}: {error or type(error).__name__}") from None
 
 
-async def _checked(answer: aiohttp.ClientResponse) -> None:
+async def _raise_for_status(answer: aiohttp.ClientResponse) -> None:
     if answer.status < 400:
         return
     text = await answer.text()

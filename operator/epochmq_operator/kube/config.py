@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from epochmq_operator.audits.manifests import AuditSettings
-from epochmq_operator.manifests import Settings
+from epochmq_operator.manifests import ManifestSettings
 from epochmq_protocol.errors import ConfigError
 
 PROPERTY = re.compile(r"\s*[a-zA-Z]+\s*=")
@@ -69,12 +69,12 @@ class OperatorConfig(BaseModel):
         """What of it decides how audits look."""
         return AuditSettings(self.audit_image, tuple(self.image_pull_secrets), self.network_policies)
 
-    def settings(self, own_namespace: str) -> Settings:
+    def settings(self, own_namespace: str) -> ManifestSettings:
         """What of it decides how groups look. ConfigError without images."""
         broker, controller = (one or self.image for one in (self.broker_image, self.controller_image))
         if broker is None or controller is None:
             raise ConfigError("image", None, "an image for the pods of groups that name none")
-        return Settings(
+        return ManifestSettings(
             broker_image=broker,
             controller_image=controller,
             operator_namespace=self.operator_namespace or own_namespace,
@@ -85,7 +85,7 @@ class OperatorConfig(BaseModel):
         )
 
 
-def load(path: str | None, overrides: dict[str, str] | None = None) -> OperatorConfig:
+def load_config(path: str | None, overrides: dict[str, str] | None = None) -> OperatorConfig:
     """The settings in a file, with single keys over them. ConfigError for what cannot be used."""
     found: dict[str, Any] = {}
     if path is not None:

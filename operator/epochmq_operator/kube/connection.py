@@ -27,7 +27,7 @@ class NoClusterError(EpochMQError):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClusterConnection:
     """An API server, and who we are to it. `namespace` is the one that the pod, or the kubeconfig's context,
     is in."""
 
@@ -71,7 +71,7 @@ class Connection:
         )
 
 
-def in_cluster() -> Connection:
+def in_cluster() -> ClusterConnection:
     """From inside a pod. NoClusterError elsewhere."""
     configuration = Configuration()
     try:
@@ -83,10 +83,10 @@ def in_cluster() -> Connection:
         namespace = NAMESPACE_FILE.read_text(encoding="utf-8").strip()
     except (_kubernetes.ConfigException, OSError) as error:
         raise NoClusterError(f"not inside a cluster: {error}") from None
-    return Connection(configuration.host, namespace or "default", configuration)
+    return ClusterConnection(configuration.host, namespace or "default", configuration)
 
 
-def from_kubeconfig(path: str | None = None, context: str | None = None) -> Connection:
+def from_kubeconfig(path: str | None = None, context: str | None = None) -> ClusterConnection:
     """From a kubeconfig file; without a path, from those that kubectl would use. NoClusterError when it does
     not say what is needed."""
     configuration = Configuration()
@@ -97,4 +97,4 @@ def from_kubeconfig(path: str | None = None, context: str | None = None) -> Conn
         raise NoClusterError(f"no kubeconfig to reach a cluster with: {error}") from None
     chosen = next((one for one in contexts if one["name"] == context), current) if context else current
     namespace = (chosen.get("context") or {}).get("namespace") or "default"
-    return Connection(configuration.host, namespace, configuration)
+    return ClusterConnection(configuration.host, namespace, configuration)

@@ -9,14 +9,14 @@ from typing import Any
 
 import kopf
 
-from epochmq_operator.kube.cache import Cache
-from epochmq_operator.kube.connection import Connection
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.resources import API_VERSION, KINDS
-from epochmq_operator.resources.audit import KIND as AUDIT
+from epochmq_operator.resources.audit import AUDIT_KIND
 
 
 def registry_for(
-    cache: Cache, connection: Connection, loop: asyncio.AbstractEventLoop
+    cache: ObjectCache, connection: ClusterConnection, loop: asyncio.AbstractEventLoop
 ) -> kopf.OperatorRegistry:
     """The handlers; `loop` is the cache's own."""
     registry = kopf.OperatorRegistry()
@@ -25,7 +25,7 @@ def registry_for(
     async def heard(type: str | None, body: kopf.Body, **_: Any) -> None:
         loop.call_soon_threadsafe(cache.drop if type == "DELETED" else cache.put, dict(body))
 
-    for kind in (*KINDS, AUDIT):
+    for kind in (*KINDS, AUDIT_KIND):
         kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(heard)
 
     async def login(**_: Any) -> kopf.AiohttpSession:

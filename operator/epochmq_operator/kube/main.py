@@ -16,25 +16,25 @@ import structlog
 from epochmq_operator import manifests
 from epochmq_operator.kube import handlers
 from epochmq_operator.kube.api import Api, ApiError
-from epochmq_operator.kube.auditing import Auditor, both_hear
-from epochmq_operator.kube.cache import Cache, Informer
-from epochmq_operator.kube.config import OperatorConfig, load
-from epochmq_operator.kube.connection import Connection, NoClusterError, from_kubeconfig, in_cluster
-from epochmq_operator.kube.leading import LeadershipLostError, led
-from epochmq_operator.kube.memory import Remembering
-from epochmq_operator.kube.metrics import Metrics, served
+from epochmq_operator.kube.audit_reconciler import AuditReconciler, notify_both
+from epochmq_operator.kube.comparison_cache import ComparisonCache
+from epochmq_operator.kube.config import OperatorConfig, load_config
+from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
+from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
+from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
+from epochmq_operator.kube.object_cache import Informer, ObjectCache
 from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
-from epochmq_operator.kube.secrets import Secrets
-from epochmq_operator.kube.sidecars import sidecars
+from epochmq_operator.kube.sidecar_client import open_sidecar_client
+from epochmq_operator.kube.sidecar_credentials import CredentialsCache
+from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
-from epochmq_operator.plans.standing import Floor
-from epochmq_operator.resources.audit import KIND as AUDIT
+from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_protocol.errors import EpochMQError
 
 SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
 WATCHED = (
-    *(one.kind for one in manifests.KINDS_MADE),
+    *(one.kind for one in manifests.OBJECT_KINDS),
     *("Pod", "PersistentVolumeClaim", "Role", "RoleBinding"),
 )
 LISTED_WITHIN_S = 120.0
@@ -43,7 +43,7 @@ LIST_AGAIN_S = 1.0
 log = structlog.get_logger()
 
 
-def connect(config: OperatorConfig) -> Connection:
+def connect(config: OperatorConfig) -> ClusterConnection:
     """To the cluster that the configuration names, that we are in, or that kubectl would use."""
     if config.kubeconfig is not None or config.context is not None:
         return from_kubeconfig(config.kubeconfig, config.context)
@@ -55,22 +55,22 @@ def connect(config: OperatorConfig) -> Connection:
 
 def run(path: str | None, overrides: dict[str, str]) -> int:
     """Runs the operator until SIGTERM or SIGINT; 1 when it lost the lease."""
-    config = load(path, overrides)
+    config = load_config(path, overrides)
     _log(config.log_level)
     connection = connect(config)
-    return asyncio.run(_until_told(config, connection))
+    return asyncio.run(_run_until_signal(config, connection))
 
 
 def release(path: str | None, overrides: dict[str, str]) -> int:
     """Takes the deletion guard off every group that the configuration is about: without an operator nobody
     else would, and a guarded group could never go."""
-    config = load(path, overrides)
+    config = load_config(path, overrides)
     _log(config.log_level)
     asyncio.run(_release(config, connect(config)))
     return 0
 
 
-async def _release(config: OperatorConfig, connection: Connection) -> None:
+async def _release(config: OperatorConfig, connection: ClusterConnection) -> None:
     api = Api(connection)
     try:
         for kind in RESOURCES:
@@ -97,7 +97,7 @@ def _log(level: str) -> None:
     )
 
 
-async def _until_told(config: OperatorConfig, connection: Connection) -> int:
+async def _run_until_signal(config: OperatorConfig, connection: ClusterConnection) -> int:
     work = asyncio.ensure_future(operate(config, connection))
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
@@ -108,7 +108,7 @@ async def _until_told(config: OperatorConfig, connection: Connection) -> int:
     except* LeadershipLostError:
         log.error("ends without the lease, so that nobody writes besides the new leader")
         code = 1
-    except* WatchingError as error:
+    except* WatchEndedError as error:
         log.error("ends", error=str(error.exceptions[0]))
         code = 1
     except* asyncio.CancelledError:
@@ -116,34 +116,38 @@ async def _until_told(config: OperatorConfig, connection: Connection) -> int:
     return code
 
 
-class WatchingError(EpochMQError):
+class WatchEndedError(EpochMQError):
     """Groups are not watched any more."""
 
 
-async def operate(config: OperatorConfig, connection: Connection) -> None:
+async def operate(config: OperatorConfig, connection: ClusterConnection) -> None:
     """The whole operator, until cancelled. Raises when the lease is lost."""
     namespace = config.operator_namespace or connection.namespace
     settings = config.settings(namespace)
-    floor = Floor(
-        render=lambda group, quorum: manifests.manifests(group, quorum, settings),
-        differences=Remembering(manifests.differences),
-        belongings=manifests.belongings,
-        settled=manifests.settled,
+    renderer = Renderer(
+        render=lambda group, controllers: manifests.render_manifests(group, controllers, settings),
+        differences=ComparisonCache(manifests.differences),
+        possible_objects=manifests.possible_objects,
+        keep_immutable_fields=manifests.keep_immutable_fields,
     )
     me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     async with contextlib.AsyncExitStack() as stack:
-        leading = await stack.enter_async_context(
-            led(connection, Ref("Lease", namespace, config.lease_name), me)
+        lease_holder = await stack.enter_async_context(
+            open_lease_holder(connection, Ref("Lease", namespace, config.lease_name), me)
         )
-        api = Api(connection, leading.require)
+        api = Api(connection, lease_holder.require)
         stack.push_async_callback(api.close)
-        metrics, cache = Metrics(), Cache()
-        metrics.watch_groups(lambda: [found for kind in RESOURCES for found in cache.all(kind)])
-        asked = await stack.enter_async_context(sidecars(api, by_proxy=config.sidecars == "proxy"))
-        secrets = Secrets(api)
-        reconciler = Reconciler(api, cache, asked, secrets, floor, metrics, config.workers)
-        auditor = Auditor(config.audit_settings(), api, cache, asked, secrets, floor, metrics, config.workers)
-        metrics.watch_audits(lambda: cache.all(AUDIT))
+        metrics, cache = OperatorMetrics(), ObjectCache()
+        metrics.collect_groups(lambda: [found for kind in RESOURCES for found in cache.all(kind)])
+        sidecar_client = await stack.enter_async_context(
+            open_sidecar_client(api, by_proxy=config.sidecars == "proxy")
+        )
+        secrets = CredentialsCache(api)
+        reconciler = Reconciler(api, cache, sidecar_client, secrets, renderer, metrics, config.workers)
+        audit_reconciler = AuditReconciler(
+            config.audit_settings(), api, cache, sidecar_client, secrets, renderer, metrics, config.workers
+        )
+        metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
             Informer(api, cache, kind, where, SELECTOR)
             for kind in WATCHED
@@ -151,40 +155,40 @@ async def operate(config: OperatorConfig, connection: Connection) -> None:
         ]
         listed = lambda: all(one.listed.is_set() for one in informers)  # noqa: E731 -- a predicate
         address, port = config.metrics_address, config.metrics_port
-        await stack.enter_async_context(served(metrics, address, port, lambda: True, listed))
+        await stack.enter_async_context(serve_metrics(metrics, address, port, lambda: True, listed))
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
             tasks.create_task(_watch(config, cache, connection))
-            await leading.acquire()
-            async with leading.let_go(), asyncio.TaskGroup() as work:
+            await lease_holder.acquire()
+            async with lease_holder.released_at_exit(), asyncio.TaskGroup() as work:
                 metrics.leads.set(1)
-                work.create_task(leading.hold())
-                await _listed(informers)
-                await _known(api, cache, config)
-                cache.heard = both_hear(reconciler, auditor)
+                work.create_task(lease_holder.hold())
+                await _wait_until_listed(informers)
+                await _load_resources(api, cache, config)
+                cache.on_change = notify_both(reconciler, audit_reconciler)
                 work.create_task(reconciler.run())
-                work.create_task(auditor.run())
+                work.create_task(audit_reconciler.run())
 
 
-async def _listed(informers: list[Informer]) -> None:
+async def _wait_until_listed(informers: list[Informer]) -> None:
     """Nothing is done on half a view."""
     async with asyncio.timeout(LISTED_WITHIN_S):
         for informer in informers:
             await informer.listed.wait()
 
 
-async def _known(api: Api, cache: Cache, config: OperatorConfig) -> None:
+async def _load_resources(api: Api, cache: ObjectCache, config: OperatorConfig) -> None:
     """All resources at once: kopf tells of one after the other, and a ControllerGroup that was not heard of
     yet would seem to be missing, or one whose users were not to be nobody's."""
     async with asyncio.timeout(LISTED_WITHIN_S):
-        for kind in (*RESOURCES, AUDIT):
+        for kind in (*RESOURCES, AUDIT_KIND):
             for where in (*config.namespaces,) or (None,):
-                for found in await _all(api, kind, where):
+                for found in await _list_all(api, kind, where):
                     cache.put(found)
 
 
-async def _all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
+async def _list_all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
     while True:
         try:
             return (await api.list(kind, where, ""))[0]
@@ -195,7 +199,7 @@ async def _all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
             await asyncio.sleep(LIST_AGAIN_S)
 
 
-async def _watch(config: OperatorConfig, cache: Cache, connection: Connection) -> None:
+async def _watch(config: OperatorConfig, cache: ObjectCache, connection: ClusterConnection) -> None:
     """kopf in a thread of its own: in ours it would take the signals, and end tasks that are not its own."""
     loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
@@ -220,4 +224,4 @@ async def _watch(config: OperatorConfig, cache: Cache, connection: Connection) -
         await ended.wait()
     finally:
         stop.set()
-    raise WatchingError("kopf ended by itself")
+    raise WatchEndedError("kopf ended by itself")

@@ -14,15 +14,15 @@ from prometheus_client.registry import Collector
 from epochmq_operator.audits.runs import history_of, seconds_of
 from epochmq_operator.plans.objects import Manifest, Ref
 
-PASS_SECONDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 
-class Metrics:
+class OperatorMetrics:
     """The operator's figures, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.passes = Counter(
+        self.reconciliations = Counter(
             "epochmq_operator_passes", "Looks at a resource", ["kind", "outcome"], registry=self.registry
         )
         self.effects = Counter(
@@ -31,7 +31,7 @@ class Metrics:
         self.seconds = Histogram(
             "epochmq_operator_pass_seconds",
             "How long a look and what follows from it takes",
-            buckets=PASS_SECONDS,
+            buckets=RECONCILIATION_BUCKETS_S,
             registry=self.registry,
         )
         self.leads = Gauge("epochmq_operator_leads", "1 on the operator that works", registry=self.registry)
@@ -39,16 +39,16 @@ class Metrics:
             "epochmq_operator_sidecar_failures", "Questions without an answer", registry=self.registry
         )
 
-    def watch_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+    def collect_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Tells of each group's phase and replicas whenever the metrics are read."""
-        self.registry.register(_Groups(groups))
+        self.registry.register(_GroupCollector(groups))
 
-    def watch_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+    def collect_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Tells of each audit's last verdict."""
-        self.registry.register(_Audits(audits))
+        self.registry.register(_AuditCollector(audits))
 
 
-class _Audits(Collector):
+class _AuditCollector(Collector):
     def __init__(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         self._audits = audits
 
@@ -84,7 +84,7 @@ class _Audits(Collector):
         return [verdict, findings, finished, failed]
 
 
-class _Groups(Collector):
+class _GroupCollector(Collector):
     def __init__(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         self._groups = groups
 
@@ -112,8 +112,8 @@ def _number(value: object) -> float:
 
 
 @contextlib.asynccontextmanager
-async def served(
-    metrics: Metrics, address: str, port: int, alive: Callable[[], bool], ready: Callable[[], bool]
+async def serve_metrics(
+    metrics: OperatorMetrics, address: str, port: int, alive: Callable[[], bool], ready: Callable[[], bool]
 ) -> AsyncIterator[int]:
     """Serves them while the block lasts; the port."""
 

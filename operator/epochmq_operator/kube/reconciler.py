@@ -13,32 +13,40 @@ from typing import Any
 
 import structlog
 
-from epochmq_operator.kube.api import Api, ApiError, path_of
-from epochmq_operator.kube.cache import Cache
-from epochmq_operator.kube.leading import LeadershipLostError
-from epochmq_operator.kube.metrics import Metrics
-from epochmq_operator.kube.secrets import Credentials, Secrets
-from epochmq_operator.kube.sidecars import Sidecars
-from epochmq_operator.manifests.names import GROUP, KIND, KINDS_MADE, MANAGED_BY, MANAGER
-from epochmq_operator.plans.conditions import at
-from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, Pass, PatchStatus, SetFinalizers
+from epochmq_operator.kube.api import Api, ApiError, object_path
+from epochmq_operator.kube.lease_holder import LeadershipLostError
+from epochmq_operator.kube.metrics import OperatorMetrics
+from epochmq_operator.kube.object_cache import ObjectCache
+from epochmq_operator.kube.sidecar_client import SidecarClient
+from epochmq_operator.kube.sidecar_credentials import CredentialsCache, SidecarCredentials
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY, MANAGER, OBJECT_KINDS
+from epochmq_operator.plans.compared_objects import Renderer
+from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.effects import (
+    Apply,
+    Delete,
+    Effect,
+    Emit,
+    PatchStatus,
+    ReconciliationResult,
+    SetFinalizers,
+)
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
-from epochmq_operator.plans.passes import step
-from epochmq_operator.plans.standing import Floor
-from epochmq_operator.plans.world import World
+from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.reconciliation import reconcile
 
 RESOURCES = ("BrokerGroup", "ControllerGroup")
-ASKED_FIRST = frozenset({"ControllerGroup", *(one.kind for one in KINDS_MADE)})
+CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
 """Kinds of which others may have an object of the name that a group wants: the watches are told of those that
 bear the operator's label only."""
-AGAIN_MAX_S = 15.0
+REQUEUE_MAX_S = 15.0
 """However quiet it is, the replicas are asked this often."""
-SETTLE_S = 0.1
+BATCH_DELAY_S = 0.1
 """What comes in a burst is looked at once."""
 FAILED_FIRST_S, FAILED_MAX_S = 1.0, 60.0
 CONFIRMED_FOR_S = 300.0
 """A resource that nothing was heard of for so long is asked for: a watch can miss that it went."""
-TOLD_MAX = 4096
+EMITTED_MAX = 4096
 
 log = structlog.get_logger()
 
@@ -51,22 +59,22 @@ class Reconciler:
     def __init__(
         self,
         api: Api,
-        cache: Cache,
-        sidecars: Sidecars,
-        secrets: Secrets,
-        floor: Floor,
-        metrics: Metrics,
+        cache: ObjectCache,
+        sidecar_client: SidecarClient,
+        secrets: CredentialsCache,
+        renderer: Renderer,
+        metrics: OperatorMetrics,
         workers: int,
     ) -> None:
         self._api = api
         self._cache = cache
-        self._sidecars = sidecars
+        self._sidecar_client = sidecar_client
         self._secrets = secrets
-        self._floor = floor
+        self._renderer = renderer
         self._metrics = metrics
         self._free = asyncio.Semaphore(workers)
-        self._caretakers: dict[Ref, _Caretaker] = {}
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._workers: dict[Ref, ResourceWorker] = {}
+        self._emitted: OrderedDict[str, None] = OrderedDict()
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -81,11 +89,11 @@ class Reconciler:
             finally:
                 self._tasks = None
 
-    def heard(self, manifest: Manifest) -> None:
+    def object_changed(self, manifest: Manifest) -> None:
         """Something changed: whoever it concerns is looked at soon."""
         ref = ref_of(manifest)
         if ref.kind in self.kinds:
-            if ref.kind == "BrokerGroup" and (ref in self._caretakers) != (self._cache.get(ref) is not None):
+            if ref.kind == "BrokerGroup" and (ref in self._workers) != (self._cache.get(ref) is not None):
                 # One more or one less that needs its controllers.
                 self._wake(Ref("ControllerGroup", ref.namespace, controllers_named(manifest)))
             self._wake(ref)
@@ -95,7 +103,7 @@ class Reconciler:
                         self._wake(other)
             return
         labels = metadata(manifest).get("labels") or {}
-        kind, name = labels.get(KIND), labels.get(GROUP)
+        kind, name = labels.get(KIND_LABEL), labels.get(GROUP_LABEL)
         if kind in self.kinds and name:
             self._wake(Ref(kind, ref.namespace, name))
             if kind == "ControllerGroup" and ref.kind == "Pod":
@@ -106,117 +114,117 @@ class Reconciler:
     def _wake(self, ref: Ref) -> None:
         if self._tasks is None:
             return
-        caretaker = self._caretakers.get(ref)
-        if caretaker is None:
+        worker = self._workers.get(ref)
+        if worker is None:
             if self._cache.get(ref) is None:
                 return
-            caretaker = self._caretakers[ref] = _Caretaker()
-            self._tasks.create_task(self._care(ref, caretaker), name=str(ref))
-        caretaker.wake.set()
+            worker = self._workers[ref] = ResourceWorker()
+            self._tasks.create_task(self._run_worker(ref, worker), name=str(ref))
+        worker.wake.set()
 
-    async def _care(self, ref: Ref, caretaker: _Caretaker) -> None:
+    async def _run_worker(self, ref: Ref, worker: ResourceWorker) -> None:
         try:
             while self._cache.get(ref) is not None:
-                caretaker.wake.clear()
+                worker.wake.clear()
                 async with self._free:
-                    pause_s = await self._look(ref, caretaker)
+                    pause_s = await self._reconcile_once(ref, worker)
                 try:
                     async with asyncio.timeout(pause_s):
-                        await caretaker.wake.wait()
-                    await asyncio.sleep(SETTLE_S)
+                        await worker.wake.wait()
+                    await asyncio.sleep(BATCH_DELAY_S)
                 except TimeoutError:
                     pass
         finally:
-            self._caretakers.pop(ref, None)
+            self._workers.pop(ref, None)
 
-    async def _look(self, ref: Ref, caretaker: _Caretaker) -> float:
+    async def _reconcile_once(self, ref: Ref, worker: ResourceWorker) -> float:
         """One pass; how long to wait for the next if nothing is heard. Whatever is wrong with one resource is
         told and tried again, and disturbs no other."""
         started = time.monotonic()
         outcome = "idle"
         try:
-            if started - caretaker.confirmed_s > CONFIRMED_FOR_S:
-                await self._confirm(ref, caretaker)
-            for stranger in tuple(caretaker.strangers):
-                await self._meet(stranger, caretaker)
+            if started - worker.confirmed_s > CONFIRMED_FOR_S:
+                await self._confirm(ref, worker)
+            for unlabelled in tuple(worker.unlabelled_objects):
+                await self._check_foreign(unlabelled, worker)
             resource = self._cache.get(ref)
             if resource is None:
                 return 0.0
-            made = await self._made(ref, resource, caretaker)
+            made = await self._reconcile(ref, resource, worker)
             if made.writes:
                 outcome = "step"
                 for effect in made.effects:
-                    await self._do(effect, ref, resource, caretaker)
-            caretaker.refusal, caretaker.failures = "", 0
-            return self._pause(made, caretaker)
+                    await self._do(effect, ref, resource, worker)
+            worker.rejection, worker.failures = "", 0
+            return self._pause(made, worker)
         except LeadershipLostError:
             raise
         except ApiError as error:
-            outcome = "refused" if error.refused else "failed"
-            return self._failed(ref, caretaker, error)
+            outcome = "refused" if error.rejected else "failed"
+            return self._failed(ref, worker, error)
         except Exception as error:
             outcome = "error"
             log.exception("a pass failed", resource=str(ref), namespace=ref.namespace)
-            return self._failed(ref, caretaker, error)
+            return self._failed(ref, worker, error)
         finally:
-            self._metrics.passes.labels(ref.kind, outcome).inc()
+            self._metrics.reconciliations.labels(ref.kind, outcome).inc()
             self._metrics.seconds.observe(time.monotonic() - started)
-            self._metrics.sidecar_failures.set(self._sidecars.failures)
+            self._metrics.sidecar_failures.set(self._sidecar_client.failures)
 
-    async def _made(self, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> Pass:
+    async def _reconcile(self, ref: Ref, resource: Manifest, worker: ResourceWorker) -> ReconciliationResult:
         """What the plans say."""
-        return step(self._floor, await self._world(ref, resource, caretaker), time.time())
+        return reconcile(self._renderer, await self._observe(ref, resource, worker), time.time())
 
-    def _pause(self, made: Pass, caretaker: _Caretaker) -> float:
+    def _pause(self, made: ReconciliationResult, worker: ResourceWorker) -> float:
         if made.writes:
-            caretaker.pause_s = made.again_s
+            worker.pause_s = made.requeue_after_s
         else:
             # What is waited for is heard of; the replicas' own words are not, but seldom change.
-            caretaker.pause_s = min(max(caretaker.pause_s, made.again_s) * 1.5, AGAIN_MAX_S)
-        return caretaker.pause_s
+            worker.pause_s = min(max(worker.pause_s, made.requeue_after_s) * 1.5, REQUEUE_MAX_S)
+        return worker.pause_s
 
-    def _failed(self, ref: Ref, caretaker: _Caretaker, error: Exception) -> float:
-        caretaker.failures += 1
+    def _failed(self, ref: Ref, worker: ResourceWorker, error: Exception) -> float:
+        worker.failures += 1
         if isinstance(error, ApiError) and error.status == 404:
-            caretaker.confirmed_s = -math.inf  # it may be the resource itself that is gone
-        if isinstance(error, ApiError) and error.status in (404, 409, 422) and caretaker.failures < 3:
-            return SETTLE_S  # it changed under our hands: look again
-        if not isinstance(error, ApiError) or error.refused:
-            caretaker.refusal = (
+            worker.confirmed_s = -math.inf  # it may be the resource itself that is gone
+        if isinstance(error, ApiError) and error.status in (404, 409, 422) and worker.failures < 3:
+            return BATCH_DELAY_S  # it changed under our hands: look again
+        if not isinstance(error, ApiError) or error.rejected:
+            worker.rejection = (
                 f"{type(error).__name__}: {error}"[:500]
                 if not isinstance(error, ApiError)
                 else (f"the API server refuses: {error}"[:500])
             )
         log.warning("a step failed", resource=str(ref), namespace=ref.namespace, error=str(error))
-        return min(FAILED_FIRST_S * (1 << min(caretaker.failures, 10)), FAILED_MAX_S)
+        return min(FAILED_FIRST_S * (1 << min(worker.failures, 10)), FAILED_MAX_S)
 
-    async def _confirm(self, ref: Ref, caretaker: _Caretaker) -> None:
+    async def _confirm(self, ref: Ref, worker: ResourceWorker) -> None:
         try:
-            self._cache.put(await self._api.get(path_of(ref)))
+            self._cache.put(await self._api.get(object_path(ref)))
         except ApiError as error:
             known = self._cache.get(ref)
             if error.status != 404 or known is None:
                 raise
             self._cache.drop(known)
-        caretaker.confirmed_s = time.monotonic()
+        worker.confirmed_s = time.monotonic()
 
-    async def _world(self, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> World:
+    async def _observe(self, ref: Ref, resource: Manifest, worker: ResourceWorker) -> ObservedState:
         objects = self._cache.namespace(ref.namespace)
-        words: dict[str, Any] = {}
-        for kind, name in self._asked(ref, resource):
-            pods, credentials = await self._reached(objects, Ref(kind, ref.namespace, name))
-            words.update(await self._sidecars.words(ref.namespace, pods, credentials))
+        states: dict[str, Any] = {}
+        for kind, name in self._groups_to_ask(ref, resource):
+            pods, credentials = await self._pods_and_credentials(objects, Ref(kind, ref.namespace, name))
+            states.update(await self._sidecar_client.states(ref.namespace, pods, credentials))
         users = [
             other.name
             for other, found in self._cache.all("BrokerGroup")
             if other.namespace == ref.namespace and controllers_named(found) == ref.name
         ]
         # The view is of a cache that changes only between awaits, and plans do not await.
-        return World(resource, objects, words, tuple(users), caretaker.refusal)
+        return ObservedState(resource, objects, states, tuple(users), worker.rejection)
 
-    async def _reached(
+    async def _pods_and_credentials(
         self, objects: Mapping[Ref, Manifest], group: Ref
-    ) -> tuple[list[Manifest], Credentials | None]:
+    ) -> tuple[list[Manifest], SidecarCredentials | None]:
         """A group's pods, and what their sidecars ask for."""
         pods = [
             pod
@@ -228,7 +236,7 @@ class Reconciler:
         named = secret if isinstance(secret, str) else None
         return pods, await self._secrets.credentials(group.namespace, named)
 
-    def _asked(self, ref: Ref, resource: Manifest) -> list[tuple[str, str]]:
+    def _groups_to_ask(self, ref: Ref, resource: Manifest) -> list[tuple[str, str]]:
         """Whose pods are asked: the group's own, and those of its controllers."""
         if is_deleting(resource):
             return []
@@ -237,13 +245,13 @@ class Reconciler:
             found.append(("ControllerGroup", controllers_named(resource)))
         return found
 
-    async def _do(self, effect: Effect, ref: Ref, resource: Manifest, caretaker: _Caretaker) -> None:
-        if isinstance(effect, Emit) and effect.key in self._told:
+    async def _do(self, effect: Effect, ref: Ref, resource: Manifest, worker: ResourceWorker) -> None:
+        if isinstance(effect, Emit) and effect.key in self._emitted:
             return
         self._metrics.effects.labels(type(effect).__name__).inc()
         match effect:
             case Apply():
-                await self._apply(effect.manifest, caretaker)
+                await self._apply(effect.manifest, worker)
             case Delete():
                 log.info("deletes", object=str(effect.ref), namespace=ref.namespace)
                 await self._api.delete(effect.ref, effect.uid)
@@ -260,33 +268,37 @@ class Reconciler:
             case Emit():
                 await self._emit(effect, ref, resource)
 
-    async def _apply(self, manifest: Manifest, caretaker: _Caretaker) -> None:
+    async def _apply(self, manifest: Manifest, worker: ResourceWorker) -> None:
         """Applies an object. What we were not told of is looked for first, for it would be taken over,
         whosever it is: ApiError with 409 when it is there."""
         ref = ref_of(manifest)
-        if ref.kind in ASKED_FIRST and self._cache.get(ref) is None and await self._meet(ref, caretaker):
+        if (
+            ref.kind in CHECKED_BEFORE_APPLY
+            and self._cache.get(ref) is None
+            and await self._check_foreign(ref, worker)
+        ):
             raise ApiError(409, f"{ref} is there already")
         self._cache.put(await self._api.apply(manifest))
 
-    async def _meet(self, ref: Ref, caretaker: _Caretaker) -> bool:
+    async def _check_foreign(self, ref: Ref, worker: ResourceWorker) -> bool:
         """Whether an object is there, known from now on. One without our label no watch will tell of: it is
         asked for before every look."""
         known = self._cache.get(ref)
         try:
-            found = await self._api.get(path_of(ref))
+            found = await self._api.get(object_path(ref))
         except ApiError as error:
             if error.status != 404:
                 raise
-            caretaker.strangers.discard(ref)
+            worker.unlabelled_objects.discard(ref)
             if known is not None:
                 self._cache.drop(known)
             return False
         self._cache.put(found)
         labelled = (metadata(found).get("labels") or {}).get(MANAGED_BY) == MANAGER
         if labelled or ref.kind in RESOURCES:
-            caretaker.strangers.discard(ref)
+            worker.unlabelled_objects.discard(ref)
         else:
-            caretaker.strangers.add(ref)
+            worker.unlabelled_objects.add(ref)
         return True
 
     async def _emit(self, effect: Emit, ref: Ref, resource: Manifest) -> None:
@@ -296,21 +308,21 @@ class Reconciler:
         except ApiError as error:
             if error.status != 409:  # it was told by an operator that could not note it
                 raise
-        self._told[effect.key] = None
-        while len(self._told) > TOLD_MAX:
-            self._told.popitem(last=False)
+        self._emitted[effect.key] = None
+        while len(self._emitted) > EMITTED_MAX:
+            self._emitted.popitem(last=False)
 
 
-class _Caretaker:
+class ResourceWorker:
     """What is remembered of a resource between two looks; nothing of it matters to what is done."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
         self.pause_s = 1.0
         self.failures = 0
-        self.refusal = ""
+        self.rejection = ""
         self.confirmed_s = time.monotonic()
-        self.strangers: set[Ref] = set()
+        self.unlabelled_objects: set[Ref] = set()
 
 
 def controllers_named(group: Manifest) -> str:
@@ -326,7 +338,7 @@ def _spec(manifest: Manifest) -> Mapping[str, Any]:
 
 def _belongs(pod: Manifest, kind: str, name: str) -> bool:
     labels = metadata(pod).get("labels") or {}
-    return labels.get(KIND) == kind and labels.get(GROUP) == name
+    return labels.get(KIND_LABEL) == kind and labels.get(GROUP_LABEL) == name
 
 
 def event_of(effect: Emit, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:
@@ -343,7 +355,7 @@ def event_of(effect: Emit, ref: Ref, resource: Manifest, now: float) -> dict[str
         "reason": effect.reason,
         "message": effect.message[:1000],
         "source": {"component": "epochmq-operator"},
-        "firstTimestamp": at(now),
-        "lastTimestamp": at(now),
+        "firstTimestamp": timestamp(now),
+        "lastTimestamp": timestamp(now),
         "count": 1,
     }

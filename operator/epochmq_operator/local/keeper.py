@@ -15,10 +15,10 @@ from pathlib import Path
 from epochmq_operator.local.network import port_in_use
 from epochmq_operator.local.process import identify
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.restart import Restarts
-from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory
-from epochmq_operator.local.tasks import first, owned
-from epochmq_operator.render import BrokerProbe, Component, Pod, Sidecar
+from epochmq_operator.local.restart_history import RestartHistory
+from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.local.tasks import owned_task, wait_first
+from epochmq_operator.pod_rendering import BrokerProbe, Component, Pod, PodSidecar
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
@@ -54,7 +54,7 @@ class PodKeeper:
         *,
         prober: Prober,
         command_of: CommandOf,
-        turn: Callable[[PodKeeper], Awaitable[None]],
+        wait_for_dependencies: Callable[[PodKeeper], Awaitable[None]],
         changed: Callable[[PodKeeper], None],
     ) -> None:
         """`turn` returns when the pods that this one depends on are there; `changed` is told of every change
@@ -74,9 +74,9 @@ class PodKeeper:
         self._state = state
         self._prober = prober
         self._command_of = command_of
-        self._turn = turn
+        self._wait_for_dependencies = wait_for_dependencies
         self._changed = changed
-        self._restarts = Restarts()
+        self._restarts = RestartHistory()
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._ready_since: float | None = None
@@ -95,16 +95,16 @@ class PodKeeper:
         """Until `stop`."""
         how = "not started"
         while not self._stop.is_set():
-            await self._unless_stopped(self._turn(self))
+            await self._unless_stopped(self._wait_for_dependencies(self))
             if self._stop.is_set():
                 break
-            how = await self._one_life()
+            how = await self._run_process()
             if self._stop.is_set():
                 break
             ready_for = None if self._ready_since is None else time.monotonic() - self._ready_since
             self._restarts = self._restarts.ended(ready_for)
             self.record.restarts = self._restarts.total
-            self.record.failures = self._restarts.unready_row
+            self.record.failures = self._restarts.consecutive_unready_ends
             delay_s = self._restarts.delay_s
             self._enter(PodPhase.BACK_OFF, f"{how}; starts again after {delay_s:g} s")
             await self._unless_stopped(asyncio.sleep(delay_s))
@@ -112,12 +112,12 @@ class PodKeeper:
 
     async def _unless_stopped(self, waiting: Awaitable[None]) -> None:
         """Awaits, but no longer than until `stop`."""
-        async with owned(waiting) as wait, owned(self._stop.wait()) as stop:
-            await first(wait, stop)
+        async with owned_task(waiting) as wait, owned_task(self._stop.wait()) as stop:
+            await wait_first(wait, stop)
             if wait.done():
                 wait.result()
 
-    async def _one_life(self) -> str:
+    async def _run_process(self) -> str:
         """Runs the process once, to its end; how it ended, in words."""
         self._ready_since = None
         self.readiness = Readiness(False)
@@ -130,28 +130,28 @@ class PodKeeper:
         except OSError as error:
             return f"cannot be started: {error}"
         try:
-            return await self._attend(process)
+            return await self._watch_process(process)
         finally:
             self.record.process = None
             if process.returncode is None:  # only when this task is cancelled or has a bug
                 process.kill()
 
-    async def _attend(self, process: asyncio.subprocess.Process) -> str:
+    async def _watch_process(self, process: asyncio.subprocess.Process) -> str:
         self.record.process = identify(process.pid)
         self._enter(PodPhase.STARTING, "not ready yet")
         async with (
-            owned(process.wait()) as ended,
-            owned(self._stop.wait()) as stop,
-            owned(self._watch()) as watch,
-            owned(self._beside()),
+            owned_task(process.wait()) as ended,
+            owned_task(self._stop.wait()) as stop,
+            owned_task(self._probe_until_cancelled()) as watch,
+            owned_task(self._keep_sidecar()),
         ):
-            await first(ended, stop, watch)
+            await wait_first(ended, stop, watch)
             if watch.done():
                 watch.result()
             if not ended.done():
                 watch.cancel()
-                await self._end(process, ended)
-            return _how(ended.result())
+                await self._terminate(process, ended)
+            return _describe_exit(ended.result())
 
     def _prepare(self) -> None:
         for volume in self.pod.volumes:
@@ -175,32 +175,32 @@ class PodKeeper:
                 start_new_session=True,
             )
 
-    async def _beside(self) -> None:
+    async def _keep_sidecar(self) -> None:
         """Keeps the pod's sidecar running, if it has one, until cancelled; then ends it. A sidecar that fails
         is no fault of the pod's: its log says why."""
         while self.pod.sidecar is not None:
             with contextlib.suppress(OSError):
-                await self._sidecar_life(self.pod.sidecar)
+                await self._run_sidecar(self.pod.sidecar)
             await asyncio.sleep(SIDECAR_PAUSE_S)
 
-    async def _sidecar_life(self, sidecar: Sidecar) -> None:
+    async def _run_sidecar(self, sidecar: PodSidecar) -> None:
         command = _command(sidecar.args)
         process = await self._spawn(command, self._state.admin_log_path(self.pod.name))
-        async with owned(process.wait()) as ended:
+        async with owned_task(process.wait()) as ended:
             try:
                 self.record.sidecar = identify(process.pid)
                 self._changed(self)
-                await first(ended)
+                await wait_first(ended)
             finally:
                 self.record.sidecar = None
                 if not ended.done():
                     with contextlib.suppress(ProcessLookupError):
                         process.terminate()
-                    await first(ended, timeout_s=SIDECAR_GRACE_S)
+                    await wait_first(ended, timeout_s=SIDECAR_GRACE_S)
                 if not ended.done():
                     process.kill()
 
-    async def _watch(self) -> None:
+    async def _probe_until_cancelled(self) -> None:
         """Asks the pod how it is, and notes it, until cancelled."""
         while True:
             readiness = await self._prober(self.pod)
@@ -217,15 +217,15 @@ class PodKeeper:
                 self._enter(PodPhase.UNREADY, readiness.reason)
             await asyncio.sleep(PROBE_READY_S if readiness.ready else PROBE_STARTING_S)
 
-    async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
+    async def _terminate(self, process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
         self.readiness = Readiness(False)
         self._enter(PodPhase.STOPPING)
         # The process is an unreaped child of ours until `ended` is done: its number cannot be another's.
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        async with owned(self._kill.wait()) as kill:
+        async with owned_task(self._kill.wait()) as kill:
             grace_s = GRACE_S[self.pod.component]
-            await first(ended, kill, timeout_s=grace_s)
+            await wait_first(ended, kill, timeout_s=grace_s)
         if not ended.done():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -241,7 +241,7 @@ class PodKeeper:
         self._changed(self)
 
 
-def _how(returncode: int) -> str:
+def _describe_exit(returncode: int) -> str:
     if returncode >= 0:
         return f"exit status {returncode}"
     try:

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from epochmq_operator.render import Pod
+from epochmq_operator.pod_rendering import Pod
 from epochmq_protocol.errors import EpochMQError
 
 CLAIM_HOST = 254
@@ -38,7 +38,7 @@ def candidates(directory: str) -> Iterator[str]:
         yield f"127.{_FIRST_OCTET + digest[0] % 127}.{digest[1]}"
 
 
-class Claim:
+class NetworkClaim:
     """A network that is held until `release`."""
 
     def __init__(self, network: str, holder: socket.socket) -> None:
@@ -50,11 +50,11 @@ class Claim:
         self._holder.close()
 
 
-def claim(directory: str, previous: str | None = None) -> Claim:
+def claim_network(directory: str, previous: str | None = None) -> NetworkClaim:
     """Holds a network for a state directory: the one it had before if that is free, else the first that is.
 
     Raises NetworkError when there is none."""
-    refusal: OSError | None = None
+    rejection: OSError | None = None
     for network in ([previous] if previous else []) + list(candidates(directory)):
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -62,18 +62,18 @@ def claim(directory: str, previous: str | None = None) -> Claim:
             holder.listen(1)
         except OSError as error:
             holder.close()
-            refusal = error
+            rejection = error
             if error.errno != errno.EADDRINUSE:
                 break
             continue
-        return Claim(network, holder)
-    if refusal is not None and refusal.errno == errno.EADDRNOTAVAIL:
+        return NetworkClaim(network, holder)
+    if rejection is not None and rejection.errno == errno.EADDRNOTAVAIL:
         raise NetworkError(
             "this machine has no loopback addresses besides 127.0.0.1; the local runtime needs 127.0.0.0/8, "
             "as Linux has it"
         )
     raise NetworkError(
-        f"no loopback network is free: {CANDIDATES_MAX} were tried, the last one said: {refusal}; "
+        f"no loopback network is free: {CANDIDATES_MAX} were tried, the last one said: {rejection}; "
         f"does a program listen on port {CLAIM_PORT} of all addresses?"
     )
 
@@ -107,13 +107,13 @@ def port_in_use(pod: Pod) -> str | None:
             except OSError as error:
                 reason = error.strerror or str(error)
                 if error.errno == errno.EADDRINUSE:
-                    owner = listener(pod.address, port.number)
+                    owner = find_listener(pod.address, port.number)
                     reason = f"in use by {owner}" if owner else "in use by another program"
                 return f"{pod.address}:{port.number} ({port.name}) is {reason}"
     return None
 
 
-def listener(address: str, port: int) -> str | None:
+def find_listener(address: str, port: int) -> str | None:
     """Who listens there, or on that port of all addresses, as `pid 42 (java)`; None when it cannot be
     told."""
     inodes = _listening_inodes(address, port)

@@ -18,7 +18,7 @@ _PROC = Path("/proc")
 _LINUX = sys.platform == "linux"
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """One process of this machine, whether it still runs or not."""
 
     pid: int
@@ -51,25 +51,25 @@ def _started(pid: int) -> str | None:
     return found.stdout.strip() or None
 
 
-def identify(pid: int) -> Process | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """The running process with this number, or None."""
     started = _started(pid)
-    return None if started is None else Process(pid=pid, started=started, boot=_boot())
+    return None if started is None else ProcessIdentity(pid=pid, started=started, boot=_boot())
 
 
-def current() -> Process:
+def current() -> ProcessIdentity:
     """This process."""
     process = identify(os.getpid())
     assert process is not None, "the process that asks runs"
     return process
 
 
-def is_alive(process: Process | None) -> bool:
+def is_alive(process: ProcessIdentity | None) -> bool:
     """Whether that very process still runs."""
     return process is not None and process.pid > 0 and identify(process.pid) == process
 
 
-def send_signal(process: Process, number: signal.Signals) -> bool:
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
     """Sends the signal if that very process still runs; False, and nothing is sent, if not."""
     if not is_alive(process):
         return False

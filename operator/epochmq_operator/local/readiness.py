@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.local.replica_groups import PROBE_TIMEOUT_MS, ReplicaGroup, leader_of, replica_group
-from epochmq_operator.render import BrokerProbe, ControllerProbe, NameserverProbe, Probe
+from epochmq_operator.local.replica_groups import (
+    PROBE_TIMEOUT_MS,
+    ListedReplicaGroup,
+    fetch_replica_group,
+    find_leader,
+)
+from epochmq_operator.pod_rendering import BrokerProbe, ControllerProbe, NameserverProbe, Probe
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
@@ -15,7 +20,7 @@ from epochmq_protocol.transport import RemotingClient
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerFigures:
+class ControllerRaftState:
     """What a controller says of itself. `role` is `leader`, `follower`, or `candidate` while it knows of no
     leader; `term` and `committed_index` are of its Raft log, None from a controller that does not tell."""
 
@@ -35,12 +40,12 @@ class Readiness:
     ready: bool
     reason: str = ""
     broker_id: int | None = None
-    figures: dict[str, str] = field(default_factory=dict)
-    controller: ControllerFigures | None = None
-    group: ReplicaGroup | None = None
+    runtime_info: dict[str, str] = field(default_factory=dict)
+    controller: ControllerRaftState | None = None
+    group: ListedReplicaGroup | None = None
 
 
-async def ask(client: RemotingClient, probe: Probe) -> Readiness:
+async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
     """Asks once; each question may take `PROBE_TIMEOUT_MS`. Never raises for a peer's sake."""
     try:
         match probe:
@@ -58,7 +63,7 @@ async def ask(client: RemotingClient, probe: Probe) -> Readiness:
 async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
     runtime = await _body(client, probe.address, request(RequestCode.GET_BROKER_RUNTIME_INFO))
     table = runtime.get("table")
-    figures = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
+    runtime_info = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
     names = {"clusterName": probe.cluster, "brokerName": probe.broker_name}
     broker_id: int | None = None
     for nameserver in probe.nameservers:
@@ -70,19 +75,19 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         )
         if broker_id is None:
             reason = f"not registered at {nameserver} as {probe.broker_name} of {probe.cluster}"
-            return Readiness(False, reason, figures=figures)
+            return Readiness(False, reason, runtime_info=runtime_info)
     if not probe.controllers:
-        return Readiness(True, broker_id=broker_id, figures=figures)
+        return Readiness(True, broker_id=broker_id, runtime_info=runtime_info)
     try:
-        leader = await leader_of(client, probe.controllers)
-        group = await replica_group(client, leader, probe.broker_name)
+        leader = await find_leader(client, probe.controllers)
+        group = await fetch_replica_group(client, leader, probe.broker_name)
     except EpochMQError as error:
-        return Readiness(False, str(error), broker_id, figures)
-    reason = _not_in_sync(group, probe.address, drained=figures.get("drained") == "true")
-    return Readiness(not reason, reason, broker_id, figures, group=group)
+        return Readiness(False, str(error), broker_id, runtime_info)
+    reason = _not_in_sync(group, probe.address, drained=runtime_info.get("drained") == "true")
+    return Readiness(not reason, reason, broker_id, runtime_info, group=group)
 
 
-def _not_in_sync(group: ReplicaGroup, address: str, *, drained: bool) -> str:
+def _not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> str:
     """What is missing until the group can lose another replica for this one; empty: nothing. One that people
     have drained is as it should be outside the SyncStateSet."""
     if group.master_id is None:
@@ -104,7 +109,9 @@ async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readine
     leader = ext.get("controllerLeaderAddress")
     leads = ext.get("isLeader") == "true"
     role = "leader" if leads else "follower" if leader not in (None, probe.address) else "candidate"
-    figures = ControllerFigures(role, leader, number(ext.get("term")), number(ext.get("committedIndex")))
+    runtime_info = ControllerRaftState(
+        role, leader, int_or_none(ext.get("term")), int_or_none(ext.get("committedIndex"))
+    )
     reason = ""
     if ext.get("group") != probe.group:
         reason = f"it is a controller of {ext.get('group')}"
@@ -115,10 +122,10 @@ async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readine
             await _body(client, probe.nameserver, request(RequestCode.GET_BROKER_CLUSTER_INFO))
         except EpochMQError as error:
             reason = str(error)
-    return Readiness(not reason, reason, controller=figures)
+    return Readiness(not reason, reason, controller=runtime_info)
 
 
-def number(text: str | None) -> int | None:
+def int_or_none(text: str | None) -> int | None:
     """A figure as a number, None when it is none."""
     try:
         return int(text or "")

@@ -19,7 +19,7 @@ PAGES_MAX = 20
 """A controller lists 500 names a page."""
 
 
-class ReplicaOfController(msgspec.Struct, kw_only=True, rename="camel"):
+class ListedReplica(msgspec.Struct, kw_only=True, rename="camel"):
     """A replica as the controllers know it. `alive`: its heartbeats reach the leader."""
 
     broker_id: int
@@ -28,7 +28,7 @@ class ReplicaOfController(msgspec.Struct, kw_only=True, rename="camel"):
     in_sync: bool
 
 
-class ReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
+class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
     """A replica group as the controllers know it; `master_id` and `master_address` are null without a
     master."""
 
@@ -38,10 +38,10 @@ class ReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
     master_epoch: int
     sync_state_set_epoch: int
     sync_state_set: list[int]
-    replicas: list[ReplicaOfController]
+    replicas: list[ListedReplica]
 
 
-async def leader_of(client: RemotingClient, controllers: Sequence[str]) -> str:
+async def find_leader(client: RemotingClient, controllers: Sequence[str]) -> str:
     """The address of the controller that leads, by the first of these that answers. EpochMQError when none
     does, or none leads."""
     faults: list[str] = []
@@ -58,7 +58,7 @@ async def leader_of(client: RemotingClient, controllers: Sequence[str]) -> str:
     raise EpochMQError("no controller leads: " + ("; ".join(faults) or "there is none"))
 
 
-async def replica_group(client: RemotingClient, leader: str, broker_name: str) -> ReplicaGroup:
+async def fetch_replica_group(client: RemotingClient, leader: str, broker_name: str) -> ListedReplicaGroup:
     """One group that the leader at this address keeps. EpochMQError when it does not know it."""
     found = await _asked(client, leader, [broker_name])
     if not found:
@@ -66,10 +66,10 @@ async def replica_group(client: RemotingClient, leader: str, broker_name: str) -
     return found[0]
 
 
-async def replica_groups(client: RemotingClient, leader: str) -> list[ReplicaGroup]:
+async def fetch_replica_groups(client: RemotingClient, leader: str) -> list[ListedReplicaGroup]:
     """All groups that the leader at this address (host:port) keeps, by name, up to a bound. EpochMQError when
     it does not answer, or leads no more."""
-    found: list[ReplicaGroup] = []
+    found: list[ListedReplicaGroup] = []
     after = ""
     for _ in range(PAGES_MAX):
         question = request(RequestCode.CONTROLLER_GET_METADATA_INFO, ext={NAMES_AFTER: after})
@@ -85,7 +85,7 @@ async def replica_groups(client: RemotingClient, leader: str) -> list[ReplicaGro
     return found
 
 
-async def _asked(client: RemotingClient, leader: str, names: list[str]) -> list[ReplicaGroup]:
+async def _asked(client: RemotingClient, leader: str, names: list[str]) -> list[ListedReplicaGroup]:
     question = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode(names))
     return _groups(from_json(BrokerReplicasInfo, (await _answer(client, leader, question)).body))
 
@@ -97,11 +97,11 @@ async def _answer(client: RemotingClient, leader: str, question: Command) -> Com
     return answer
 
 
-def _groups(body: BrokerReplicasInfo) -> list[ReplicaGroup]:
-    found: list[ReplicaGroup] = []
+def _groups(body: BrokerReplicasInfo) -> list[ListedReplicaGroup]:
+    found: list[ListedReplicaGroup] = []
     for name, info in sorted(body.replicas_info_table.items()):
         replicas = [
-            ReplicaOfController(
+            ListedReplica(
                 broker_id=replica.broker_id or 0,
                 address=replica.broker_address,
                 alive=bool(replica.alive),
@@ -111,7 +111,7 @@ def _groups(body: BrokerReplicasInfo) -> list[ReplicaGroup]:
             for replica in replicas
         ]
         found.append(
-            ReplicaGroup(
+            ListedReplicaGroup(
                 broker_name=name,
                 master_id=info.master_broker_id,
                 master_address=info.master_address or None,

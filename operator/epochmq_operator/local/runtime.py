@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from epochmq_operator.local.process import is_alive, send_signal
-from epochmq_operator.local.state import (
+from epochmq_operator.local.state_directory import (
     PodPhase,
     PodRecord,
     StateDirectory,
@@ -26,9 +26,9 @@ from epochmq_operator.local.state import (
     digest_of,
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
-from epochmq_operator.local.tasks import first, owned
-from epochmq_operator.render import broker_pod_name, controller_pod_name
-from epochmq_operator.resources import Group, Resources, show
+from epochmq_operator.local.tasks import owned_task, wait_first
+from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
+from epochmq_operator.resources import GroupResource, Resources, show_value
 from epochmq_protocol.errors import EpochMQError
 
 READY_WAIT_S = 60.0
@@ -48,7 +48,7 @@ class NotReadyError(EpochMQError):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResourceChanges:
     """What taking resources in would change. `changes` has a readable line for each difference; empty:
     none."""
 
@@ -56,7 +56,7 @@ class Plan:
     changes: tuple[str, ...]
 
 
-def plan(running: Resources, wanted: Resources) -> Plan:
+def merge_resources(running: Resources, wanted: Resources) -> ResourceChanges:
     """The wanted resources on top of the running ones: a group is replaced by one of its name, the others
     stay."""
     before = {(group.kind, group.name): group for group in running.documents}
@@ -70,7 +70,7 @@ def plan(running: Resources, wanted: Resources) -> Plan:
         else:
             old, new = known.model_dump(by_alias=True), group.model_dump(by_alias=True)
             changes += [f"{group.name}: {line}" for line in differences(old, new)]
-    return Plan(Resources.of(after.values()), tuple(changes))
+    return ResourceChanges(Resources.of(after.values()), tuple(changes))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
@@ -82,18 +82,18 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
         if isinstance(was, dict) and isinstance(now, dict):
             lines += differences(was, now, where)
         elif key not in old:
-            lines.append(f"{where}: {show(now)} (was not set)")
+            lines.append(f"{where}: {show_value(now)} (was not set)")
         elif key not in new:
-            lines.append(f"{where}: not set (was {show(was)})")
+            lines.append(f"{where}: not set (was {show_value(was)})")
         elif (type(was), was) != (type(now), now):  # 1 equals True, but is not the same in a configuration
-            lines.append(f"{where}: {show(was)} → {show(now)}")
+            lines.append(f"{where}: {show_value(was)} → {show_value(now)}")
     return lines
 
 
-def one_namespace(resources: Resources) -> None:
+def check_single_namespace(resources: Resources) -> None:
     """The local runtime keeps pods by name alone. StateError when two groups of one name came from two
     namespaces, or are of two kinds."""
-    seen: dict[str, Group] = {}
+    seen: dict[str, GroupResource] = {}
     for group in resources.documents:
         other = seen.setdefault(group.name, group)
         namespaces = other.metadata.namespace, group.metadata.namespace
@@ -108,10 +108,10 @@ def one_namespace(resources: Resources) -> None:
             )
 
 
-def same_quorums(state: StateDirectory, resources: Resources) -> None:
+def check_controller_counts(state: StateDirectory, resources: Resources) -> None:
     """StateError when controllers are to be more or fewer than those whose data is there: most of another
     number may know nothing of what was acknowledged."""
-    for group in resources.quorums:
+    for group in resources.all_controller_groups:
         count = state.controllers_with_data(group.name)
         if count is not None and count != group.spec.replicas:
             raise StateError(
@@ -121,19 +121,19 @@ def same_quorums(state: StateDirectory, resources: Resources) -> None:
             )
 
 
-def known_quorums(resources: Resources) -> None:
+def check_controller_groups_exist(resources: Resources) -> None:
     """StateError when a broker group names controllers that are not there."""
     for group in resources.broker_groups:
         try:
-            resources.quorum_of(group)
+            resources.controllers_of(group)
         except KeyError:
             raise StateError(
-                f"BrokerGroup {group.name}: spec.controllerGroup: {show(group.spec.controller_group)}, "
+                f"BrokerGroup {group.name}: spec.controllerGroup: {show_value(group.spec.controller_group)}, "
                 "expected the name of a ControllerGroup in these files, or of one that runs here"
             ) from None
 
 
-def same_elections(state: StateDirectory, resources: Resources) -> None:
+def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None:
     """StateError when a group's data was written under controllers and it is to run without, or the other way
     round: which of the replicas has all of it, only the controllers know."""
     for group in resources.broker_groups:
@@ -305,8 +305,8 @@ async def supervise(
                 await supervisor.reconcile()
                 if on_pass is not None:
                     on_pass()
-            async with owned(ending.wait()) as end_asked, owned(reload_asked.wait()) as asked:
-                await first(end_asked, asked, supervisor.failure)
+            async with owned_task(ending.wait()) as end_asked, owned_task(reload_asked.wait()) as asked:
+                await wait_first(end_asked, asked, supervisor.failure)
             if supervisor.failure.done():
                 supervisor.failure.result()
     finally:

@@ -12,10 +12,10 @@ from enum import StrEnum
 import msgspec
 
 from epochmq_operator.local.process import is_alive
-from epochmq_operator.local.readiness import Readiness, ask, number
-from epochmq_operator.local.replica_groups import ReplicaGroup, replica_groups
-from epochmq_operator.local.state import PodPhase, PodRecord, StateDirectory, render_all
-from epochmq_operator.render import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
+from epochmq_operator.local.readiness import Readiness, int_or_none, probe_pod
+from epochmq_operator.local.replica_groups import ListedReplicaGroup, fetch_replica_groups
+from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory, render_all
+from epochmq_operator.pod_rendering import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.transport import RemotingClient
@@ -85,7 +85,7 @@ class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     term: int | None
     committed_index: int | None
     nameservers: list[str]
-    replica_groups: list[ReplicaGroup] | None
+    replica_groups: list[ListedReplicaGroup] | None
 
 
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
@@ -103,7 +103,7 @@ class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     replicas: list[ReplicaStatus]
 
 
-class Status(msgspec.Struct, kw_only=True, rename="camel"):
+class StatusReport(msgspec.Struct, kw_only=True, rename="camel"):
     """All that runs in a state directory. `supervisor_pid` is null when the supervisor is gone."""
 
     state: str
@@ -115,7 +115,7 @@ class Status(msgspec.Struct, kw_only=True, rename="camel"):
     broker_groups: list[BrokerGroupStatus]
 
 
-class Observed(msgspec.Struct, kw_only=True):
+class ObservedLocalPod(msgspec.Struct, kw_only=True):
     """A pod with what was found out about it."""
 
     pod: Pod
@@ -135,65 +135,69 @@ class Observed(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class LocalObservation:
     """Everything that was asked. `replica_groups` has an entry for each controller group with a leader that
     answered."""
 
     resources: Resources
-    pods: list[Observed]
-    replica_groups: dict[str, list[ReplicaGroup]]
+    pods: list[ObservedLocalPod]
+    replica_groups: dict[str, list[ListedReplicaGroup]]
 
     @classmethod
-    def nothing(cls) -> Observation:
+    def nothing(cls) -> LocalObservation:
         """Where nothing runs."""
         return cls(Resources(), [], {})
 
-    def of(self, group: BrokerGroup | ControllerGroup) -> list[Observed]:
+    def of(self, group: BrokerGroup | ControllerGroup) -> list[ObservedLocalPod]:
         """A group's pods. Controllers that belong to a broker group bear its name."""
         names = {identity.name for identity in pods_of(group)}
         return [o for o in self.pods if o.pod.name in names]
 
-    def kept(self, group: BrokerGroup) -> ReplicaGroup | None:
+    def reported_group(self, group: BrokerGroup) -> ListedReplicaGroup | None:
         """What the controllers say of a group; None when there are none, or none answers."""
         found = self.replica_groups.get(group.controlled_by or "", [])
         return next((one for one in found if one.broker_name == group.broker_name), None)
 
 
-async def observe(state: StateDirectory) -> Observation:
+async def observe(state: StateDirectory) -> LocalObservation:
     """Asks every pod of the resources that are to run here; each may take a second or two, all at once."""
     resources, network, known = state.resources(), state.network(), state.pods()
     if network is None or not resources.groups:
-        return Observation.nothing()
+        return LocalObservation.nothing()
     records = {record.pod: record for record in known.pods} if known else {}
     pods = render_all(state, resources, network)
     client = RemotingClient()
     try:
-        answers = await asyncio.gather(*(ask(client, pod.probe) for pod in pods))
-        observed: list[Observed] = []
+        answers = await asyncio.gather(*(probe_pod(client, pod.probe) for pod in pods))
+        observed: list[ObservedLocalPod] = []
         for pod, answer in zip(pods, answers, strict=True):
             record = records.get(pod.name)
             alive = record is not None and is_alive(record.process)
             # Whatever answers at a pod's address while the pod has no process is not the pod.
             readiness = answer if alive else Readiness(False, "no process")
-            observed.append(Observed(pod=pod, record=record, alive=alive, readiness=readiness))
-        leaders = [found for group in resources.quorums if (found := leader_of(group, observed))]
+            observed.append(ObservedLocalPod(pod=pod, record=record, alive=alive, readiness=readiness))
+        leaders = [
+            found
+            for group in resources.all_controller_groups
+            if (found := leading_controller(group, observed))
+        ]
         kept = await asyncio.gather(*(_kept(client, leader.pod) for leader in leaders))
     finally:
         await client.close()
     lists = {
         leader.pod.group: found for leader, found in zip(leaders, kept, strict=True) if found is not None
     }
-    return Observation(resources, observed, lists)
+    return LocalObservation(resources, observed, lists)
 
 
-async def _kept(client: RemotingClient, leader: Pod) -> list[ReplicaGroup] | None:
+async def _kept(client: RemotingClient, leader: Pod) -> list[ListedReplicaGroup] | None:
     try:
-        return await replica_groups(client, leader.port("remoting"))
+        return await fetch_replica_groups(client, leader.port("remoting"))
     except EpochMQError:  # it may have lost its office meanwhile
         return None
 
 
-def leader_of(group: ControllerGroup, observed: list[Observed]) -> Observed | None:
+def leading_controller(group: ControllerGroup, observed: list[ObservedLocalPod]) -> ObservedLocalPod | None:
     """The controller that leads: of two that say so, the one of the later term."""
     found = [
         (o.readiness.controller.term or 0, o)
@@ -203,21 +207,23 @@ def leader_of(group: ControllerGroup, observed: list[Observed]) -> Observed | No
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def report(state: StateDirectory, seen: Observation) -> Status:
+def report(state: StateDirectory, seen: LocalObservation) -> StatusReport:
     """The answers in the shape that people and scripts read."""
     supervisor = state.supervisor()
-    return Status(
+    return StatusReport(
         state=str(state.path),
         supervisor_pid=supervisor.pid if supervisor else None,
         nameservers=nameservers_of(seen.pods),
         nameserver_pods=[_pod(o, "data") for o in seen.pods if o.pod.component is Component.NAMESERVER],
         controllers=[_controller(o) for o in seen.pods if o.pod.component is Component.CONTROLLER],
-        controller_groups=[controllers(group, seen) for group in seen.resources.quorums],
+        controller_groups=[
+            controller_group_status(group, seen) for group in seen.resources.all_controller_groups
+        ],
         broker_groups=[_group(group, seen) for group in seen.resources.broker_groups],
     )
 
 
-def nameservers_of(observed: list[Observed]) -> list[str]:
+def nameservers_of(observed: list[ObservedLocalPod]) -> list[str]:
     """The addresses of all nameservers, those inside controllers included."""
     return [address for o in observed if (address := _nameserver(o.pod)) is not None]
 
@@ -228,10 +234,10 @@ def _nameserver(pod: Pod) -> str | None:
     return next((pod.port(port.name) for port in pod.ports if port.name == "nameserver"), None)
 
 
-def controllers(group: ControllerGroup, seen: Observation) -> ControllerGroupStatus:
+def controller_group_status(group: ControllerGroup, seen: LocalObservation) -> ControllerGroupStatus:
     """A quorum as a whole."""
     pods = seen.of(group)
-    leader = leader_of(group, pods)
+    leader = leading_controller(group, pods)
     figures = leader.readiness.controller if leader else None
     return ControllerGroupStatus(
         name=group.name,
@@ -244,7 +250,7 @@ def controllers(group: ControllerGroup, seen: Observation) -> ControllerGroupSta
     )
 
 
-def _controller(o: Observed) -> ControllerStatus:
+def _controller(o: ObservedLocalPod) -> ControllerStatus:
     figures = o.readiness.controller
     return ControllerStatus(
         **msgspec.structs.asdict(_pod(o, "data")),
@@ -256,8 +262,8 @@ def _controller(o: Observed) -> ControllerStatus:
     )
 
 
-def _group(group: BrokerGroup, seen: Observation) -> BrokerGroupStatus:
-    observed, kept = seen.of(group), seen.kept(group)
+def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
+    observed, kept = seen.of(group), seen.reported_group(group)
     brokers = [o for o in observed if o.pod.component is Component.BROKER]
     return BrokerGroupStatus(
         name=group.name,
@@ -274,7 +280,7 @@ def _group(group: BrokerGroup, seen: Observation) -> BrokerGroupStatus:
     )
 
 
-def _phase(observed: list[Observed]) -> GroupPhase:
+def _phase(observed: list[ObservedLocalPod]) -> GroupPhase:
     if observed and all(o.readiness.ready for o in observed):
         return GroupPhase.READY
     if not any(o.alive for o in observed) and all(o.phase is PodPhase.STOPPED for o in observed):
@@ -286,9 +292,9 @@ def _phase(observed: list[Observed]) -> GroupPhase:
     return GroupPhase.DEGRADED
 
 
-def replica_of(group: BrokerGroup, o: Observed, kept: ReplicaGroup | None) -> ReplicaStatus:
+def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup | None) -> ReplicaStatus:
     """One replica, by what it says itself and what the controllers say of it."""
-    address, figures = o.pod.port("remoting"), o.readiness.figures
+    address, figures = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
     if group.controlled_by is None:
         # The only replica is the master, and its id does not change.
@@ -305,9 +311,9 @@ def replica_of(group: BrokerGroup, o: Observed, kept: ReplicaGroup | None) -> Re
         broker_id=broker_id,
         role=role,
         in_sync=in_sync,
-        epoch=number(figures.get("epoch")),
-        max_offset=number(figures.get("commitLogMaxOffset")),
-        confirm_offset=number(figures.get("confirmOffset")),
+        epoch=int_or_none(figures.get("epoch")),
+        max_offset=int_or_none(figures.get("commitLogMaxOffset")),
+        confirm_offset=int_or_none(figures.get("confirmOffset")),
         fenced=figures.get("fenced") == "true",
         drained=figures.get("drained") == "true",
         ha_address=o.pod.port("ha"),
@@ -318,7 +324,7 @@ def _admin_address(pod: Pod) -> str | None:
     return None if pod.sidecar is None else f"{pod.address}:{pod.sidecar.port.number}"
 
 
-def _pod(o: Observed, volume: str) -> PodStatus:
+def _pod(o: ObservedLocalPod, volume: str) -> PodStatus:
     process = o.record.process if o.record and o.alive else None
     noted = o.record.reason if o.record else ""
     return PodStatus(

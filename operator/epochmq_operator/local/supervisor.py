@@ -18,8 +18,8 @@ from pathlib import Path
 from epochmq_operator.local import network
 from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
 from epochmq_operator.local.process import current, is_alive, send_signal
-from epochmq_operator.local.readiness import Readiness, ask
-from epochmq_operator.local.state import (
+from epochmq_operator.local.readiness import Readiness, probe_pod
+from epochmq_operator.local.state_directory import (
     NetworkFile,
     PodPhase,
     PodRecord,
@@ -30,13 +30,13 @@ from epochmq_operator.local.state import (
     digest_of,
     render_all,
 )
-from epochmq_operator.render import START_ORDER, WAITS_FOR, Component, Pod
+from epochmq_operator.pod_rendering import START_ORDER, WAITS_FOR, Component, Pod
 from epochmq_operator.resources import Resources
 from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)
 
-TURN_MAX_S = 15.0
+DEPENDENCY_WAIT_MAX_S = 15.0
 """How long a pod waits for those it depends on before it starts all the same: they may come back while it
 runs."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -63,10 +63,10 @@ class Supervisor:
         self._client = RemotingClient()
         self._prober = prober or self._ask
         self._on_change = on_change
-        self._claim: network.Claim | None = None
+        self._claim: network.NetworkClaim | None = None
         self._keepers: dict[str, tuple[PodKeeper, asyncio.Task[None]]] = {}
         self._housekeeping: asyncio.Task[None] | None = None
-        self._moved = asyncio.Event()
+        self._phase_changed = asyncio.Event()
         self._applied = ""
         self._process = current()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ class Supervisor:
         self._state.write_supervisor(self._process)
         await end_leftovers(self._state)
         known = self._state.network()
-        self._claim = network.claim(str(self._state.absolute), known.network if known else None)
+        self._claim = network.claim_network(str(self._state.absolute), known.network if known else None)
         if known is None or known.network != self._claim.network:
             self._state.write_network(NetworkFile(network=self._claim.network, addresses={}))
         self._housekeeping = asyncio.create_task(self._housekeep())
@@ -95,7 +95,7 @@ class Supervisor:
         unwanted = [k for k, _ in self._keepers.values() if wanted.get(k.pod.name) != k.pod]
         await self._end(unwanted)
         self._applied = digest_of(resources)
-        make_quorum_volumes(wanted.values())
+        create_controller_volumes(wanted.values())
         for pod in wanted.values():
             if pod.name not in self._keepers:
                 self._keep(pod)
@@ -130,7 +130,7 @@ class Supervisor:
     # inside
 
     async def _ask(self, pod: Pod) -> Readiness:
-        return await ask(self._client, pod.probe)
+        return await probe_pod(self._client, pod.probe)
 
     def _keep(self, pod: Pod) -> None:
         keeper = PodKeeper(
@@ -138,7 +138,7 @@ class Supervisor:
             self._state,
             prober=self._prober,
             command_of=self._command_of,
-            turn=self._turn,
+            wait_for_dependencies=self._wait_for_dependencies,
             changed=self._changed,
         )
         task = asyncio.create_task(keeper.run())
@@ -162,15 +162,15 @@ class Supervisor:
             for keeper in keepers:
                 del self._keepers[keeper.pod.name]
 
-    async def _turn(self, keeper: PodKeeper) -> None:
+    async def _wait_for_dependencies(self, keeper: PodKeeper) -> None:
         """Returns when the pods that this one depends on are ready, at the latest after a while."""
         before = WAITS_FOR[keeper.pod.component]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TURN_MAX_S):
+            async with asyncio.timeout(DEPENDENCY_WAIT_MAX_S):
                 while awaited := self._awaited(keeper, before):
                     keeper.waits_for(awaited)
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._phase_changed.clear()
+                    await self._phase_changed.wait()
 
     def _awaited(self, keeper: PodKeeper, before: Iterable[Component]) -> list[str]:
         return [
@@ -182,7 +182,7 @@ class Supervisor:
         ]
 
     def _changed(self, keeper: PodKeeper) -> None:
-        self._moved.set()
+        self._phase_changed.set()
         self._write()
         if self._on_change is not None:
             self._on_change(keeper.record)
@@ -205,7 +205,7 @@ class Supervisor:
                         log.warning("%s cannot be rotated: %s", path, error)
 
 
-def make_quorum_volumes(pods: Iterable[Pod]) -> None:
+def create_controller_volumes(pods: Iterable[Pod]) -> None:
     """Makes the volumes of all controllers before the first of them runs, so that what lies on the disk tells
     how many there are (`StateDirectory.controllers_with_data`)."""
     for pod in pods:

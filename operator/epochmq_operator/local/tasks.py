@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
-async def owned(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
+async def owned_task(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
     """The awaitable as a task that is cancelled, and has ended, when the block is left."""
     task = asyncio.ensure_future(awaitable)
     try:
@@ -21,6 +21,6 @@ async def owned(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
         await asyncio.wait({task})
 
 
-async def first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+async def wait_first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
     """Waits until one of them is done."""
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

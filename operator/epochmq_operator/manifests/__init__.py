@@ -1,5 +1,5 @@
-"""The second floor: a group's pods (`epochmq_operator.render`), put into Kubernetes places, as the objects
-that Kubernetes is given. Pure throughout.
+"""The second floor: a group's pods (`epochmq_operator.pod_rendering`), put into Kubernetes places, as the
+objects that Kubernetes is given. Pure throughout.
 
     manifests(group, quorum, settings)   # all objects of a group, in the order in which they are applied
     pods(group, quorum, settings)        # its pods as plain data, with the addresses they have there
@@ -8,39 +8,39 @@ that Kubernetes is given. Pure throughout.
 """
 
 from epochmq_operator.manifests.differences import differences
-from epochmq_operator.manifests.group import manifests, pods
+from epochmq_operator.manifests.group import render_kubernetes_pods, render_manifests
+from epochmq_operator.manifests.immutable_fields import keep_immutable_fields
 from epochmq_operator.manifests.names import (
-    KINDS_MADE,
     MANAGED_BY,
     MANAGER,
+    OBJECT_KINDS,
     admin_address,
-    belongings,
     claim_name,
     headless_service,
     nameserver_service,
+    possible_objects,
     replica_service,
     selector,
     stateful_set,
 )
-from epochmq_operator.manifests.settings import Manifest, Settings
-from epochmq_operator.manifests.settled import settled
+from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 
 __all__ = [
-    "KINDS_MADE",
     "MANAGED_BY",
     "MANAGER",
-    "Manifest",
-    "Settings",
+    "OBJECT_KINDS",
+    "JsonObject",
+    "ManifestSettings",
     "admin_address",
-    "belongings",
     "claim_name",
     "differences",
     "headless_service",
-    "manifests",
+    "keep_immutable_fields",
     "nameserver_service",
-    "pods",
+    "possible_objects",
+    "render_kubernetes_pods",
+    "render_manifests",
     "replica_service",
     "selector",
-    "settled",
     "stateful_set",
 ]

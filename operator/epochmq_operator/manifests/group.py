@@ -16,54 +16,58 @@ from epochmq_operator.manifests.network import network_policy, services
 from epochmq_operator.manifests.pod import (
     CONFIG_DIRECTORY,
     VOLUME_DIRECTORY,
-    admin_place,
     pod_template,
+    sidecar_placement,
 )
-from epochmq_operator.manifests.settings import Manifest, Settings
-from epochmq_operator.render import Component, Place, Pod, PodIdentity, pods_of, render
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group
+from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
+from epochmq_operator.pod_rendering import Component, Pod, PodIdentity, PodPlacement, pods_of, render_pods
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 BUDGET_FROM = 3
 """So many controllers bear the loss of one; for fewer, a budget would only hold up who drains the node."""
 
 
-def pods(group: Group, quorum: ControllerGroup | None, settings: Settings) -> tuple[Pod, ...]:
+def render_kubernetes_pods(
+    group: GroupResource, controllers: ControllerGroup | None, settings: ManifestSettings
+) -> tuple[Pod, ...]:
     """The group's pods with the places they have on Kubernetes. `quorum` are a broker group's controllers,
     named by its spec or not: on Kubernetes every group has some, one of a single replica too, because what it
     wrote without them could not be used under them. ValueError for a broker group without."""
-    group = _placed(group, quorum)
-    members = [group, *([quorum] if quorum is not None and isinstance(group, BrokerGroup) else [])]
-    places = {identity.name: _place(one, identity) for one in members for identity in pods_of(one)}
-    return render(group, places, quorum if isinstance(group, BrokerGroup) else None)
+    group = _with_controllers(group, controllers)
+    members = [group, *([controllers] if controllers is not None and isinstance(group, BrokerGroup) else [])]
+    places = {identity.name: _placement(one, identity) for one in members for identity in pods_of(one)}
+    return render_pods(group, places, controllers if isinstance(group, BrokerGroup) else None)
 
 
-def _placed(group: Group, quorum: ControllerGroup | None) -> Group:
+def _with_controllers(group: GroupResource, controllers: ControllerGroup | None) -> GroupResource:
     if not isinstance(group, BrokerGroup):
         return group
-    if quorum is None:
+    if controllers is None:
         raise ValueError(f"{group.name} has no controllers, expected those that elect its master")
-    return group.under(quorum)
+    return group.with_controllers(controllers)
 
 
-def _place(group: Group, identity: PodIdentity) -> Place:
-    return Place(
+def _placement(group: GroupResource, identity: PodIdentity) -> PodPlacement:
+    return PodPlacement(
         address=address(identity.name, group.name, identity.component, group.metadata.namespace),
         bind_address="0.0.0.0",
         config_directory=CONFIG_DIRECTORY,
         volumes={volume: f"{VOLUME_DIRECTORY}/{volume}" for volume in identity.volumes},
         config_name=identity.name,
-        admin=admin_place(group),
+        admin=sidecar_placement(group),
     )
 
 
-def manifests(group: Group, quorum: ControllerGroup | None, settings: Settings) -> tuple[Manifest, ...]:
+def render_manifests(
+    group: GroupResource, controllers: ControllerGroup | None, settings: ManifestSettings
+) -> tuple[JsonObject, ...]:
     """All objects of the group, in the order in which they are applied: what pods need before the
     StatefulSets. `quorum` as for `pods`; a group with controllers of its own does not include their objects,
     for they are a resource of their own. The same group gives the same objects, byte for byte."""
-    group = _placed(group, quorum)
-    rendered = pods(group, quorum, settings)
-    before: list[Manifest] = []
-    sets: list[Manifest] = []
+    group = _with_controllers(group, controllers)
+    rendered = render_kubernetes_pods(group, controllers, settings)
+    before: list[JsonObject] = []
+    sets: list[JsonObject] = []
     for component in components_of(group):
         own = tuple(pod for pod in rendered if pod.component is component)
         before += [_service_account(group, component), _config_map(group, component, own)]
@@ -76,7 +80,7 @@ def manifests(group: Group, quorum: ControllerGroup | None, settings: Settings) 
     return (*before, *sets)
 
 
-def _object(api_version: str, kind: str, group: Group, component: Component) -> Manifest:
+def _object(api_version: str, kind: str, group: GroupResource, component: Component) -> JsonObject:
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -88,17 +92,17 @@ def _object(api_version: str, kind: str, group: Group, component: Component) -> 
     }
 
 
-def _service_account(group: Group, component: Component) -> Manifest:
+def _service_account(group: GroupResource, component: Component) -> JsonObject:
     """The pods ask the API server nothing."""
     return {**_object("v1", "ServiceAccount", group, component), "automountServiceAccountToken": False}
 
 
-def _config_map(group: Group, component: Component, pods: tuple[Pod, ...]) -> Manifest:
+def _config_map(group: GroupResource, component: Component, pods: tuple[Pod, ...]) -> JsonObject:
     data = {file.path.rpartition("/")[2]: file.text for pod in pods for file in pod.files}
     return {**_object("v1", "ConfigMap", group, component), "data": data}
 
 
-def _budget(group: Group, component: Component) -> Manifest:
+def _budget(group: GroupResource, component: Component) -> JsonObject:
     """One pod at a time leaves of its own accord, and only while the others are ready."""
     return {
         **_object("policy/v1", "PodDisruptionBudget", group, component),
@@ -109,7 +113,9 @@ def _budget(group: Group, component: Component) -> Manifest:
     }
 
 
-def _stateful_set(group: Group, component: Component, pods: tuple[Pod, ...], settings: Settings) -> Manifest:
+def _stateful_set(
+    group: GroupResource, component: Component, pods: tuple[Pod, ...], settings: ManifestSettings
+) -> JsonObject:
     """The operator restarts pods itself, in an order that a StatefulSet does not know."""
     return {
         **_object("apps/v1", "StatefulSet", group, component),
@@ -130,9 +136,9 @@ def _stateful_set(group: Group, component: Component, pods: tuple[Pod, ...], set
     }
 
 
-def _claim(group: Group, component: Component, volume: str) -> Manifest:
+def _claim(group: GroupResource, component: Component, volume: str) -> JsonObject:
     storage = group.spec.storage
-    spec: Manifest = {
+    spec: JsonObject = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": storage.size}},
     }

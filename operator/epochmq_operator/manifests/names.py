@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from epochmq_operator.render import ADMIN_PORT, Component, Pod, broker_pod_name, pods_of
-from epochmq_operator.resources import API_GROUP, REPLICAS_MAX, ControllerGroup, Group
+from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, broker_pod_name, pods_of
+from epochmq_operator.resources import API_GROUP, REPLICAS_MAX, ControllerGroup, GroupResource
 
 NAME_LENGTH_MAX = 63
 """Of a Service, a pod and a label's value."""
 
-KIND = f"{API_GROUP}/kind"
-GROUP = f"{API_GROUP}/group"
-COMPONENT = f"{API_GROUP}/component"
-CONFIG_HASH = f"{API_GROUP}/config-hash"
+KIND_LABEL = f"{API_GROUP}/kind"
+GROUP_LABEL = f"{API_GROUP}/group"
+COMPONENT_LABEL = f"{API_GROUP}/component"
+CONFIG_HASH_ANNOTATION = f"{API_GROUP}/config-hash"
 """On a pod: a digest of the configuration that it was started with."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
 
 
-class Kind(NamedTuple):
+class ApiKind(NamedTuple):
     """A kind of Kubernetes, with what the API server's paths call it."""
 
     api_version: str
@@ -35,13 +35,13 @@ class Kind(NamedTuple):
     plural: str
 
 
-KINDS_MADE: tuple[Kind, ...] = (
-    Kind("v1", "ServiceAccount", "serviceaccounts"),
-    Kind("v1", "ConfigMap", "configmaps"),
-    Kind("v1", "Service", "services"),
-    Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
-    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
-    Kind("apps/v1", "StatefulSet", "statefulsets"),
+OBJECT_KINDS: tuple[ApiKind, ...] = (
+    ApiKind("v1", "ServiceAccount", "serviceaccounts"),
+    ApiKind("v1", "ConfigMap", "configmaps"),
+    ApiKind("v1", "Service", "services"),
+    ApiKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    ApiKind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    ApiKind("apps/v1", "StatefulSet", "statefulsets"),
 )
 """The kinds of all objects that a group can have."""
 
@@ -82,17 +82,17 @@ def admin_address(pod: Pod) -> str | None:
     return None if pod.sidecar is None else f"{pod.address}:{ADMIN_PORT}"
 
 
-def selector(group: Group) -> Mapping[str, str]:
+def selector(group: GroupResource) -> Mapping[str, str]:
     """The labels of everything that belongs to the group and to no other."""
-    return {MANAGED_BY: MANAGER, KIND: group.kind, GROUP: group.name}
+    return {MANAGED_BY: MANAGER, KIND_LABEL: group.kind, GROUP_LABEL: group.name}
 
 
-def component_selector(group: Group, component: Component) -> dict[str, str]:
+def component_selector(group: GroupResource, component: Component) -> dict[str, str]:
     """The labels of the component's pods, of this group alone."""
-    return {KIND: group.kind, GROUP: group.name, COMPONENT: str(component)}
+    return {KIND_LABEL: group.kind, GROUP_LABEL: group.name, COMPONENT_LABEL: str(component)}
 
 
-def labels(group: Group, component: Component) -> dict[str, str]:
+def labels(group: GroupResource, component: Component) -> dict[str, str]:
     """What every object of the component bears. Nothing here changes with the operator's version: a new
     operator restarts no pod."""
     return {
@@ -105,12 +105,12 @@ def labels(group: Group, component: Component) -> dict[str, str]:
     }
 
 
-def components_of(group: Group) -> tuple[Component, ...]:
+def components_of(group: GroupResource) -> tuple[Component, ...]:
     """The components that the group has pods of."""
     return tuple(dict.fromkeys(identity.component for identity in pods_of(group)))
 
 
-def belongings(group: Group) -> frozenset[tuple[str, str]]:
+def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
     """(kind, name) of every object that a group of this name and kind can ever have, whatever its spec says:
     what is there under one of these names, and bears the labels of `selector`, and is not wanted, goes."""
     if isinstance(group, ControllerGroup):
@@ -121,6 +121,6 @@ def belongings(group: Group) -> frozenset[tuple[str, str]]:
         found = {("Service", replica_service(group.name, ordinal)) for ordinal in range(REPLICAS_MAX)}
     for component in components:
         name = stateful_set(group.name, component)
-        found |= {(kind.kind, name) for kind in KINDS_MADE if kind.kind != "Service"}
+        found |= {(kind.kind, name) for kind in OBJECT_KINDS if kind.kind != "Service"}
         found.add(("Service", headless_service(group.name, component)))
     return frozenset(found)

@@ -12,19 +12,28 @@ from epochmq_operator.manifests.names import (
     replica_service,
     stateful_set,
 )
-from epochmq_operator.manifests.settings import Manifest, Settings
-from epochmq_operator.render import ADMIN_PORT, CONTROLLER_PORT, NAMESERVER_PORT, Component, Pod, Port
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Group
+from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
+from epochmq_operator.pod_rendering import (
+    ADMIN_PORT,
+    CONTROLLER_PORT,
+    NAMESERVER_PORT,
+    Component,
+    Pod,
+    PodPort,
+)
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 FROM_OUTSIDE = ("remoting", "vip")
 """The broker's ports that clients use."""
 
 
-def _metadata(group: Group, component: Component, name: str) -> Manifest:
+def _metadata(group: GroupResource, component: Component, name: str) -> JsonObject:
     return {"name": name, "namespace": group.metadata.namespace, "labels": labels(group, component)}
 
 
-def _service(group: Group, component: Component, name: str, spec: Manifest, ports: list[Port]) -> Manifest:
+def _service(
+    group: GroupResource, component: Component, name: str, spec: JsonObject, ports: list[PodPort]
+) -> JsonObject:
     listed = [{"name": port.name, "port": port.number, "targetPort": port.number} for port in ports]
     selector = {**component_selector(group, component), **spec.pop("selector", {})}
     return {
@@ -35,14 +44,14 @@ def _service(group: Group, component: Component, name: str, spec: Manifest, port
     }
 
 
-def services(group: Group, component: Component, pods: tuple[Pod, ...]) -> list[Manifest]:
+def services(group: GroupResource, component: Component, pods: tuple[Pod, ...]) -> list[JsonObject]:
     """The Services of a component, the headless one first. It lists pods that are not ready too: controllers
     find each other there before there is a quorum."""
     first = pods[0]
-    spec: Manifest = {"clusterIP": "None", "publishNotReadyAddresses": True}
+    spec: JsonObject = {"clusterIP": "None", "publishNotReadyAddresses": True}
     ports = [*first.ports, *([first.sidecar.port] if first.sidecar else [])]
     found = [_service(group, component, headless_service(group.name, component), spec, ports)]
-    nameserver = [Port("nameserver", NAMESERVER_PORT)]
+    nameserver = [PodPort("nameserver", NAMESERVER_PORT)]
     if isinstance(group, ControllerGroup) and any(port.number == NAMESERVER_PORT for port in first.ports):
         found.append(_service(group, component, nameserver_service(group.name), {}, nameserver))
     if isinstance(group, BrokerGroup) and group.spec.external_services:
@@ -53,14 +62,16 @@ def services(group: Group, component: Component, pods: tuple[Pod, ...]) -> list[
     return found
 
 
-def network_policy(group: Group, component: Component, first: Pod, settings: Settings) -> Manifest:
+def network_policy(
+    group: GroupResource, component: Component, first: Pod, settings: ManifestSettings
+) -> JsonObject:
     """Who may reach the component's pods. Clients may be anywhere; the controllers' port is for the namespace
     that they serve, the port between replicas for the group itself, the admin port for the operator and for
     whoever gathers metrics."""
     group_only = [{"podSelector": {"matchLabels": component_selector(group, component)}}]
-    ingress: list[Manifest] = []
+    ingress: list[JsonObject] = []
     for port in first.ports:
-        allowed: Manifest = {"ports": [{"protocol": "TCP", "port": port.number}]}
+        allowed: JsonObject = {"ports": [{"protocol": "TCP", "port": port.number}]}
         if port.name == "ha":
             allowed["from"] = group_only
         elif port.number == CONTROLLER_PORT:
@@ -86,5 +97,5 @@ def network_policy(group: Group, component: Component, first: Pod, settings: Set
     }
 
 
-def _namespace(name: str) -> Manifest:
+def _namespace(name: str) -> JsonObject:
     return {"matchLabels": {"kubernetes.io/metadata.name": name}}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from epochmq_operator.manifests.names import CONFIG_HASH, component_selector, labels, stateful_set
-from epochmq_operator.manifests.settings import Manifest, Settings
-from epochmq_operator.render import ADMIN_PORT, AdminPlace, Component, Pod
-from epochmq_operator.resources import BrokerGroup, Group, Spread
+from epochmq_operator.manifests.names import CONFIG_HASH_ANNOTATION, component_selector, labels, stateful_set
+from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
+from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement
+from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
 
 USER_ID = 10001
 """The images' user; nothing in them belongs to root alone."""
@@ -24,7 +24,7 @@ COMMAND = "epochmq"
 OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
 """What Kubernetes puts the pod's name and address in place of, in arguments."""
 
-HANDOVER = {
+PRE_STOP_OPERATION = {
     Component.BROKER: ("--timeout", "60", "handover", "lingerMs=35000"),
     Component.CONTROLLER: ("--timeout", "10", "handover"),
 }
@@ -50,13 +50,13 @@ TLS_FILES = {"adminTlsCertFile": "tls.crt", "adminTlsKeyFile": "tls.key", "admin
 SIDECAR_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 
 
-def admin_place(group: Group) -> AdminPlace:
+def sidecar_placement(group: GroupResource) -> SidecarPlacement:
     """Where the admin sidecars of a group are, inside their pods."""
     files = {key: f"{SECRETS_DIRECTORY}/{file}" for _, keys in _secrets(group) for key, file in keys.items()}
-    return AdminPlace(ADMIN_SOCKET, "0.0.0.0", files)
+    return SidecarPlacement(ADMIN_SOCKET, "0.0.0.0", files)
 
 
-def _secrets(group: Group) -> list[tuple[str, dict[str, str]]]:
+def _secrets(group: GroupResource) -> list[tuple[str, dict[str, str]]]:
     """The Secrets of the admin sidecars, each with the sidecar's keys for the files in it."""
     admin = group.spec.admin
     named = ((admin.token_secret, TOKEN_FILE), (admin.tls_secret, TLS_FILES))
@@ -68,13 +68,13 @@ def config_hash(pod: Pod) -> str:
     return hashlib.sha256("\0".join(file.text for file in pod.files).encode()).hexdigest()[:16]
 
 
-def pod_template(group: Group, first: Pod, settings: Settings) -> Manifest:
+def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -> JsonObject:
     """The template that all pods of a component are made of, given the first of them."""
     component = first.component
-    containers = [_main(group, first, settings)]
+    containers = [_main_container(group, first, settings)]
     if first.sidecar is not None:
-        containers.append(_sidecar(group, first, settings))
-    spec: Manifest = {
+        containers.append(_sidecar_container(group, first, settings))
+    spec: JsonObject = {
         "serviceAccountName": stateful_set(group.name, component),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -99,14 +99,16 @@ def pod_template(group: Group, first: Pod, settings: Settings) -> Manifest:
             "annotations": {
                 **group.spec.pod_annotations,
                 "kubectl.kubernetes.io/default-container": str(component),
-                CONFIG_HASH: config_hash(first),
+                CONFIG_HASH_ANNOTATION: config_hash(first),
             },
         },
         "spec": spec,
     }
 
 
-def _container(name: str, args: tuple[str, ...], own_name: str, image: str, group: Group) -> Manifest:
+def _container(
+    name: str, args: tuple[str, ...], own_name: str, image: str, group: GroupResource
+) -> JsonObject:
     return {
         "name": name,
         "image": image,
@@ -122,12 +124,12 @@ def _container(name: str, args: tuple[str, ...], own_name: str, image: str, grou
     }
 
 
-def _image(group: Group, component: Component, settings: Settings) -> str:
+def _image(group: GroupResource, component: Component, settings: ManifestSettings) -> str:
     own = settings.broker_image if component is Component.BROKER else settings.controller_image
     return group.spec.image or own
 
 
-def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
+def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
     resources = group.spec.resources
     container = {
         **_container(str(pod.component), pod.args, pod.name, _image(group, pod.component, settings), group),
@@ -147,21 +149,21 @@ def _main(group: Group, pod: Pod, settings: Settings) -> Manifest:
     }
     is_broker = pod.component is Component.BROKER
     if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
-        _tell_clients_its_address(container)
-    if pod.component in HANDOVER:
-        command = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, *HANDOVER[pod.component]]
+        _advertise_pod_address(container)
+    if pod.component in PRE_STOP_OPERATION:
+        command = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, *PRE_STOP_OPERATION[pod.component]]
         container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
 
 
-def _tell_clients_its_address(broker: Manifest) -> None:
+def _advertise_pod_address(broker: JsonObject) -> None:
     """An address that goes with the pod: a client that was told a name may remember for long where the former
     pod was. Clients outside the cluster can use nothing but names."""
     broker["args"] += ["--set", f"clientIP={OWN_ADDRESS}"]
     broker["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
 
 
-def _probes(group: Group) -> Manifest:
+def _probes(group: GroupResource) -> JsonObject:
     """The sidecar is asked for what the main process says of itself."""
     scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
     live, ready = (
@@ -174,7 +176,7 @@ def _probes(group: Group) -> Manifest:
     }
 
 
-def _probe(how: Manifest, period_s: int, failures_max: int) -> Manifest:
+def _probe(how: JsonObject, period_s: int, failures_max: int) -> JsonObject:
     return {
         **how,
         "periodSeconds": period_s,
@@ -183,7 +185,7 @@ def _probe(how: Manifest, period_s: int, failures_max: int) -> Manifest:
     }
 
 
-def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
+def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
     """Its own probes ask for its port alone: what it says is about the main process. One that hangs holds
     nothing that is worth waiting for."""
     assert pod.sidecar is not None
@@ -208,8 +210,8 @@ def _sidecar(group: Group, pod: Pod, settings: Settings) -> Manifest:
     }
 
 
-def _volumes(group: Group, pod: Pod) -> list[Manifest]:
-    volumes: list[Manifest] = [
+def _volumes(group: GroupResource, pod: Pod) -> list[JsonObject]:
+    volumes: list[JsonObject] = [
         {"name": "config", "configMap": {"name": stateful_set(group.name, pod.component)}},
         {"name": "run", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
@@ -224,13 +226,13 @@ def _volumes(group: Group, pod: Pod) -> list[Manifest]:
     return volumes
 
 
-def _scheduling(group: Group, component: Component) -> Manifest:
+def _scheduling(group: GroupResource, component: Component) -> JsonObject:
     """Pods of one component of one group keep apart; those of others do not count."""
     spec, same = group.spec, {"matchLabels": component_selector(group, component)}
-    found: Manifest = {}
+    found: JsonObject = {}
     term = {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}
     if spec.host_spread is Spread.REQUIRED:
-        rule: Manifest = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+        rule: JsonObject = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
         found["affinity"] = {"podAntiAffinity": rule}
     elif spec.host_spread is Spread.PREFERRED:
         rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}

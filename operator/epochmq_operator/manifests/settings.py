@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-Manifest = dict[str, Any]
+JsonObject = dict[str, Any]
 """A whole object: apiVersion, kind, metadata, and what its kind has besides. Labels and annotations are ours;
 whoever applies it adds the owner."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ManifestSettings:
     """`broker_image` and `controller_image` are what groups get that name none; `operator_namespace` is where
     the operator runs, and `operator_labels` what its pods bear: they may ask the admin sidecars, as may all
     pods of `monitoring_namespaces`. Without `network_policies` everybody may."""

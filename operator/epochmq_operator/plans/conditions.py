@@ -14,7 +14,7 @@ from typing import Any
 MESSAGE_LENGTH_MAX = 1000
 
 
-class Type(StrEnum):
+class ConditionType(StrEnum):
     """What is said of a group."""
 
     READY = "Ready"
@@ -29,7 +29,7 @@ class Type(StrEnum):
 class Condition:
     """`holds` is None for what is not known. `reason` is a word in CamelCase, `message` a sentence."""
 
-    type: Type
+    type: ConditionType
     holds: bool | None
     reason: str
     message: str = ""
@@ -40,12 +40,12 @@ class Condition:
         return "Unknown" if self.holds is None else str(self.holds)
 
 
-def at(now: float) -> str:
+def timestamp(now: float) -> str:
     """A time in seconds since 1970 as Kubernetes writes it."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def merged(
+def merge_conditions(
     before: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: float
 ) -> list[dict[str, Any]]:
     """The conditions for a status: `before` are those that stand there, of whatever shape."""
@@ -61,7 +61,7 @@ def merged(
                 "reason": condition.reason,
                 "message": condition.message[:MESSAGE_LENGTH_MAX],
                 "observedGeneration": generation,
-                "lastTransitionTime": old["lastTransitionTime"] if same else at(now),
+                "lastTransitionTime": old["lastTransitionTime"] if same else timestamp(now),
             }
         )
     return made

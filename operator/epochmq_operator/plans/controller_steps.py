@@ -20,22 +20,29 @@ from dataclasses import dataclass, replace
 
 from epochmq_operator.plans.broker_steps import (
     count_of,
-    held_step,
+    deletions_of_stuck_pods,
+    immutable_changes_step,
     objects_step,
-    replacements,
     set_of_controllers,
     sets_step,
-    troubles,
+    unready_pods,
 )
+from epochmq_operator.plans.compared_objects import ComparedObjects, Renderer, applicable_manifests, surplus
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
-from epochmq_operator.plans.standing import Findings, Floor, rendered, surplus
-from epochmq_operator.plans.steps import Step
-from epochmq_operator.plans.world import PodSeen, Quorum, World, claims_of_set, pods_of_set, quorum_of
+from epochmq_operator.plans.observed_state import (
+    ObservedPod,
+    ObservedQuorum,
+    ObservedState,
+    claims_of_set,
+    observed_quorum,
+    pods_of_set,
+)
+from epochmq_operator.plans.plan_steps import PlanStep
 from epochmq_operator.resources import ControllerGroup
 
 
 @dataclass(frozen=True, slots=True)
-class Controllers:
+class ObservedControllerGroup:
     """A controller group with everything that its steps and its status are made of. `group` has as many
     replicas as run, `wanted` is how many the spec asks for."""
 
@@ -44,10 +51,10 @@ class Controllers:
     owner: Owner
     created: bool
     manifests: tuple[Manifest, ...]
-    held: tuple[str, ...]
-    pods: tuple[PodSeen | None, ...]
-    others: tuple[tuple[str, tuple[PodSeen | None, ...]], ...]
-    quorum: Quorum
+    immutable_changes: tuple[str, ...]
+    pods: tuple[ObservedPod | None, ...]
+    others: tuple[tuple[str, tuple[ObservedPod | None, ...]], ...]
+    quorum: ObservedQuorum
 
     @property
     def set_name(self) -> str:
@@ -66,88 +73,109 @@ class Controllers:
         return [pod.name for pod in pods if pod is not None and pod.outdated]
 
     @property
-    def troubles(self) -> list[str]:
+    def unready_pods(self) -> list[str]:
         """A line for each pod of the group that is not ready."""
-        lines = troubles(self.pods, self.set_name)
+        lines = unready_pods(self.pods, self.set_name)
         for name, pods in self.others:
-            lines += troubles(pods, name)
+            lines += unready_pods(pods, name)
         return lines
 
 
-def controllers_of(floor: Floor, world: World, group: ControllerGroup, *, created: bool) -> Controllers:
+def observed_controller_group(
+    renderer: Renderer, observed: ObservedState, group: ControllerGroup, *, created: bool
+) -> ObservedControllerGroup:
     """Everything about the group, read off the world."""
     name = set_of_controllers(group.name)
     wanted = group.spec.replicas
-    running = count_of(world.object("StatefulSet", name))
+    running = count_of(observed.object("StatefulSet", name))
     count = wanted if running is None else running
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
-    manifests, held = rendered(floor, world, effective, None)
+    manifests, immutable_changes = applicable_manifests(renderer, observed, effective, None)
     others = tuple(
-        (other, pods_of_set(world, other, count_of(one) or 0))
+        (other, pods_of_set(observed, other, count_of(one) or 0))
         for one in manifests
         if one.get("kind") == "StatefulSet" and (other := str(metadata(one).get("name"))) != name
     )
-    return Controllers(
+    return ObservedControllerGroup(
         group=effective,
         wanted=wanted,
-        owner=Owner("ControllerGroup", group.name, str(metadata(world.resource).get("uid", ""))),
+        owner=Owner("ControllerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
         created=created,
         manifests=manifests,
-        held=held,
-        pods=pods_of_set(world, name, count),
+        immutable_changes=immutable_changes,
+        pods=pods_of_set(observed, name, count),
         others=others,
-        quorum=quorum_of(world, tuple(f"{name}-{n}" for n in range(count))),
+        quorum=observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count))),
     )
 
 
-def controller_steps(floor: Floor, world: World, seen: Controllers) -> Iterator[Step]:
+def controller_steps(
+    renderer: Renderer, observed: ObservedState, observed_group: ObservedControllerGroup
+) -> Iterator[PlanStep]:
     """The steps, in order."""
-    sets = [one for one in seen.manifests if one.get("kind") == "StatefulSet"]
-    rest = [one for one in seen.manifests if one.get("kind") != "StatefulSet"]
-    findings = Findings.of(world, floor.differences, rest, seen.owner)
-    unwanted = surplus(world, floor, seen.group, seen.manifests, seen.owner)
-    yield objects_step(replace(findings, surplus=unwanted))
-    yield _fitting(
-        world, seen, sets_step(world, Findings.of(world, floor.differences, sets, seen.owner), seen.created)
+    sets = [one for one in observed_group.manifests if one.get("kind") == "StatefulSet"]
+    rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
+    compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
+    unwanted = surplus(
+        observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
     )
-    leaderless = seen.quorum.answered > 0 and seen.quorum.leader is None
-    pods = (*seen.pods, *(pod for _, more in seen.others for pod in more))
-    yield Step(
+    yield objects_step(replace(compared, surplus=unwanted))
+    yield _check_claims(
+        observed,
+        observed_group,
+        sets_step(
+            observed,
+            ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner),
+            observed_group.created,
+        ),
+    )
+    leaderless = observed_group.quorum.answered > 0 and observed_group.quorum.leader is None
+    pods = (*observed_group.pods, *(pod for _, more in observed_group.others for pod in more))
+    yield PlanStep(
         "ready",
-        not seen.troubles and not leaderless,
+        not observed_group.unready_pods and not leaderless,
         "AwaitingReady",
         "waits until every controller is ready and one leads",
-        effects=replacements(pods, world.namespace),
+        effects=deletions_of_stuck_pods(pods, observed.namespace),
     )
-    if len(seen.pods) != seen.wanted:
-        yield Step(
+    if len(observed_group.pods) != observed_group.wanted:
+        yield PlanStep(
             "members",
             False,
             "Membership",
-            f"changes the quorum to {seen.wanted} controllers",
-            f"the number of controllers cannot be changed yet: {len(seen.pods)} run and go on; set "
-            f"spec.replicas to {len(seen.pods)}",
+            f"changes the quorum to {observed_group.wanted} controllers",
+            f"the number of controllers cannot be changed yet: {len(observed_group.pods)} run and go on; set "
+            f"spec.replicas to {len(observed_group.pods)}",
             blocked=True,
         )
-    yield held_step(seen.held)
+    yield immutable_changes_step(observed_group.immutable_changes)
 
 
-def _fitting(world: World, seen: Controllers, step: Step) -> Step:
+def _check_claims(
+    observed: ObservedState, observed_group: ObservedControllerGroup, step: PlanStep
+) -> PlanStep:
     """Claims from before must be of as many controllers as are to run."""
-    if step.done or step.missing or world.object("StatefulSet", seen.set_name) is not None:
+    if step.done or step.waits_for or observed.object("StatefulSet", observed_group.set_name) is not None:
         return step
-    manifest = next((one for one in seen.manifests if str(metadata(one).get("name")) == seen.set_name), None)
-    claims = claims_of_set(world, manifest) if manifest is not None else None
-    if claims is None or not claims.ordinals or len(claims.ordinals) == seen.wanted:
+    manifest = next(
+        (
+            one
+            for one in observed_group.manifests
+            if str(metadata(one).get("name")) == observed_group.set_name
+        ),
+        None,
+    )
+    claims = claims_of_set(observed, manifest) if manifest is not None else None
+    if claims is None or not claims.ordinals or len(claims.ordinals) == observed_group.wanted:
         return step
     before = len(claims.ordinals)
-    return Step(
+    return PlanStep(
         step.name,
         False,
         step.reason,
         step.message,
-        f"volume claims of {before} controllers are there from before, spec.replicas is {seen.wanted}: "
-        "most of another number may know nothing of what was agreed; set spec.replicas to "
-        f"{before}, or delete the claims of {seen.set_name}",
+        f"volume claims of {before} controllers are there from before, spec.replicas is "
+        f"{observed_group.wanted}: most of another number may know nothing of what was agreed; set "
+        f"spec.replicas to {before}, or delete the claims of {observed_group.set_name}",
         blocked=True,
     )

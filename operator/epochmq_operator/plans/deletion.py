@@ -28,8 +28,8 @@ from epochmq_operator.plans.objects import (
     metadata,
     owner_of,
 )
-from epochmq_operator.plans.steps import Step
-from epochmq_operator.plans.world import World
+from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.plan_steps import PlanStep
 
 
 def finalizers(resource: Manifest) -> tuple[str, ...]:
@@ -37,21 +37,21 @@ def finalizers(resource: Manifest) -> tuple[str, ...]:
     return tuple(metadata(resource).get("finalizers") or ())
 
 
-def guard_step(resource: Manifest, *, wanted: bool) -> Step:
+def guard_step(resource: Manifest, *, wanted: bool) -> PlanStep:
     """The finalizer is there if and only if the spec wants the guard."""
     present = FINALIZER in finalizers(resource)
     others = tuple(one for one in finalizers(resource) if one != FINALIZER)
     version = str(metadata(resource).get("resourceVersion", ""))
     effect = SetFinalizers((*others, FINALIZER) if wanted else others, version)
     message = "guards the group against deletion" if wanted else "takes the guard against deletion away"
-    return Step("guard", present == wanted, "Guarding", message, effects=(effect,))
+    return PlanStep("guard", present == wanted, "Guarding", message, effects=(effect,))
 
 
-def deletion_steps(world: World, *, guarded: bool) -> Iterator[Step]:
+def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanStep]:
     """The steps of a group that is being deleted and has the finalizer. `guarded`: the spec wants it."""
-    resource = world.resource
+    resource = observed.resource
     name, kind = str(metadata(resource).get("name", "")), str(resource.get("kind", ""))
-    yield Step(
+    yield PlanStep(
         "confirm",
         not guarded or annotation(resource, CONFIRM_DELETION) == name,
         "DeletionUnconfirmed",
@@ -61,30 +61,34 @@ def deletion_steps(world: World, *, guarded: bool) -> Iterator[Step]:
         blocked=True,
     )
     if kind == "BrokerGroup":
-        yield _gone(world, "brokers", "StoppingReplicas", "stops the replicas", set_of_brokers(name))
-        yield _own_controllers_gone(world, name)
+        yield _delete_stateful_set_step(
+            observed, "brokers", "StoppingReplicas", "stops the replicas", set_of_brokers(name)
+        )
+        yield _delete_controllers_step(observed, name)
     else:
-        yield _gone(
-            world, "controllers", "StoppingControllers", "stops the controllers", set_of_controllers(name)
+        yield _delete_stateful_set_step(
+            observed, "controllers", "StoppingControllers", "stops the controllers", set_of_controllers(name)
         )
     others = tuple(one for one in finalizers(resource) if one != FINALIZER)
     version = str(metadata(resource).get("resourceVersion", ""))
-    yield Step("release", False, "Released", "lets it go", effects=(SetFinalizers(others, version),))
+    yield PlanStep("release", False, "Released", "lets it go", effects=(SetFinalizers(others, version),))
 
 
-def _gone(world: World, step: str, reason: str, message: str, stateful_set: str) -> Step:
-    present = world.object("StatefulSet", stateful_set)
-    mine = present is not None and _belongs(present, world.resource)
+def _delete_stateful_set_step(
+    observed: ObservedState, step: str, reason: str, message: str, stateful_set: str
+) -> PlanStep:
+    present = observed.object("StatefulSet", stateful_set)
+    mine = present is not None and _belongs(present, observed.resource)
     left = any(
-        ref.kind == "Pod" and ref.namespace == world.namespace and _pod_of(pod, stateful_set)
-        for ref, pod in world.objects.items()
+        ref.kind == "Pod" and ref.namespace == observed.namespace and _pod_of(pod, stateful_set)
+        for ref, pod in observed.objects.items()
     )
     effects: tuple[Delete, ...] = ()
     if present is not None and mine and not is_deleting(present):
         effects = (
-            Delete(Ref("StatefulSet", world.namespace, stateful_set), str(metadata(present).get("uid"))),
+            Delete(Ref("StatefulSet", observed.namespace, stateful_set), str(metadata(present).get("uid"))),
         )
-    return Step(step, not mine and not left, reason, message, effects=effects)
+    return PlanStep(step, not mine and not left, reason, message, effects=effects)
 
 
 def _pod_of(pod: Manifest, stateful_set: str) -> bool:
@@ -92,13 +96,15 @@ def _pod_of(pod: Manifest, stateful_set: str) -> bool:
     return owner is not None and (owner.kind, owner.name) == ("StatefulSet", stateful_set)
 
 
-def _own_controllers_gone(world: World, name: str) -> Step:
-    present = world.object("ControllerGroup", name)
-    mine = present is not None and _belongs(present, world.resource)
+def _delete_controllers_step(observed: ObservedState, name: str) -> PlanStep:
+    present = observed.object("ControllerGroup", name)
+    mine = present is not None and _belongs(present, observed.resource)
     effects: tuple[Delete, ...] = ()
     if present is not None and mine and not is_deleting(present):
-        effects = (Delete(Ref("ControllerGroup", world.namespace, name), str(metadata(present).get("uid"))),)
-    return Step("controllers", not mine, "StoppingControllers", "stops its controllers", effects=effects)
+        effects = (
+            Delete(Ref("ControllerGroup", observed.namespace, name), str(metadata(present).get("uid"))),
+        )
+    return PlanStep("controllers", not mine, "StoppingControllers", "stops its controllers", effects=effects)
 
 
 def _belongs(present: Manifest, resource: Manifest) -> bool:

@@ -65,12 +65,12 @@ Effect = Apply | Delete | SetFinalizers | PatchStatus | Emit
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class ReconciliationResult:
     """The outcome of one look at a resource. `again_s`: look again after so many seconds although nothing
     was heard meanwhile."""
 
     effects: tuple[Effect, ...] = ()
-    again_s: float = field(default=30.0)
+    requeue_after_s: float = field(default=30.0)
 
     @property
     def writes(self) -> bool:

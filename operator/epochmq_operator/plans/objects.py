@@ -96,7 +96,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def owned(manifest: Manifest, owner: Owner) -> dict[str, Any]:
+def with_owner(manifest: Manifest, owner: Owner) -> dict[str, Any]:
     """The manifest as it is applied: it belongs to its owner and says what was applied."""
     meta = dict(metadata(manifest))
     meta["ownerReferences"] = [owner.reference()]

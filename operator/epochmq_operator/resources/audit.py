@@ -17,17 +17,17 @@ from epochmq_operator.resources.model import (
     TOLERATIONS_MAX,
     DnsLabel,
     DnsName,
+    DocumentModel,
     Label,
     LabelKey,
-    Metadata,
-    Model,
+    ObjectMetadata,
     PullPolicy,
     Toleration,
-    _chosen,
+    enum_by_value,
 )
-from epochmq_operator.resources.rules import Rule
+from epochmq_operator.resources.rules import ValidationRule
 
-KIND = "BrokerGroupAudit"
+AUDIT_KIND = "BrokerGroupAudit"
 SCHEDULE = r"^[0-9*/,-]+( [0-9*/,-]+){4}$"
 CPU = r"^[1-9][0-9]*m?$"
 MEMORY = r"^[1-9][0-9]{0,5}(Mi|Gi)$"
@@ -40,7 +40,7 @@ HISTORY_MAX = 20
 
 def _schedule(text: str) -> str:
     try:
-        cron.parse(text)
+        cron.parse_schedule(text)
     except ValueError as error:
         raise PydanticCustomError("refused", "{why}", {"why": str(error)}) from None
     return text
@@ -49,7 +49,7 @@ def _schedule(text: str) -> str:
 Memory = Annotated[str, Field(max_length=10, pattern=MEMORY)]
 
 
-class ExecutorsSpec(Model):
+class ExecutorsSpec(DocumentModel):
     """The pods that read."""
 
     instances: Annotated[int, Field(ge=1, le=EXECUTORS_MAX, description="How many.")] = 2
@@ -66,14 +66,14 @@ class ExecutorsSpec(Model):
     memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "1Gi"
 
 
-class DriverSpec(Model):
+class DriverSpec(DocumentModel):
     """The pod that compares."""
 
     memory: Annotated[Memory, Field(description="Its Java heap.")] = "1Gi"
     memory_overhead: Annotated[Memory, Field(description="What it may have besides: Python.")] = "512Mi"
 
 
-class BrokerGroupAuditSpec(Model):
+class BrokerGroupAuditSpec(DocumentModel):
     """What is audited, when, and by what."""
 
     broker_group: Annotated[
@@ -116,7 +116,7 @@ class BrokerGroupAuditSpec(Model):
         ),
     ] = None
     image_pull_policy: Annotated[
-        PullPolicy, _chosen(PullPolicy), Field(description="When a node pulls the image.")
+        PullPolicy, enum_by_value(PullPolicy), Field(description="When a node pulls the image.")
     ] = PullPolicy.IF_NOT_PRESENT
     node_selector: Annotated[
         dict[LabelKey, Label],
@@ -136,12 +136,12 @@ class BrokerGroupAuditSpec(Model):
     ]
 
 
-class BrokerGroupAudit(Model):
+class BrokerGroupAudit(DocumentModel):
     """An audit of a broker group's volumes by Spark, once or on a schedule."""
 
     api_version: Literal["epochmq.io/v1alpha1"]
     kind: Literal["BrokerGroupAudit"]
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: BrokerGroupAuditSpec
     status: Annotated[
         Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
@@ -153,18 +153,18 @@ class BrokerGroupAudit(Model):
         return self.metadata.name
 
 
-AUDIT_RULES: tuple[Rule, ...] = (
-    Rule(
+AUDIT_RULES: tuple[ValidationRule, ...] = (
+    ValidationRule(
         "",
         f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
         f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods are made of it",
     ),
-    Rule(
+    ValidationRule(
         "",
         f"self.metadata.name.matches('{DNS_LABEL}')",
         "choose a name of lower-case letters, digits and '-' that begins with a letter",
     ),
-    Rule(
+    ValidationRule(
         "spec",
         "self.brokerGroup == oldSelf.brokerGroup",
         "brokerGroup cannot change, for verdicts and reports are of one group: put it back, or create a new "

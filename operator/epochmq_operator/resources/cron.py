@@ -16,7 +16,7 @@ _PART = re.compile(r"(?:(\*)|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Cron:
+class CronSchedule:
     """A schedule. `days_of_week`: 0 is Sunday. `either`: one of the two kinds of day is enough."""
 
     minutes: frozenset[int]
@@ -31,7 +31,7 @@ class Cron:
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.days_of_week
         return day.month in self.months and (of_month or of_week if self.either else of_month and of_week)
 
-    def after(self, seconds: float) -> int | None:
+    def next_after(self, seconds: float) -> int | None:
         """The first time after this one, in seconds since 1970; None for a schedule that never fires."""
         begin = datetime.fromtimestamp(int(seconds) // 60 * 60 + 60, UTC)
         day = begin.replace(hour=0, minute=0)
@@ -45,24 +45,24 @@ class Cron:
             day += timedelta(days=1)
         return None
 
-    def last(self, after: float, until: float) -> int | None:
+    def last_between(self, after: float, until: float) -> int | None:
         """The last time after the one and not after the other; None when there is none. Of a schedule that
         was missed for long, only the last minutes are looked at, and then the first time at all."""
-        first = self.after(after)
+        first = self.next_after(after)
         if first is None or first > until:
             return None
         found = first
         for back_s in (3600, 86400, 32 * 86400):
-            near = self.after(max(until - back_s, after))
+            near = self.next_after(max(until - back_s, after))
             if near is not None and near <= until:
                 found = near
                 break
-        while (later := self.after(found)) is not None and later <= until:
+        while (later := self.next_after(found)) is not None and later <= until:
             found = later
         return found
 
 
-def parse(text: str) -> Cron:
+def parse_schedule(text: str) -> CronSchedule:
     """A schedule. ValueError says what is wrong with it."""
     parts = text.split()
     if len(parts) != len(FIELDS):
@@ -71,8 +71,8 @@ def parse(text: str) -> Cron:
         _field(part, *field) for part, field in zip(parts, FIELDS, strict=True)
     )
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
-    made = Cron(minutes, hours, days, months, frozenset(one % 7 for one in week), either)
-    if made.after(0) is None:
+    made = CronSchedule(minutes, hours, days, months, frozenset(one % 7 for one in week), either)
+    if made.next_after(0) is None:
         raise ValueError("a day that there never is")
     return made
 

@@ -27,7 +27,7 @@ from epochmq_operator.resources.model import (
     NAME_LENGTH_MAX,
     BrokerGroup,
     ControllerGroup,
-    Group,
+    GroupResource,
     fields_of,
 )
 from epochmq_protocol.errors import EpochMQError
@@ -93,7 +93,7 @@ KINDS_IN_WORDS = " or ".join(KINDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DocumentFault:
     """One thing wrong with a document. `line` and `document` count from 1; `document` is None for a whole
     file."""
 
@@ -114,7 +114,7 @@ class Fault:
 class ResourceError(EpochMQError):
     """The documents cannot be used. `faults` holds everything that is wrong, in the order of the files."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[DocumentFault]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(str(fault) for fault in self.faults))
 
@@ -127,7 +127,7 @@ class Resources:
     controller_groups: tuple[ControllerGroup, ...] = ()
 
     @classmethod
-    def of(cls, groups: Iterable[Group]) -> Resources:
+    def of(cls, groups: Iterable[GroupResource]) -> Resources:
         """These, by kind."""
         found = tuple(groups)
         return cls(
@@ -136,26 +136,30 @@ class Resources:
         )
 
     @property
-    def documents(self) -> tuple[Group, ...]:
+    def documents(self) -> tuple[GroupResource, ...]:
         """All that the documents name."""
         return (*self.controller_groups, *self.broker_groups)
 
     @property
-    def quorums(self) -> tuple[ControllerGroup, ...]:
+    def all_controller_groups(self) -> tuple[ControllerGroup, ...]:
         """The controller groups, those that belong to a broker group included."""
         own = (group.own_controllers for group in self.broker_groups)
         return (*self.controller_groups, *(group for group in own if group is not None))
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[GroupResource, ...]:
         """All that there is to run, those that others depend on first."""
-        return (*self.quorums, *self.broker_groups)
+        return (*self.all_controller_groups, *self.broker_groups)
 
-    def quorum_of(self, group: BrokerGroup) -> ControllerGroup | None:
+    def controllers_of(self, group: BrokerGroup) -> ControllerGroup | None:
         """The controllers that elect the group's master, None when nobody does. KeyError when they are none
         of these resources."""
         name = group.controlled_by
-        return None if name is None else {quorum.name: quorum for quorum in self.quorums}[name]
+        return (
+            None
+            if name is None
+            else {controllers.name: controllers for controllers in self.all_controller_groups}[name]
+        )
 
 
 @dataclass(slots=True)
@@ -165,7 +169,7 @@ class _Document:
     line: int
     data: Any
     lines: dict[tuple[str, ...], int] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[DocumentFault] = field(default_factory=list)
 
     @property
     def subject(self) -> str:
@@ -180,16 +184,16 @@ class _Document:
         string."""
         return bool(path) and not isinstance(path[-1], str)
 
-    def fault(self, path: tuple[object, ...], problem: str) -> Fault:
+    def fault(self, path: tuple[object, ...], problem: str) -> DocumentFault:
         known = tuple(map(str, path))
         while known and known not in self.lines:
             known = known[:-1]
         line = self.lines.get(known, self.line)
         dotted = ".".join(_plain(str(part)) for part in path)
-        return Fault(self.file, line, self.number, self.subject, dotted, problem)
+        return DocumentFault(self.file, line, self.number, self.subject, dotted, problem)
 
 
-def show(value: object) -> str:
+def show_value(value: object) -> str:
     """A value as its author would recognise it, short: scalars as JSON, the rest by kind."""
     if isinstance(value, dict):
         return "a mapping"
@@ -203,15 +207,15 @@ def show(value: object) -> str:
 
 def _plain(name: str) -> str:
     """A name as it stands, unless a terminal or a log could be misled by it."""
-    return name if name.isprintable() and len(name) <= 100 else show(name)
+    return name if name.isprintable() and len(name) <= 100 else show_value(name)
 
 
-def load(files: Iterable[tuple[str, str]]) -> Resources:
+def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
     """The resources in some files, given as (name, text); a text holds any number of YAML documents.
 
     Raises ResourceError with every fault of every document."""
-    faults: list[Fault] = []
-    groups: list[Group] = []
+    faults: list[DocumentFault] = []
+    groups: list[GroupResource] = []
     seen: dict[tuple[str, str], str] = {}
     for name, text in files:
         try:
@@ -221,7 +225,7 @@ def load(files: Iterable[tuple[str, str]]) -> Resources:
             continue
         if not documents:
             faults.append(
-                Fault(name, 1, None, "", "", f"no documents, expected at least one {KINDS_IN_WORDS}")
+                DocumentFault(name, 1, None, "", "", f"no documents, expected at least one {KINDS_IN_WORDS}")
             )
         for document in documents:
             group, found = _group(document)
@@ -230,7 +234,7 @@ def load(files: Iterable[tuple[str, str]]) -> Resources:
                 continue
             first = seen.setdefault((group.metadata.namespace, group.name), f"{name}:{document.line}")
             if first != f"{name}:{document.line}":
-                problem = f"{show(group.name)} is the name of another group, at {first}"
+                problem = f"{show_value(group.name)} is the name of another group, at {first}"
                 faults.append(document.fault(("metadata", "name"), problem))
             groups.append(group)
     if faults:
@@ -246,7 +250,7 @@ def _documents(name: str, text: str) -> list[_Document]:
             if number > DOCUMENT_COUNT_MAX:
                 raise ResourceError(
                     [
-                        Fault(
+                        DocumentFault(
                             name,
                             1,
                             None,
@@ -259,7 +263,7 @@ def _documents(name: str, text: str) -> list[_Document]:
             if node is None:
                 continue
             document = _Document(name, number, node.start_mark.line + 1, None)
-            _survey(document, node)
+            _index_nodes(document, node)
             if not document.faults:
                 document.data = yaml.constructor.SafeConstructor().construct_document(node)
             if document.data is not None or document.faults:
@@ -268,14 +272,14 @@ def _documents(name: str, text: str) -> list[_Document]:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         problem = " ".join(part for part in (error.context, error.problem) if part)
-        raise ResourceError([Fault(name, line, None, "", "", f"not YAML: {problem}")]) from error
+        raise ResourceError([DocumentFault(name, line, None, "", "", f"not YAML: {problem}")]) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise ResourceError([Fault(name, 1, None, "", "", f"not YAML: {reason}")]) from error
+        raise ResourceError([DocumentFault(name, 1, None, "", "", f"not YAML: {reason}")]) from error
     return found
 
 
-def _survey(document: _Document, root: yaml.Node) -> None:
+def _index_nodes(document: _Document, root: yaml.Node) -> None:
     """Notes the line of every field, and finds keys given twice (YAML keeps the last without a word) and
     nesting that no resource has. A node that is reached again through an alias is visited once."""
     visited: set[int] = set()
@@ -305,13 +309,13 @@ def _survey(document: _Document, root: yaml.Node) -> None:
                 pending.append((value, (*path, key.value)))
 
 
-def _group(document: _Document) -> tuple[Group | None, list[Fault]]:
+def _group(document: _Document) -> tuple[GroupResource | None, list[DocumentFault]]:
     if document.faults:
         return None, document.faults
     data = document.data
     if not isinstance(data, dict):
         return None, [
-            document.fault((), f"{show(data)}, expected a resource: a mapping with apiVersion, kind, …")
+            document.fault((), f"{show_value(data)}, expected a resource: a mapping with apiVersion, kind, …")
         ]
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
@@ -320,7 +324,7 @@ def _group(document: _Document) -> tuple[Group | None, list[Fault]]:
         elif kind is None:
             problem = f"missing, expected {KINDS_IN_WORDS}"
         else:
-            problem = f"{show(kind)}, expected {KINDS_IN_WORDS}"
+            problem = f"{show_value(kind)}, expected {KINDS_IN_WORDS}"
         return None, [document.fault(("kind",), problem)]
     try:
         return KINDS[kind].model_validate(data), []
@@ -350,7 +354,7 @@ def _without_union_branches(error: ValidationError) -> list[ErrorDetails]:
     return list(kept.values())
 
 
-def _fault(document: _Document, detail: ErrorDetails) -> Fault:
+def _fault(document: _Document, detail: ErrorDetails) -> DocumentFault:
     path = tuple(detail["loc"])
     dotted = ".".join(str(part) for part in path)
     kind = KINDS[document.data["kind"]]
@@ -365,14 +369,14 @@ def _fault(document: _Document, detail: ErrorDetails) -> Fault:
         case "string_type" if document.is_key(path):
             problem = "a key that is no string, expected one (quote it)"
         case "refused":
-            problem = f"{show(detail['input'])}, {detail['msg']}"
+            problem = f"{show_value(detail['input'])}, {detail['msg']}"
         case "spans":
             context = detail["ctx"]
             return document.fault((*path, context["at"]), detail["msg"])
         case "key":
-            problem = f"{show(document.data['spec']['config'][path[-1]])}, {detail['msg']}"
+            problem = f"{show_value(document.data['spec']['config'][path[-1]])}, {detail['msg']}"
         case _:
-            problem = f"{show(detail['input'])}, expected {expected}"
+            problem = f"{show_value(detail['input'])}, expected {expected}"
     return document.fault(path, problem)
 
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from epochmq_operator.resources.owned import CONTROLLER_OWNED_KEYS, owner_of
+from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
 
 API_GROUP = "epochmq.io"
 VERSION = "v1alpha1"
@@ -60,7 +60,7 @@ SCHEMA = "x-schema"
 def _config_key(key: str) -> str:
     """Keys are RocketMQ's and not the operator's; whether RocketMQ knows a key and takes its value, the
     broker says."""
-    return _unowned(key, owner_of(key))
+    return _unowned(key, key_owner(key))
 
 
 def _controller_key(key: str) -> str:
@@ -77,7 +77,7 @@ def _unowned(key: str, owner: str | None) -> str:
     return key
 
 
-def _quorum(replicas: int) -> int:
+def _controller_count(replicas: int) -> int:
     if replicas in CONTROLLER_COUNTS:
         return replicas
     expected = COUNTS_IN_WORDS
@@ -92,13 +92,13 @@ def _own_label(key: str) -> str:
     return key
 
 
-class Model(BaseModel):
+class DocumentModel(BaseModel):
     """A part of a document: unknown fields are refused, values are not converted, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
 
 
-def _chosen(kind: type[StrEnum]) -> BeforeValidator:
+def enum_by_value(kind: type[StrEnum]) -> BeforeValidator:
     """Strict mode wants a member; documents hold its value."""
     return BeforeValidator(lambda value: kind(value) if value in list(kind) else value)
 
@@ -155,11 +155,11 @@ Quantity = Annotated[
 ]
 
 
-def _kubernetes(description: str, **constraints: Any) -> Any:
+def _kubernetes_only(description: str, **constraints: Any) -> Any:
     return Field(description=description, json_schema_extra={KUBERNETES_ONLY: True}, **constraints)
 
 
-class Metadata(Model):
+class ObjectMetadata(DocumentModel):
     """Kubernetes' object metadata; what the API server adds to it is accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
@@ -172,7 +172,7 @@ class Metadata(Model):
     annotations: Annotated[dict[str, str], Field(description="Annotations; kept, not used.")] = {}
 
     @model_validator(mode="after")
-    def _resolvable(self) -> Self:
+    def _check_name_lengths(self) -> Self:
         length = len(self.name) + len(self.namespace)
         if length > NAMES_LENGTH_MAX:
             raise PydanticCustomError(
@@ -184,66 +184,68 @@ class Metadata(Model):
         return self
 
 
-class Storage(Model):
+class StorageSpec(DocumentModel):
     """The volume that each pod has for its data."""
 
     size: Annotated[
         str,
-        _kubernetes(
+        _kubernetes_only(
             "How large each pod's volume is. It may grow and never shrink.", max_length=20, pattern=SIZE
         ),
     ] = "10Gi"
     storage_class_name: Annotated[
         DnsName | None,
-        _kubernetes("The StorageClass; the cluster's default if left out. Settled once.", max_length=253),
+        _kubernetes_only(
+            "The StorageClass; the cluster's default if left out. Settled once.", max_length=253
+        ),
     ] = None
     retention: Annotated[
         Retention,
-        _chosen(Retention),
-        _kubernetes(
+        enum_by_value(Retention),
+        _kubernetes_only(
             "What becomes of the volumes when the group is deleted. A group of the same name adopts "
             "those that were retained."
         ),
     ] = Retention.RETAIN
 
 
-class ResourcesSpec(Model):
+class ResourcesSpec(DocumentModel):
     """What the pod's main container asks for and may use."""
 
     requests: Annotated[
-        dict[LabelKey, Quantity], _kubernetes("What the scheduler sets aside.", max_length=8)
+        dict[LabelKey, Quantity], _kubernetes_only("What the scheduler sets aside.", max_length=8)
     ] = {}
-    limits: Annotated[dict[LabelKey, Quantity], _kubernetes("What it may use.", max_length=8)] = {}
+    limits: Annotated[dict[LabelKey, Quantity], _kubernetes_only("What it may use.", max_length=8)] = {}
 
 
-class Toleration(Model):
+class Toleration(DocumentModel):
     """A taint of nodes that the pods bear, as Kubernetes has it."""
 
-    key: Annotated[str | None, _kubernetes("The taint's key; all if left out.", max_length=316)] = None
-    operator: Annotated[Literal["Exists", "Equal"], _kubernetes("Whether the value counts.")] = "Equal"
-    value: Annotated[str | None, _kubernetes("The taint's value.", max_length=63)] = None
+    key: Annotated[str | None, _kubernetes_only("The taint's key; all if left out.", max_length=316)] = None
+    operator: Annotated[Literal["Exists", "Equal"], _kubernetes_only("Whether the value counts.")] = "Equal"
+    value: Annotated[str | None, _kubernetes_only("The taint's value.", max_length=63)] = None
     effect: Annotated[
         Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        _kubernetes("The effect that is borne; all if left out."),
+        _kubernetes_only("The effect that is borne; all if left out."),
     ] = None
     toleration_seconds: Annotated[
-        int | None, _kubernetes("How long NoExecute is borne; for ever if left out.", ge=0)
+        int | None, _kubernetes_only("How long NoExecute is borne; for ever if left out.", ge=0)
     ] = None
 
 
-class AdminSpec(Model):
+class AdminSpec(DocumentModel):
     """Who may use the pods' admin port. Looking is open to whoever reaches it; what changes something wants a
     token or a certificate, and is refused where there is neither."""
 
     token_secret: Annotated[
         DnsName | None,
-        _kubernetes(
+        _kubernetes_only(
             "A Secret whose `token` holds tokens, one a line, each of which will do.", max_length=253
         ),
     ] = None
     tls_secret: Annotated[
         DnsName | None,
-        _kubernetes(
+        _kubernetes_only(
             "A Secret with `tls.crt`, `tls.key` and `ca.crt`: the port then speaks TLS, and certificates "
             "that `ca.crt` signed do as well as tokens.",
             max_length=253,
@@ -251,51 +253,56 @@ class AdminSpec(Model):
     ] = None
 
 
-class WorkloadSpec(Model):
+class WorkloadSpec(DocumentModel):
     """What both kinds say of their pods."""
 
     image: Annotated[
         str | None,
-        _kubernetes("The image of the pods; the operator's own if left out.", max_length=500, pattern=IMAGE),
+        _kubernetes_only(
+            "The image of the pods; the operator's own if left out.", max_length=500, pattern=IMAGE
+        ),
     ] = None
     image_pull_policy: Annotated[
-        PullPolicy, _chosen(PullPolicy), _kubernetes("When a node pulls the image.")
+        PullPolicy, enum_by_value(PullPolicy), _kubernetes_only("When a node pulls the image.")
     ] = PullPolicy.IF_NOT_PRESENT
-    storage: Annotated[Storage, _kubernetes("The volume that each pod has for its data.")] = Storage()
+    storage: Annotated[StorageSpec, _kubernetes_only("The volume that each pod has for its data.")] = (
+        StorageSpec()
+    )
     resources: Annotated[
-        ResourcesSpec, _kubernetes("What the pods' main container asks for and may use.")
+        ResourcesSpec, _kubernetes_only("What the pods' main container asks for and may use.")
     ] = ResourcesSpec(requests={"cpu": "50m", "memory": "128Mi"})
     host_spread: Annotated[
         Spread,
-        _chosen(Spread),
-        _kubernetes(
+        enum_by_value(Spread),
+        _kubernetes_only(
             "Keeps the group's pods on different nodes: `Required` leaves a pod waiting rather than "
             "put two on one node."
         ),
     ] = Spread.PREFERRED
     zone_spread: Annotated[
         Spread,
-        _chosen(Spread),
-        _kubernetes("The same for zones (`topology.kubernetes.io/zone`), evenly."),
+        enum_by_value(Spread),
+        _kubernetes_only("The same for zones (`topology.kubernetes.io/zone`), evenly."),
     ] = Spread.PREFERRED
     node_selector: Annotated[
-        dict[LabelKey, Label], _kubernetes("Labels that the pods' nodes must have.", max_length=LABELS_MAX)
+        dict[LabelKey, Label],
+        _kubernetes_only("Labels that the pods' nodes must have.", max_length=LABELS_MAX),
     ] = {}
     tolerations: Annotated[
-        list[Toleration], _kubernetes("Taints of nodes that the pods bear.", max_length=TOLERATIONS_MAX)
+        list[Toleration], _kubernetes_only("Taints of nodes that the pods bear.", max_length=TOLERATIONS_MAX)
     ] = []
     pod_labels: Annotated[
-        dict[OwnLabelKey, Label], _kubernetes("Further labels of the pods.", max_length=LABELS_MAX)
+        dict[OwnLabelKey, Label], _kubernetes_only("Further labels of the pods.", max_length=LABELS_MAX)
     ] = {}
     pod_annotations: Annotated[
         dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
-        _kubernetes("Further annotations of the pods.", max_length=LABELS_MAX),
+        _kubernetes_only("Further annotations of the pods.", max_length=LABELS_MAX),
     ] = {}
-    admin: Annotated[AdminSpec, _kubernetes("Who may use the pods' admin port.")] = AdminSpec()
-    paused: Annotated[bool, _kubernetes("The operator looks on and changes nothing.")] = False
+    admin: Annotated[AdminSpec, _kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
+    paused: Annotated[bool, _kubernetes_only("The operator looks on and changes nothing.")] = False
     deletion_guard: Annotated[
         bool,
-        _kubernetes(
+        _kubernetes_only(
             "A deletion waits until the annotation `epochmq.io/confirm-deletion` holds the group's name."
         ),
     ] = False
@@ -347,14 +354,14 @@ class BrokerGroupSpec(WorkloadSpec):
     ] = {}
     external_services: Annotated[
         bool,
-        _kubernetes(
+        _kubernetes_only(
             "A Service of type LoadBalancer for each replica; clients are told the replicas' names then, not "
             "their pods' addresses."
         ),
     ] = False
 
     @model_validator(mode="after")
-    def _attainable(self) -> Self:
+    def _check_min_in_sync(self) -> Self:
         if self.min_in_sync_replicas is not None and self.min_in_sync_replicas > self.replicas:
             raise PydanticCustomError(
                 "spans",
@@ -364,12 +371,12 @@ class BrokerGroupSpec(WorkloadSpec):
         return self
 
 
-class BrokerGroup(Model):
+class BrokerGroup(DocumentModel):
     """One replica group: one RocketMQ brokerName, n replicas, one master at a time."""
 
     api_version: Literal["epochmq.io/v1alpha1"]
     kind: Literal["BrokerGroup"]
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: BrokerGroupSpec
     status: Annotated[
         Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
@@ -396,9 +403,9 @@ class BrokerGroup(Model):
         """The ControllerGroup that belongs to this group alone, if it names none and needs one."""
         if self.controlled_by is None or self.spec.controller_group is not None:
             return None
-        return self.controllers_of_its_own()
+        return self.default_controllers()
 
-    def controllers_of_its_own(self) -> ControllerGroup:
+    def default_controllers(self) -> ControllerGroup:
         """The ControllerGroup that a group which names none has on Kubernetes, however many replicas it has:
         what one replica wrote without controllers could not be used by three under them."""
         metadata = {"name": self.name, "namespace": self.metadata.namespace}
@@ -406,13 +413,13 @@ class BrokerGroup(Model):
             {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata}
         )
 
-    def under(self, quorum: ControllerGroup) -> BrokerGroup:
+    def with_controllers(self, controllers: ControllerGroup) -> BrokerGroup:
         """The same group, with these controllers named."""
-        spec = self.spec.model_copy(update={"controller_group": quorum.name})
+        spec = self.spec.model_copy(update={"controller_group": controllers.name})
         return self.model_copy(update={"spec": spec})
 
 
-class NameserverSpec(Model):
+class NameserverSpec(DocumentModel):
     """Where a ControllerGroup's nameservers are."""
 
     embedded: Annotated[
@@ -430,7 +437,7 @@ class ControllerGroupSpec(WorkloadSpec):
             description=f"How many controllers: {COUNTS_IN_WORDS}.",
             json_schema_extra={"minimum": min(CONTROLLER_COUNTS), "maximum": max(CONTROLLER_COUNTS)},
         ),
-        AfterValidator(_quorum),
+        AfterValidator(_controller_count),
     ] = 3
     nameserver: Annotated[NameserverSpec, Field(description="The nameservers that come with them.")] = (
         NameserverSpec()
@@ -444,12 +451,12 @@ class ControllerGroupSpec(WorkloadSpec):
     ] = {}
 
 
-class ControllerGroup(Model):
+class ControllerGroup(DocumentModel):
     """A Raft quorum of controllers, and nameservers, that any number of broker groups share."""
 
     api_version: Literal["epochmq.io/v1alpha1"]
     kind: Literal["ControllerGroup"]
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: ControllerGroupSpec = ControllerGroupSpec()
     status: Annotated[
         Any, Field(exclude=True, description="Written by the operator; ignored when loaded.")
@@ -461,7 +468,7 @@ class ControllerGroup(Model):
         return self.metadata.name
 
 
-Group = BrokerGroup | ControllerGroup
+GroupResource = BrokerGroup | ControllerGroup
 KINDS: Mapping[str, type[BrokerGroup] | type[ControllerGroup]] = {
     "BrokerGroup": BrokerGroup,
     "ControllerGroup": ControllerGroup,

@@ -16,20 +16,25 @@ from epochmq_operator.resources.model import (
     COUNTS_IN_WORDS,
     DNS_LABEL,
     NAME_LENGTH_MAX,
-    Group,
+    GroupResource,
 )
-from epochmq_operator.resources.owned import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, STORE_PATHS, VOLUMES
+from epochmq_operator.resources.owned_keys import (
+    CONTROLLER_OWNED_KEYS,
+    OPERATOR_OWNED_KEYS,
+    STORE_PATHS,
+    VOLUMES,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """`cel` holds at the field `path` (dotted, "" is the whole resource). `kept`, of a rule about changes,
     says the same of a group as it was and as it is to be."""
 
     path: str
     cel: str
     message: str
-    kept: Callable[[Group, Group], bool] | None = None
+    holds_for_change: Callable[[GroupResource, GroupResource], bool] | None = None
 
 
 _UNITS: Mapping[str, int] = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -47,8 +52,8 @@ def quantity(text: str | int) -> Decimal:
     return Decimal(number) * base**power
 
 
-def _field(path: str) -> Callable[[Group], Any]:
-    def value(group: Group) -> Any:
+def _field(path: str) -> Callable[[GroupResource], Any]:
+    def value(group: GroupResource) -> Any:
         found: Any = group
         for part in path.split("."):
             found = getattr(found, part)
@@ -57,10 +62,10 @@ def _field(path: str) -> Callable[[Group], Any]:
     return value
 
 
-def _settled(where: str, name: str, attribute: str, message: str) -> Rule:
+def _immutable(where: str, name: str, attribute: str, message: str) -> ValidationRule:
     """The field never changes once the resource is there."""
     value = _field(attribute)
-    return Rule(
+    return ValidationRule(
         where,
         f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
         message,
@@ -68,13 +73,13 @@ def _settled(where: str, name: str, attribute: str, message: str) -> Rule:
     )
 
 
-def _free_of(owned: Mapping[str, str]) -> tuple[Rule, ...]:
+def _reserved_key_rules(owned: Mapping[str, str]) -> tuple[ValidationRule, ...]:
     """A rule for each thing that configuration keys follow from, naming the keys."""
     by_owner: dict[str, list[str]] = defaultdict(list)
     for key, owner in owned.items():
         by_owner[owner].append(key)
     return tuple(
-        Rule(
+        ValidationRule(
             "spec.config",
             " && ".join(f"!has(self.{key})" for key in keys),
             f"remove {', '.join(keys)} from spec.config: "
@@ -85,23 +90,23 @@ def _free_of(owned: Mapping[str, str]) -> tuple[Rule, ...]:
 
 
 _COMMON = (
-    Rule(
+    ValidationRule(
         "",
         f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
         f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods and volumes are made of it",
     ),
-    Rule(
+    ValidationRule(
         "",
         f"self.metadata.name.matches('{DNS_LABEL}')",
         "choose a name of lower-case letters, digits and '-' that begins with a letter",
     ),
-    Rule(
+    ValidationRule(
         "spec.storage",
         "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
         "size cannot shrink: give at least the size it had, or create a new group and move to it",
         lambda old, new: quantity(new.spec.storage.size) >= quantity(old.spec.storage.size),
     ),
-    _settled(
+    _immutable(
         "spec.storage",
         "storageClassName",
         "spec.storage.storage_class_name",
@@ -109,58 +114,58 @@ _COMMON = (
     ),
 )
 
-RULES: Mapping[str, tuple[Rule, ...]] = {
+RULES: Mapping[str, tuple[ValidationRule, ...]] = {
     "BrokerGroup": (
         *_COMMON,
-        Rule(
+        ValidationRule(
             "spec",
             "!has(self.minInSyncReplicas) || self.minInSyncReplicas <= self.replicas",
             "minInSyncReplicas is above replicas, and nothing could be sent: lower it, or add replicas",
         ),
-        _settled(
+        _immutable(
             "spec",
             "brokerName",
             "spec.broker_name",
             "brokerName cannot change, for clients know the group by it: put it back, or create a new group",
         ),
-        _settled(
+        _immutable(
             "spec",
             "cluster",
             "spec.cluster",
             "cluster cannot change, for clients know the group by it: put it back, or create a new group",
         ),
-        _settled(
+        _immutable(
             "spec",
             "controllerGroup",
             "spec.controller_group",
             "controllerGroup cannot change, for only these controllers know which replicas have every "
             "acknowledged message: put it back, or create a new group",
         ),
-        *_free_of({**OPERATOR_OWNED_KEYS, **dict.fromkeys(STORE_PATHS, VOLUMES)}),
+        *_reserved_key_rules({**OPERATOR_OWNED_KEYS, **dict.fromkeys(STORE_PATHS, VOLUMES)}),
     ),
     "ControllerGroup": (
         *_COMMON,
-        Rule(
+        ValidationRule(
             "spec",
             "self.replicas % 2 == 1",
             f"replicas must be {COUNTS_IN_WORDS}: {AN_EVEN_NUMBER}; take one fewer or one more",
         ),
-        _settled(
+        _immutable(
             "spec.nameserver",
             "embedded",
             "spec.nameserver.embedded",
             "embedded cannot change, for clients know the nameservers' addresses: put it back, or create "
             "a new group",
         ),
-        *_free_of(CONTROLLER_OWNED_KEYS),
+        *_reserved_key_rules(CONTROLLER_OWNED_KEYS),
     ),
 }
 
 
-def refused_changes(old: Group, new: Group) -> tuple[str, ...]:
+def rejected_changes(old: GroupResource, new: GroupResource) -> tuple[str, ...]:
     """What of a change the API server would refuse, a line each. Both are the same group."""
     return tuple(
         f"{rule.path}: {rule.message}"
         for rule in RULES[new.kind]
-        if rule.kept is not None and not rule.kept(old, new)
+        if rule.holds_for_change is not None and not rule.holds_for_change(old, new)
     )

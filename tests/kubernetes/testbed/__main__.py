@@ -14,10 +14,10 @@ import shlex
 import sys
 
 from tests.kubernetes.testbed.cache import ROOT, digest_of, say
+from tests.kubernetes.testbed.cleanup import CLUSTERS, remove_dead, runs
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
-from tests.kubernetes.testbed.leavings import CLUSTERS, remove_dead, runs
-from tests.kubernetes.testbed.needs import MissingError
+from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
 from tests.kubernetes.testbed.processes import TestbedError
 
 NODES_MAX = 5
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
             case _:
                 print(__doc__, file=sys.stderr)
                 return 2
-    except (TestbedError, MissingError) as error:
+    except (TestbedError, MissingPrerequisiteError) as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 1
     return 0

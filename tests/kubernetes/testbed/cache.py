@@ -36,7 +36,7 @@ def digest_of(*parts: bytes | str) -> str:
     return digest.hexdigest()[:12]
 
 
-def kept(path: str, make: Callable[[Path], None]) -> Path:
+def cached(path: str, make: Callable[[Path], None]) -> Path:
     """The file or folder at `path` below the cache; `make` writes it to the path it is given if it is not
     there yet. It gets its final name when it is whole, and one process at a time makes it: others wait and
     find it done."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.interop.java_env import OPEN_INTERNALS, JavaMissingError, compile_java, java_library
-from tests.kubernetes.testbed.cache import ROOT, digest_of, kept
+from tests.kubernetes.testbed.cache import ROOT, cached, digest_of
 from tests.kubernetes.testbed.images import base_image, build_image, forget_older, image_name
-from tests.kubernetes.testbed.needs import MissingError
+from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
 from tests.kubernetes.testbed.processes import run
 
 NAME = "clients"
@@ -28,15 +28,15 @@ JLINK_TIMEOUT_S = 300
 
 
 def clients_image() -> Path:
-    """The image's archive; its name is `image_name("clients")`. MissingError when this machine lacks what it
-    is made of."""
+    """The image's archive; its name is `image_name("clients")`. MissingPrerequisiteError when this machine
+    lacks what it is made of."""
     base, binding = base_image(), _binding()
     try:
         library, classes = java_library(), compile_java(*(f"{one}.java" for one in PROGRAMS))
     except JavaMissingError as missing:
-        raise MissingError(str(missing)) from None
+        raise MissingPrerequisiteError(str(missing)) from None
     if shutil.which("jlink") is None:
-        raise MissingError("missing: `jlink`, which comes with a whole JDK")
+        raise MissingPrerequisiteError("missing: `jlink`, which comes with a whole JDK")
     java = subprocess.run(["java", "-version"], capture_output=True, timeout=60, check=True).stderr
     digest = digest_of(
         *(base.name, library.name, classes.name, java, MODULES, repr(BROKERS_ALONE)),
@@ -48,7 +48,7 @@ def clients_image() -> Path:
             _lay_out(Path(folder), library, classes, binding)
             build_image(image_name(NAME), archive, base, DOCKERFILE, Path(folder))
 
-    archive = kept(f"images/{NAME}-{digest}.tar", make)
+    archive = cached(f"images/{NAME}-{digest}.tar", make)
     forget_older(archive, NAME)
     return archive
 
@@ -56,7 +56,7 @@ def clients_image() -> Path:
 def _binding() -> Path:
     spec = importlib.util.find_spec("rocketmq")
     if spec is None or spec.origin is None:
-        raise MissingError("missing: the `rocketmq` package, the C++ client's binding")
+        raise MissingPrerequisiteError("missing: the `rocketmq` package, the C++ client's binding")
     return Path(spec.origin).parent
 
 

@@ -20,6 +20,7 @@ from urllib3.exceptions import HTTPError
 from tests.kubernetes.testbed import diagnostics
 from tests.kubernetes.testbed.addons import addons
 from tests.kubernetes.testbed.cache import cache_folder, say
+from tests.kubernetes.testbed.cleanup import CLUSTERS, remove_dead, runs
 from tests.kubernetes.testbed.control_plane import ControlPlane, write_files
 from tests.kubernetes.testbed.images import (
     BASE_IMAGE,
@@ -29,10 +30,9 @@ from tests.kubernetes.testbed.images import (
     project_images,
 )
 from tests.kubernetes.testbed.layout import API_PORT, CONTROL_PLANE, Layout
-from tests.kubernetes.testbed.leavings import CLUSTERS, remove_dead, runs
-from tests.kubernetes.testbed.needs import ensure_machine
 from tests.kubernetes.testbed.network import CONTROL_PLANE_NAMESPACE, resolv_conf, setup_script
 from tests.kubernetes.testbed.node import Node
+from tests.kubernetes.testbed.prerequisites import ensure_machine
 from tests.kubernetes.testbed.processes import (
     Processes,
     TestbedError,
@@ -43,7 +43,7 @@ from tests.kubernetes.testbed.processes import (
 )
 from tests.kubernetes.testbed.programs import programs
 
-FACTS = "cluster.json"
+CLUSTER_RECORD = "cluster.json"
 COMMAND_TIMEOUT_S = 120
 READY_TIMEOUT_S = 180
 POLL_S = 0.2
@@ -68,8 +68,8 @@ class Cluster:
         cls, name: str, *, nodes: int = 2, targets: Sequence[str] = (), leashed: bool = True
     ) -> Cluster:
         """Starts a cluster with the project's images of these targets loaded on every node, and waits until
-        its nodes are Ready. Leashed, it ends with this process, however that ends. MissingError when this
-        machine cannot."""
+        its nodes are Ready. Leashed, it ends with this process, however that ends. MissingPrerequisiteError
+        when this machine cannot."""
         ensure_machine()
         built = programs()
         archives = [pause_image(built), base_image(), *project_images(targets).values()]
@@ -90,7 +90,7 @@ class Cluster:
     @classmethod
     def attach(cls, name: str) -> Cluster:
         """The running cluster of this name."""
-        facts = CLUSTERS / name / FACTS
+        facts = CLUSTERS / name / CLUSTER_RECORD
         if not runs(CLUSTERS / name) or not facts.exists():
             raise TestbedError(f"no cluster {name} runs")
         known = json.loads(facts.read_text())
@@ -122,7 +122,7 @@ class Cluster:
             for node in loaded:
                 node.result()
         facts = {"nodes": len(self.nodes), "programs": str(self.programs)}
-        (layout.folder / FACTS).write_text(json.dumps(facts))
+        (layout.folder / CLUSTER_RECORD).write_text(json.dumps(facts))
 
     def _prepare_node(self, node: Node, archives: Sequence[Path]) -> None:
         node.write_files()

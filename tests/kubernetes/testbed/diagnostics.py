@@ -26,7 +26,7 @@ COLLECTED_WITHIN_S = 120.0
 QUESTION_TIMEOUT_S = 30.0
 
 
-class _Asking:
+class _Collector:
     """Questions by kubectl whose answers become files, as long as there is time."""
 
     def __init__(self, kubectl: Callable[..., str], folder: Path) -> None:
@@ -53,32 +53,32 @@ def collect(layout: Layout, kubectl: Callable[..., str], folder: Path) -> Path:
     """Writes everything into `folder`, which is made; what cannot be had in time is said in its place."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     _server_logs(layout, folder / "servers")
-    asking = _Asking(kubectl, folder)
+    collector = _Collector(kubectl, folder)
     everywhere = ("--all-namespaces", "--request-timeout=20s")
-    asking.keep("events.txt", "get", "events", *everywhere, "--sort-by=.lastTimestamp")
-    asking.keep("pods.txt", "get", "pods", *everywhere, "--output=wide")
-    _pod_logs(asking, asking.keep("pods.json", "get", "pods", *everywhere, "--output=json"))
-    names = asking.keep(
+    collector.keep("events.txt", "get", "events", *everywhere, "--sort-by=.lastTimestamp")
+    collector.keep("pods.txt", "get", "pods", *everywhere, "--output=wide")
+    _pod_logs(collector, collector.keep("pods.json", "get", "pods", *everywhere, "--output=json"))
+    names = collector.keep(
         "custom-kinds.txt", "get", "customresourcedefinitions", "--output=name", "--request-timeout=20s"
     )
     for kind in (*(name.rpartition("/")[2] for name in names.split()[:20]), *KINDS):
-        asking.keep(f"{kind}.yaml", "get", kind, *everywhere, "--output=yaml")
+        collector.keep(f"{kind}.yaml", "get", kind, *everywhere, "--output=yaml")
     return folder
 
 
-def _pod_logs(asking: _Asking, pods: str) -> None:
+def _pod_logs(collector: _Collector, pods: str) -> None:
     """Those of the pods in this list that ever ran."""
     started = [one for one in json.loads(pods or '{"items": []}')["items"] if _statuses(one)]
     for pod in started[:PODS_MAX]:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         command = ("logs", f"--namespace={namespace}", name, "--all-containers", "--prefix")
-        asking.keep(f"logs/{namespace}.{name}.log", *command, f"--tail={LOG_LINES}")
+        collector.keep(f"logs/{namespace}.{name}.log", *command, f"--tail={LOG_LINES}")
         for status in _statuses(pod):
             if status["restartCount"]:
                 container = status["name"]
                 command = ("logs", f"--namespace={namespace}", name, f"--container={container}", "--previous")
                 file = f"logs/{namespace}.{name}.{container}.before.log"
-                asking.keep(file, *command, f"--tail={LOG_LINES}")
+                collector.keep(file, *command, f"--tail={LOG_LINES}")
 
 
 def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:

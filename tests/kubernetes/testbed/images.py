@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.kubernetes.testbed.archives import pack_folder, pack_program
-from tests.kubernetes.testbed.cache import ROOT, cache_folder, digest_of, exclusive, kept, say
+from tests.kubernetes.testbed.cache import ROOT, cache_folder, cached, digest_of, exclusive, say
 from tests.kubernetes.testbed.node import PAUSE_IMAGE
 from tests.kubernetes.testbed.processes import run
 
@@ -48,7 +48,7 @@ def pause_image(programs: Path) -> Path:
     """The archive of the image whose process holds a pod's namespaces."""
     program = programs / "pause"
     path = f"images/pause-{digest_of(programs.name, FORMAT)}.tar"
-    return kept(path, lambda archive: pack_program(program, [PAUSE_IMAGE], archive, platform.machine()))
+    return cached(path, lambda archive: pack_program(program, [PAUSE_IMAGE], archive, platform.machine()))
 
 
 def base_image() -> Path:
@@ -57,7 +57,7 @@ def base_image() -> Path:
     settings = _pip_settings()
     authorities = Path(settings["cert"]).read_bytes() if "cert" in settings else b""
     digest = digest_of(SUITE, *BASE_PACKAGES, *USELESS, repr(settings), authorities, FORMAT)
-    return kept(f"images/base-{digest}.tar", lambda archive: _make_base(archive, digest, settings))
+    return cached(f"images/base-{digest}.tar", lambda archive: _make_base(archive, digest, settings))
 
 
 def base_name(archive: Path) -> str:
@@ -104,7 +104,7 @@ def project_images(targets: Iterable[str] = TARGETS) -> dict[str, Path]:
     archives = {}
     for target in targets:
         path = f"images/{target}-{digest}.tar"
-        archives[target] = kept(path, lambda archive, target=target: _build(target, archive, base))
+        archives[target] = cached(path, lambda archive, target=target: _build(target, archive, base))
         forget_older(archives[target], target)
     return archives
 

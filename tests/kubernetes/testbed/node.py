@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kubernetes.testbed.cleanup import hierarchies
 from tests.kubernetes.testbed.layout import DNS_SERVICE, DOMAIN, PODS, Layout, NodeLayout
-from tests.kubernetes.testbed.leavings import hierarchies
-from tests.kubernetes.testbed.needs import CNI_PLUGINS
 from tests.kubernetes.testbed.network import cni_config, link_script
+from tests.kubernetes.testbed.prerequisites import CNI_PLUGINS
 from tests.kubernetes.testbed.processes import Processes, run, wait_for
 
 PAUSE_IMAGE = "docker.io/testbed/pause:1"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.testbed.cache import ROOT
+from tests.kubernetes.testbed.cleanup import claimed, hierarchies
+from tests.kubernetes.testbed.init_process import SOCKET
 from tests.kubernetes.testbed.layout import Layout
-from tests.kubernetes.testbed.leavings import claimed, hierarchies
-from tests.kubernetes.testbed.warden import SOCKET
 
 START_TIMEOUT_S = 30
 END_TIMEOUT_S = 180
@@ -63,7 +63,7 @@ class Processes:
         folder = self._layout.folder
         command = [
             *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
-            *(sys.executable, "-m", "tests.kubernetes.testbed.warden"),
+            *(sys.executable, "-m", "tests.kubernetes.testbed.init_process"),
             *(str(folder), self._layout.cgroup, *(["leash"] if leashed else [])),
         ]
         self._layout.logs.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Processes:
         return answer
 
     @property
-    def warden_pid(self) -> int:
+    def init_pid(self) -> int:
         """The number of the cluster's process 1 out here, as the kernel tells for its socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self._layout.folder / SOCKET))
@@ -129,7 +129,7 @@ class Processes:
 
     def namespace(self, node: str) -> Path:
         """The network namespace of a node, as a file that `nsenter --net=` takes out here."""
-        return Path(f"/proc/{self.warden_pid}/root/run/netns/{node}")
+        return Path(f"/proc/{self.init_pid}/root/run/netns/{node}")
 
     def start(self, name: str, command: Sequence[str | Path], *, node: str | None, cgroup: str) -> None:
         """Starts a process of the cluster's own in a node's network (None: the machine's)."""
@@ -210,7 +210,7 @@ class Processes:
     ) -> str:
         """Runs a shell script among the cluster's mounts and processes, in the machine's network; what it
         printed. TestbedError when a line fails."""
-        command = ["nsenter", "--target", str(self.warden_pid), "--mount", "--pid", "--"]
+        command = ["nsenter", "--target", str(self.init_pid), "--mount", "--pid", "--"]
         return run([*command, "sh", "-euc", script], environment=environment, timeout_s=timeout_s)
 
 

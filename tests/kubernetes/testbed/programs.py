@@ -9,8 +9,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.kubernetes.testbed.cache import digest_of, kept, say
-from tests.kubernetes.testbed.needs import MissingError
+from tests.kubernetes.testbed.cache import cached, digest_of, say
+from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
 
 SOURCES = Path(__file__).resolve().parent / "go"
 BUILD_TIMEOUT_S = 2400
@@ -34,11 +34,13 @@ def kubernetes_version() -> str:
 
 
 def programs() -> Path:
-    """The folder of the programs; built on first use, which takes ten minutes on two cores. MissingError if
-    that fails."""
+    """The folder of the programs; built on first use, which takes ten minutes on two cores.
+    MissingPrerequisiteError if that fails."""
     sources = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.is_file()]
     version = kubernetes_version()
-    return kept(f"programs/{version}-{digest_of(*sources, *OTHERS)}", lambda folder: _build(folder, version))
+    return cached(
+        f"programs/{version}-{digest_of(*sources, *OTHERS)}", lambda folder: _build(folder, version)
+    )
 
 
 def _build(folder: Path, version: str) -> None:
@@ -68,8 +70,10 @@ def _go(*arguments: str, **environment: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise MissingError(
+        raise MissingPrerequisiteError(
             f"missing: Kubernetes' programs; the build took more than {BUILD_TIMEOUT_S} s"
         ) from None
     if done.returncode != 0:
-        raise MissingError(f"missing: Kubernetes' programs; the build said: {done.stderr.strip()[-800:]}")
+        raise MissingPrerequisiteError(
+            f"missing: Kubernetes' programs; the build said: {done.stderr.strip()[-800:]}"
+        )

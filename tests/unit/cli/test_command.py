@@ -20,11 +20,11 @@ from epochmq.processes import run_process
 from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, next_steps, table, typed_command
 from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.replica_groups import ReplicaGroup
-from epochmq_operator.local.state import PodPhase
+from epochmq_operator.local.replica_groups import ListedReplicaGroup
+from epochmq_operator.local.state_directory import PodPhase
 from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, ReplicaStatus
-from epochmq_operator.render import Component
-from epochmq_operator.resources import load
+from epochmq_operator.pod_rendering import Component
+from epochmq_operator.resources import load_resources
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectFailed, RequestError
 
@@ -205,7 +205,7 @@ def test_a_duration_is_short(seconds: float, text: str) -> None:
 
 
 def row(phase: PodPhase, reason: str = "", figures: dict[str, str] | None = None) -> PodRow:
-    readiness = Readiness(phase is PodPhase.READY, broker_id=0, figures=figures or {})
+    readiness = Readiness(phase is PodPhase.READY, broker_id=0, runtime_info=figures or {})
     return PodRow("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
 
 
@@ -283,7 +283,7 @@ def test_every_replica_has_a_row_with_how_far_it_is_behind() -> None:
 
 
 def test_the_role_of_a_replica_is_the_one_that_the_controllers_know() -> None:
-    kept = ReplicaGroup(
+    kept = ListedReplicaGroup(
         broker_name="a",
         master_id=1,
         master_address="127.1.2.3:10911",
@@ -306,7 +306,7 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     command.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(command), "up"])
-    resources = load([("f", GROUP % "orders")])
+    resources = load_resources([("f", GROUP % "orders")])
     monkeypatch.setenv("PATH", "/usr/bin")
     said = next_steps(Path(".epochmq"), resources, ["127.1.2.3:9876"], detached=False)
     assert "  .venv/bin/epochmq produce orders 'hello'\n  .venv/bin/epochmq consume orders\n" in said
@@ -316,7 +316,7 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setenv("PATH", str(bin_directory))
     assert typed_command() == "epochmq"
-    two = load([("f", GROUP % "orders"), ("g", GROUP % "other")])
+    two = load_resources([("f", GROUP % "orders"), ("g", GROUP % "other")])
     said = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
     assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in said
     assert said.endswith("Stop with: epochmq down --state '/a b'")

@@ -10,17 +10,17 @@ import pytest
 
 from epochmq.app import app
 from epochmq.exits import ExitCode
-from epochmq_operator.local.replica_groups import ReplicaGroup, ReplicaOfController
-from epochmq_operator.local.state import PodPhase
+from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
+from epochmq_operator.local.state_directory import PodPhase
 from epochmq_operator.local.status import (
     BrokerGroupStatus,
     ControllerGroupStatus,
     ControllerStatus,
     GroupPhase,
     ReplicaStatus,
-    Status,
+    StatusReport,
 )
-from epochmq_operator.render import (
+from epochmq_operator.pod_rendering import (
     BROKER_HA_PORT,
     BROKER_PORT,
     BROKER_VIP_PORT,
@@ -33,8 +33,8 @@ from epochmq_operator.resources import (
     BrokerGroup,
     BrokerGroupSpec,
     ControllerGroupSpec,
-    Metadata,
-    load,
+    ObjectMetadata,
+    load_resources,
 )
 from epochmq_spark.verdict import AuditVerdict
 
@@ -73,7 +73,7 @@ def test_every_key_that_the_operator_owns_is_listed() -> None:
 
 
 def test_every_field_of_the_resource_is_described() -> None:
-    fields = [f"metadata.{name}" for name in Metadata.model_fields]
+    fields = [f"metadata.{name}" for name in ObjectMetadata.model_fields]
     fields += [f"spec.{info.alias or name}" for name, info in BrokerGroupSpec.model_fields.items()]
     fields += [f"spec.{info.alias or name}" for name, info in ControllerGroupSpec.model_fields.items()]
     fields.append("spec.nameserver.embedded")
@@ -81,10 +81,10 @@ def test_every_field_of_the_resource_is_described() -> None:
     assert [field for field in fields if f"`{field}`" not in FORMATS + RESOURCES] == []
 
 
-STATUSES = [Status, BrokerGroupStatus, ReplicaStatus, ControllerStatus, ControllerGroupStatus]
+STATUSES = [StatusReport, BrokerGroupStatus, ReplicaStatus, ControllerStatus, ControllerGroupStatus]
 
 
-@pytest.mark.parametrize("kind", [*STATUSES, ReplicaGroup, ReplicaOfController])
+@pytest.mark.parametrize("kind", [*STATUSES, ListedReplicaGroup, ListedReplica])
 def test_every_field_of_the_status_is_shown(kind: type[msgspec.Struct]) -> None:
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     assert [name for name in names if f'"{name}":' not in FORMATS] == []
@@ -93,7 +93,7 @@ def test_every_field_of_the_status_is_shown(kind: type[msgspec.Struct]) -> None:
 def test_the_resources_in_the_documents_load() -> None:
     for name in ("README.md", "docs/formats.md"):
         for text in re.findall(r"```yaml\n(.*?)```", (ROOT / name).read_text(), re.DOTALL):
-            assert load([(name, text)]).groups
+            assert load_resources([(name, text)]).groups
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -11,8 +11,8 @@ import yaml
 
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.nameserver.processor import NamesrvProcessor
-from epochmq_operator.render import REPLICATION_DEFAULTS
-from epochmq_operator.resources import audit, load
+from epochmq_operator.pod_rendering import REPLICATION_DEFAULTS
+from epochmq_operator.resources import audit, load_resources
 from epochmq_protocol.codes import RequestCode
 from epochmq_spark import schemas
 from epochmq_spark.findings import KINDS, FindingSeverity
@@ -93,10 +93,10 @@ def test_every_resource_in_the_pages_loads() -> None:
             if not block.startswith("apiVersion: epochmq.io"):
                 continue
             found += 1
-            if yaml.safe_load(block)["kind"] == audit.KIND:
+            if yaml.safe_load(block)["kind"] == audit.AUDIT_KIND:
                 audit.BrokerGroupAudit.model_validate(yaml.safe_load(block))
             else:
-                assert load([(page.name, block)]).groups
+                assert load_resources([(page.name, block)]).groups
     assert found >= 5
 
 

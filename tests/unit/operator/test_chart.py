@@ -18,7 +18,7 @@ import yaml
 from epochmq_broker.admin.metrics import HELP
 from epochmq_operator.crd import audit_definition, definition
 from epochmq_operator.kube import config
-from epochmq_operator.manifests import Settings
+from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.resources import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -243,7 +243,7 @@ def told(path: Path, *values: str) -> config.OperatorConfig:
 def test_the_operator_takes_its_configuration(tmp_path: Path) -> None:
     plain = told(tmp_path / "a")
     assert plain.namespaces == []
-    assert plain.settings(NAMESPACE) == Settings(
+    assert plain.settings(NAMESPACE) == ManifestSettings(
         "epochmq/broker:0.1.0", "epochmq/controller:0.1.0", NAMESPACE
     )
     other = told(
@@ -259,7 +259,7 @@ def test_the_operator_takes_its_configuration(tmp_path: Path) -> None:
     )
     assert other.namespaces == ["shop", "other"]
     assert other.log_level == "debug"
-    assert other.settings(NAMESPACE) == Settings(
+    assert other.settings(NAMESPACE) == ManifestSettings(
         "mine:1",
         "epochmq/controller:v2",
         NAMESPACE,

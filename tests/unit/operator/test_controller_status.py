@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from epochmq_operator.local.readiness import ControllerFigures, Readiness, ask
-from epochmq_operator.local.replica_groups import replica_groups
-from epochmq_operator.render import ControllerProbe
+from epochmq_operator.local.readiness import ControllerRaftState, Readiness, probe_pod
+from epochmq_operator.local.replica_groups import fetch_replica_groups
+from epochmq_operator.pod_rendering import ControllerProbe
 from epochmq_protocol.bodies import BrokerReplicasInfo, ReplicaIdentity, ReplicasInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -81,15 +81,15 @@ ELSEWHERE = "127.0.0.9:9878"
     [
         (
             {"controllerLeaderAddress": "self"},
-            Readiness(True, "", None, {}, ControllerFigures("leader", "self", 7, 42)),
+            Readiness(True, "", None, {}, ControllerRaftState("leader", "self", 7, 42)),
         ),
         (
             {"controllerLeaderAddress": ELSEWHERE, "isLeader": "false"},
-            Readiness(True, "", None, {}, ControllerFigures("follower", ELSEWHERE, 7, 42)),
+            Readiness(True, "", None, {}, ControllerRaftState("follower", ELSEWHERE, 7, 42)),
         ),
         (
             {"isLeader": "false", "term": "x", "committedIndex": ""},
-            Readiness(False, "no leader yet", None, {}, ControllerFigures("candidate", None, None, None)),
+            Readiness(False, "no leader yet", None, {}, ControllerRaftState("candidate", None, None, None)),
         ),
         (
             {"controllerLeaderAddress": "self", "isLeader": "false", "committedIndex": "-1"},
@@ -98,13 +98,13 @@ ELSEWHERE = "127.0.0.9:9878"
                 "elected, has not applied its log yet",
                 None,
                 {},
-                ControllerFigures("candidate", "self", 7, -1),
+                ControllerRaftState("candidate", "self", 7, -1),
             ),
         ),
         (
             {"controllerLeaderAddress": "self", "group": "other"},
             Readiness(
-                False, "it is a controller of other", None, {}, ControllerFigures("leader", "self", 7, 42)
+                False, "it is a controller of other", None, {}, ControllerRaftState("leader", "self", 7, 42)
             ),
         ),
     ],
@@ -118,17 +118,17 @@ async def test_a_controller_is_ready_when_it_knows_who_leads(
     async with running(fake) as client:
         if fake.ext.get("controllerLeaderAddress") == "self":
             fake.ext["controllerLeaderAddress"] = fake.address
-        found = await ask(client, ControllerProbe(fake.address, "q", None))
+        found = await probe_pod(client, ControllerProbe(fake.address, "q", None))
         text = repr(found).replace(fake.address, "self")
         assert text == repr(expected)
         nowhere = ControllerProbe(fake.address, "q", "127.0.0.1:1")
-        assert not (await ask(client, nowhere)).ready
+        assert not (await probe_pod(client, nowhere)).ready
 
 
 async def test_all_groups_are_listed_page_by_page() -> None:
     fake = FakeController()
     async with running(fake) as client:
-        found = await replica_groups(client, fake.address)
+        found = await fetch_replica_groups(client, fake.address)
     assert [group.broker_name for group in found] == ["a", "b", "c", "d", "e"]
     first = found[0]
     assert (first.master_id, first.master_address, first.master_epoch) == (2, "h:2", 3)
@@ -141,6 +141,6 @@ async def test_a_leader_that_is_none_any_more_is_an_error_and_one_that_lists_not
     async with running(fake) as client:
         fake.leads = False
         with pytest.raises(EpochMQError, match="not me"):
-            await replica_groups(client, fake.address)
+            await fetch_replica_groups(client, fake.address)
         fake.groups = []
-        assert await replica_groups(client, fake.address) == []
+        assert await fetch_replica_groups(client, fake.address) == []

@@ -13,8 +13,8 @@ import yaml
 from epochmq_operator.crd import __main__ as generator
 from epochmq_operator.crd import audit_definition, definition
 from epochmq_operator.crd.status import CONDITION_TYPES
-from epochmq_operator.plans.conditions import Type
-from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, refused_changes
+from epochmq_operator.plans.conditions import ConditionType
+from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, rejected_changes
 from epochmq_operator.resources.rules import quantity
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,7 +135,7 @@ def test_every_column_and_the_scale_show_fields_that_there_are(kind: str) -> Non
 
 
 def test_the_conditions_are_those_that_the_operator_writes() -> None:
-    assert list(CONDITION_TYPES) == [str(kind) for kind in Type]
+    assert list(CONDITION_TYPES) == [str(kind) for kind in ConditionType]
 
 
 def test_the_file_is_what_the_definition_says() -> None:
@@ -182,7 +182,7 @@ def controller_group(**spec: Any) -> ControllerGroup:
 def test_the_model_refuses_the_changes_that_the_api_server_would(
     old: BrokerGroup | ControllerGroup, new: BrokerGroup | ControllerGroup, refused: list[str]
 ) -> None:
-    lines = refused_changes(old, new)
+    lines = rejected_changes(old, new)
     assert [line.partition(" cannot")[0] for line in lines] == refused
 
 

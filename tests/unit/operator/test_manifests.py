@@ -17,31 +17,31 @@ from hypothesis import strategies as st
 from epochmq_controller.controller import config as controller_config
 from epochmq_operator.crd import to_yaml
 from epochmq_operator.manifests import (
-    KINDS_MADE,
-    Manifest,
-    Settings,
+    OBJECT_KINDS,
+    JsonObject,
+    ManifestSettings,
     admin_address,
-    belongings,
     differences,
-    manifests,
-    pods,
+    keep_immutable_fields,
+    possible_objects,
+    render_kubernetes_pods,
+    render_manifests,
     selector,
-    settled,
 )
-from epochmq_operator.render import BROKER_HA_PORT, Component
+from epochmq_operator.pod_rendering import BROKER_HA_PORT, Component
 from epochmq_operator.resources import (
     NAME_LENGTH_MAX,
     REPLICAS_MAX,
     BrokerGroup,
     ControllerGroup,
-    Group,
-    load,
+    GroupResource,
+    load_resources,
 )
 from epochmq_protocol import properties
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[2] / "examples"
-SETTINGS = Settings(
+SETTINGS = ManifestSettings(
     "epochmq/broker:1", "epochmq/controller:1", "epochmq-system", monitoring_namespaces=("watch",)
 )
 
@@ -68,20 +68,20 @@ def controller_group(name: str = "quorum", namespace: str = "shop", **spec: Any)
     )
 
 
-def made(group: Group, settings: Settings = SETTINGS) -> tuple[Manifest, ...]:
-    quorum = group.controllers_of_its_own() if isinstance(group, BrokerGroup) else None
-    return manifests(group, quorum, settings)
+def made(group: GroupResource, settings: ManifestSettings = SETTINGS) -> tuple[JsonObject, ...]:
+    controllers = group.default_controllers() if isinstance(group, BrokerGroup) else None
+    return render_manifests(group, controllers, settings)
 
 
-def of_kind(kind: str, objects: tuple[Manifest, ...]) -> list[Manifest]:
+def of_kind(kind: str, objects: tuple[JsonObject, ...]) -> list[JsonObject]:
     return [one for one in objects if one["kind"] == kind]
 
 
-def stateful_set(group: Group, settings: Settings = SETTINGS) -> Manifest:
+def stateful_set(group: GroupResource, settings: ManifestSettings = SETTINGS) -> JsonObject:
     return of_kind("StatefulSet", made(group, settings))[-1]["spec"]  # type: ignore[no-any-return]
 
 
-def pod_spec(group: Group) -> Manifest:
+def pod_spec(group: GroupResource) -> JsonObject:
     return stateful_set(group)["template"]["spec"]  # type: ignore[no-any-return]
 
 
@@ -110,13 +110,16 @@ APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread=
 @pytest.mark.parametrize(
     ("name", "group"),
     [
-        ("kubernetes-orders", load([("f", (EXAMPLES / "orders.yaml").read_text())]).broker_groups[0]),
+        (
+            "kubernetes-orders",
+            load_resources([("f", (EXAMPLES / "orders.yaml").read_text())]).broker_groups[0],
+        ),
         ("kubernetes-controllers", controller_group("orders")),
         ("kubernetes-everything", EVERYTHING),
         ("kubernetes-apart", APART),
     ],
 )
-def test_the_objects_of_a_group_are_those_of_the_golden_file(name: str, group: Group) -> None:
+def test_the_objects_of_a_group_are_those_of_the_golden_file(name: str, group: GroupResource) -> None:
     found = to_yaml(made(group))
     path = HERE / "golden" / f"{name}.yaml"
     if os.environ.get("EPOCHMQ_UPDATE_GOLDEN"):
@@ -127,14 +130,16 @@ def test_the_objects_of_a_group_are_those_of_the_golden_file(name: str, group: G
 # pods
 
 
-def configuration(group: Group, pod: str, quorum: ControllerGroup | None = None) -> Mapping[str, str]:
-    (rendered,) = (one for one in pods(group, quorum, SETTINGS) if one.name == pod)
+def configuration(
+    group: GroupResource, pod: str, controllers: ControllerGroup | None = None
+) -> Mapping[str, str]:
+    (rendered,) = (one for one in render_kubernetes_pods(group, controllers, SETTINGS) if one.name == pod)
     return properties.parse(rendered.config_files[0].text)
 
 
 def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
     group = broker_group()
-    read = configuration(group, "orders-broker-1", group.controllers_of_its_own())
+    read = configuration(group, "orders-broker-1", group.default_controllers())
     assert read["brokerIP1"] == "orders-broker-1.orders-brokers.shop.svc"
     assert read["bindAddress"] == "0.0.0.0"
     controllers = [f"orders-controller-{n}.orders-controllers.shop.svc" for n in range(3)]
@@ -151,7 +156,7 @@ def test_clients_inside_are_told_the_pods_address_and_those_outside_its_name() -
         assert sources.get("POD_IP") == (None if outside else "status.podIP")
         assert "POD_IP" not in str(sidecar)
         read = configuration(
-            broker_group(externalServices=outside), "orders-broker-1", broker_group().controllers_of_its_own()
+            broker_group(externalServices=outside), "orders-broker-1", broker_group().default_controllers()
         )
         assert "clientIP" not in read
 
@@ -168,12 +173,12 @@ def test_a_controller_need_not_find_its_own_name_in_the_dns_to_listen(embedded: 
 
 def test_a_single_replica_under_controllers_elects_too_so_that_it_can_grow() -> None:
     one, three = broker_group(replicas=1), broker_group(replicas=3)
-    quorum = one.controllers_of_its_own()
-    assert configuration(one, "orders-broker-0", quorum)["enableControllerMode"] == "true"
+    controllers = one.default_controllers()
+    assert configuration(one, "orders-broker-0", controllers)["enableControllerMode"] == "true"
     changed = {
         key
-        for key, value in configuration(three, "orders-broker-0", quorum).items()
-        if configuration(one, "orders-broker-0", quorum).get(key) != value
+        for key, value in configuration(three, "orders-broker-0", controllers).items()
+        if configuration(one, "orders-broker-0", controllers).get(key) != value
     }
     assert changed == {"minInSyncReplicas"}
 
@@ -252,7 +257,7 @@ def test_a_controller_gives_its_leadership_away_before_it_stops() -> None:
 
 
 def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> None:
-    (pod, *_) = pods(EVERYTHING, EVERYTHING.controllers_of_its_own(), SETTINGS)
+    (pod, *_) = render_kubernetes_pods(EVERYTHING, EVERYTHING.default_controllers(), SETTINGS)
     assert pod.sidecar is not None
     read = properties.parse(pod.sidecar.config_file.text)
     assert read["adminTokenFile"] == "/etc/epochmq-admin/token"
@@ -260,7 +265,7 @@ def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> No
     assert main["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
     mounted = [container["name"] for container in (main, sidecar) if "admin-secrets" in str(container)]
     assert mounted == ["admin"]
-    plain = pods(broker_group(), EVERYTHING.controllers_of_its_own(), SETTINGS)[0].sidecar
+    plain = render_kubernetes_pods(broker_group(), EVERYTHING.default_controllers(), SETTINGS)[0].sidecar
     assert plain is not None
     assert "adminToken" not in plain.config_file.text
     assert admin_address(pod) == "orders-broker-0.orders-brokers.shop.svc:9880"
@@ -269,7 +274,7 @@ def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> No
 # names and neighbours
 
 
-def names(objects: tuple[Manifest, ...]) -> list[tuple[str, str, str]]:
+def names(objects: tuple[JsonObject, ...]) -> list[tuple[str, str, str]]:
     return [(one["kind"], one["metadata"]["namespace"], one["metadata"]["name"]) for one in objects]
 
 
@@ -290,7 +295,7 @@ GROUPS = st.builds(
 
 @settings(deadline=None)
 @given(GROUPS)
-def test_names_fit_into_what_kubernetes_allows(group: Group) -> None:
+def test_names_fit_into_what_kubernetes_allows(group: GroupResource) -> None:
     objects = made(group)
     assert max(len(one["metadata"]["name"]) for one in objects) <= 63
     for one in of_kind("StatefulSet", objects):
@@ -303,15 +308,15 @@ def test_names_fit_into_what_kubernetes_allows(group: Group) -> None:
 
 @settings(deadline=None)
 @given(GROUPS, GROUPS)
-def test_two_groups_share_no_name_and_no_pod(one: Group, other: Group) -> None:
+def test_two_groups_share_no_name_and_no_pod(one: GroupResource, other: GroupResource) -> None:
     if (one.kind, one.name) == (other.kind, other.name):
         return
     assert not set(names(made(one))) & set(names(made(other)))
-    assert not belongings(one) & belongings(other)
+    assert not possible_objects(one) & possible_objects(other)
     assert not {str(chosen) for chosen in selectors(one)} & {str(chosen) for chosen in selectors(other)}
 
 
-def selectors(group: Group) -> Iterator[Mapping[str, str]]:
+def selectors(group: GroupResource) -> Iterator[Mapping[str, str]]:
     for one in made(group):
         spec = one.get("spec", {})
         found = spec.get("podSelector") or spec.get("selector")
@@ -321,12 +326,12 @@ def selectors(group: Group) -> Iterator[Mapping[str, str]]:
 
 @settings(deadline=None)
 @given(GROUPS)
-def test_everything_made_is_found_again_by_name_and_by_label(group: Group) -> None:
+def test_everything_made_is_found_again_by_name_and_by_label(group: GroupResource) -> None:
     for one in made(group):
-        assert (one["kind"], one["metadata"]["name"]) in belongings(group)
+        assert (one["kind"], one["metadata"]["name"]) in possible_objects(group)
         assert selector(group).items() <= one["metadata"]["labels"].items()
         assert one["metadata"]["namespace"] == group.metadata.namespace
-        assert one["kind"] in {kind.kind for kind in KINDS_MADE}
+        assert one["kind"] in {kind.kind for kind in OBJECT_KINDS}
 
 
 def test_the_longest_name_has_the_length_that_the_resource_allows() -> None:
@@ -353,7 +358,7 @@ def test_only_the_operator_and_who_watches_reach_the_admin_port_and_only_replica
 
 
 def test_policies_can_be_left_out() -> None:
-    open_to_all = Settings("b", "c", "epochmq-system", network_policies=False)
+    open_to_all = ManifestSettings("b", "c", "epochmq-system", network_policies=False)
     assert not of_kind("NetworkPolicy", made(broker_group(), open_to_all))
 
 
@@ -373,9 +378,9 @@ def test_clients_find_the_nameservers_under_one_name_wherever_they_run() -> None
 # differences
 
 
-def from_the_api_server(manifest: Manifest) -> Manifest:
+def from_the_api_server(manifest: JsonObject) -> JsonObject:
     """An object as it comes back: defaults filled in, quantities rewritten, empty fields left out."""
-    found: Manifest = copy.deepcopy(manifest)
+    found: JsonObject = copy.deepcopy(manifest)
     found["metadata"] |= {"uid": "1", "resourceVersion": "2", "managedFields": [{}]}
     found["status"] = {"replicas": 3}
     if found["kind"] == "Service":
@@ -395,7 +400,7 @@ def from_the_api_server(manifest: Manifest) -> Manifest:
 
 
 @pytest.mark.parametrize("group", [broker_group(), controller_group()], ids=["brokers", "controllers"])
-def test_what_the_api_server_fills_in_is_no_difference(group: Group) -> None:
+def test_what_the_api_server_fills_in_is_no_difference(group: GroupResource) -> None:
     for manifest in made(group):
         assert differences(manifest, manifest) == ()
         assert differences(manifest, from_the_api_server(manifest)) == ()
@@ -412,7 +417,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(inner, (*path, key))
 
 
-@pytest.mark.parametrize("kind", [kind.kind for kind in KINDS_MADE])
+@pytest.mark.parametrize("kind", [kind.kind for kind in OBJECT_KINDS])
 def test_every_field_that_somebody_changes_or_removes_is_a_difference(kind: str) -> None:
     manifest = of_kind(kind, made(EVERYTHING))[0]
     for path in leaves(manifest):
@@ -455,7 +460,7 @@ def test_what_cannot_be_changed_of_a_stateful_set_is_held_back_and_said() -> Non
         of_kind("StatefulSet", made(broker_group(storage={"size": size}, image=size.lower())))[0]
         for size in ("1Gi", "2Gi")
     )
-    applied, lines = settled(after, from_the_api_server(before))
+    applied, lines = keep_immutable_fields(after, from_the_api_server(before))
     assert lines == ('spec.volumeClaimTemplates[0].spec.resources.requests.storage: "1Gi", should be "2Gi"',)
     assert (
         differences(before["spec"]["volumeClaimTemplates"][0], applied["spec"]["volumeClaimTemplates"][0])
@@ -463,7 +468,7 @@ def test_what_cannot_be_changed_of_a_stateful_set_is_held_back_and_said() -> Non
     )
     assert applied["spec"]["template"] == after["spec"]["template"]
     for manifest in made(broker_group()):
-        assert settled(manifest, from_the_api_server(manifest)) == (manifest, ())
+        assert keep_immutable_fields(manifest, from_the_api_server(manifest)) == (manifest, ())
 
 
 @settings(deadline=None)

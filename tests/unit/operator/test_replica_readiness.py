@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from epochmq_operator.local.readiness import ask
-from epochmq_operator.render import BrokerProbe
+from epochmq_operator.local.readiness import probe_pod
+from epochmq_operator.pod_rendering import BrokerProbe
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
@@ -30,7 +30,7 @@ class Fake:
     """A broker, its nameserver and its controllers' leader in one, at one address."""
 
     def __init__(self) -> None:
-        self.figures: dict[str, str] = {"commitLogMaxOffset": "7"}
+        self.runtime_info: dict[str, str] = {"commitLogMaxOffset": "7"}
         self.registered: int | None = 2
         self.leader: str | None = None
         self.info: ReplicasInfo | None = ReplicasInfo(1, "h:1", 3, 4)
@@ -38,7 +38,7 @@ class Fake:
         self.address = ""
 
     def runtime(self, _: Connection, command: Command) -> Command:
-        return response(command, 0, body=to_json(KVTable(table=self.figures)))
+        return response(command, 0, body=to_json(KVTable(table=self.runtime_info)))
 
     def members(self, _: Connection, command: Command) -> Command:
         addresses = {} if self.registered is None else {self.registered: self.address}
@@ -86,9 +86,9 @@ def probe(fake: Fake, *controllers: str) -> BrokerProbe:
 async def test_a_replica_in_sync_is_ready_and_says_what_is_known_of_its_group() -> None:
     fake = Fake()
     async with running(fake) as client:
-        found = await ask(client, probe(fake))
+        found = await probe_pod(client, probe(fake))
     assert (found.ready, found.reason, found.broker_id) == (True, "", 2)
-    assert found.figures == fake.figures
+    assert found.runtime_info == fake.runtime_info
     assert found.group is not None
     assert (found.group.master_id, found.group.sync_state_set) == (1, [2])
 
@@ -110,25 +110,25 @@ async def test_one_that_is_not_ready_says_what_is_missing(change: dict[str, obje
     async with running(fake) as client:
         for name, value in change.items():
             setattr(fake, name, value)
-        found = await ask(client, probe(fake))
+        found = await probe_pod(client, probe(fake))
     assert not found.ready
     assert found.reason.startswith(reason.replace("ADDRESS", fake.address))
-    assert found.figures == fake.figures
+    assert found.runtime_info == fake.runtime_info
 
 
 async def test_one_that_people_drained_is_ready_out_of_the_set_as_long_as_it_lives() -> None:
     fake = Fake()
-    fake.figures["drained"] = "true"
+    fake.runtime_info["drained"] = "true"
     fake.in_sync = False
     async with running(fake) as client:
-        assert (await ask(client, probe(fake))).ready
+        assert (await probe_pod(client, probe(fake))).ready
         fake.alive = False
-        assert not (await ask(client, probe(fake))).ready
+        assert not (await probe_pod(client, probe(fake))).ready
 
 
 async def test_a_group_without_controllers_is_ready_when_it_serves_and_is_registered() -> None:
     fake = Fake()
     fake.registered, fake.leader = 0, None
     async with running(fake) as client:
-        found = await ask(client, BrokerProbe(fake.address, "c", "a", (fake.address,)))
+        found = await probe_pod(client, BrokerProbe(fake.address, "c", "a", (fake.address,)))
     assert (found.ready, found.broker_id, found.group) == (True, 0, None)

@@ -15,8 +15,8 @@ from epochmq_operator.resources import (
     ControllerGroup,
     ResourceError,
     Resources,
-    load,
-    show,
+    load_resources,
+    show_value,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,14 +25,14 @@ HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: ord
 
 def faults(text: str) -> list[str]:
     with pytest.raises(ResourceError) as caught:
-        load([("f.yaml", dedent(text))])
+        load_resources([("f.yaml", dedent(text))])
     lines = str(caught.value).split("\n")
     assert len(lines) == len(caught.value.faults)
     return lines
 
 
 def only(text: str) -> BrokerGroup:
-    (group,) = load([("f.yaml", dedent(text))]).broker_groups
+    (group,) = load_resources([("f.yaml", dedent(text))]).broker_groups
     return group
 
 
@@ -45,13 +45,13 @@ def test_three_lines_of_spec_are_enough() -> None:
 
 def test_the_example_loads() -> None:
     path = ROOT / "examples" / "orders.yaml"
-    (group,) = load([(str(path), path.read_text())]).broker_groups
+    (group,) = load_resources([(str(path), path.read_text())]).broker_groups
     assert (group.name, group.spec.replicas, group.controlled_by) == ("orders", 3, "orders")
 
 
 def test_a_group_of_several_replicas_has_controllers_of_its_own_unless_it_names_some() -> None:
     alone, several, named = (
-        load([("f", HEAD + f"spec: {spec}\n")])
+        load_resources([("f", HEAD + f"spec: {spec}\n")])
         for spec in ("{replicas: 1}", "{replicas: 2}", "{replicas: 1, controllerGroup: quorum}")
     )
     assert [resources.broker_groups[0].controlled_by for resources in (alone, several, named)] == [
@@ -60,22 +60,22 @@ def test_a_group_of_several_replicas_has_controllers_of_its_own_unless_it_names_
         "quorum",
     ]
     assert alone.groups == alone.broker_groups
-    assert alone.quorum_of(alone.broker_groups[0]) is None
-    (own,) = several.quorums
+    assert alone.controllers_of(alone.broker_groups[0]) is None
+    (own,) = several.all_controller_groups
     assert (own.name, own.spec.replicas, own.spec.nameserver.embedded) == ("orders", 3, True)
     assert several.groups == (own, *several.broker_groups)
     assert several.documents == several.broker_groups
-    assert several.quorum_of(several.broker_groups[0]) == own
+    assert several.controllers_of(several.broker_groups[0]) == own
     with pytest.raises(KeyError):
-        named.quorum_of(named.broker_groups[0])
-    (quorum,) = load([("f", CONTROLLERS.replace("orders", "quorum"))]).controller_groups
+        named.controllers_of(named.broker_groups[0])
+    (quorum,) = load_resources([("f", CONTROLLERS.replace("orders", "quorum"))]).controller_groups
     both = Resources(named.broker_groups, (quorum,))
-    assert both.quorum_of(both.broker_groups[0]) == quorum
+    assert both.controllers_of(both.broker_groups[0]) == quorum
 
 
 def test_a_file_holds_any_number_of_documents_and_the_order_is_kept() -> None:
     one = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
-    loaded = load([("a", "---\n" + one % "b" + "---\n---\n" + one % "a"), ("b", one % "c")])
+    loaded = load_resources([("a", "---\n" + one % "b" + "---\n---\n" + one % "a"), ("b", one % "c")])
     assert [group.name for group in loaded.broker_groups] == ["b", "a", "c"]
 
 
@@ -255,8 +255,8 @@ def test_another_api_version_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["Orders", "-a", "a-", "1a", "a_b", "a" * 41, "", "a\nb"])
 def test_a_name_that_no_pod_can_bear_is_refused(name: str) -> None:
-    (line,) = faults(f"{HEAD.replace('orders', show(name))}spec: {{replicas: 1}}\n")
-    assert f"metadata.name: {show(name)}, expected lower-case letters, digits, '-'," in line
+    (line,) = faults(f"{HEAD.replace('orders', show_value(name))}spec: {{replicas: 1}}\n")
+    assert f"metadata.name: {show_value(name)}, expected lower-case letters, digits, '-'," in line
 
 
 def test_a_name_that_no_pod_could_look_up_is_refused() -> None:
@@ -309,7 +309,7 @@ def test_each_fault_of_controllers_names_field_value_and_expectation(spec: str, 
 
 @pytest.mark.parametrize("text", ["", "spec: {}\n", "spec: {replicas: 3}\n"])
 def test_controllers_are_three_with_nameservers_inside_unless_said_otherwise(text: str) -> None:
-    loaded = load([("f", CONTROLLERS + text)])
+    loaded = load_resources([("f", CONTROLLERS + text)])
     (found,) = loaded.controller_groups
     assert loaded.groups == (found,)
     assert (found.name, found.spec.replicas, found.spec.nameserver.embedded) == ("orders", 3, True)
@@ -321,7 +321,7 @@ def test_controllers_are_three_with_nameservers_inside_unless_said_otherwise(tex
 def test_one_three_and_five_controllers_can_be_had_and_the_example_loads(replicas: int) -> None:
     path = ROOT / "examples" / "controllers.yaml"
     text = path.read_text().replace("replicas: 3", f"replicas: {replicas}")
-    (found,) = load([(str(path), text)]).controller_groups
+    (found,) = load_resources([(str(path), text)]).controller_groups
     assert (found.name, found.spec.replicas) == ("controllers", replicas)
 
 
@@ -333,7 +333,7 @@ def test_controllers_and_brokers_of_one_name_would_share_pods_and_are_refused() 
 def test_two_groups_of_one_name_are_refused_with_both_places() -> None:
     text = HEAD + "spec: {replicas: 1}\n"
     with pytest.raises(ResourceError) as caught:
-        load([("a.yaml", text), ("b.yaml", text)])
+        load_resources([("a.yaml", text), ("b.yaml", text)])
     assert str(caught.value) == (
         'b.yaml:3: document 1 (BrokerGroup orders): metadata.name: "orders" is the name of another group, '
         "at a.yaml:1"
@@ -343,7 +343,7 @@ def test_two_groups_of_one_name_are_refused_with_both_places() -> None:
 def test_faults_of_all_documents_of_all_files_are_reported_together() -> None:
     bad = HEAD + "spec: {replicas: 0}\n"
     with pytest.raises(ResourceError) as caught:
-        load([("a.yaml", bad + "---\n" + bad), ("b.yaml", "a: [")])
+        load_resources([("a.yaml", bad + "---\n" + bad), ("b.yaml", "a: [")])
     assert [(fault.file, fault.document) for fault in caught.value.faults] == [
         ("a.yaml", 1),
         ("a.yaml", 2),
@@ -360,7 +360,7 @@ def test_aliases_that_multiply_are_read_once() -> None:
 @given(st.text(max_size=200) | st.text(alphabet="ab:{}[]-&*!|>'\"#%,? \n\t01", max_size=80))
 def test_any_text_loads_or_is_refused(text: str) -> None:
     try:
-        outcome: object = load([("f", text)])
+        outcome: object = load_resources([("f", text)])
     except ResourceError as error:
         outcome = error.faults
     assert outcome
@@ -392,7 +392,7 @@ KINDS = st.sampled_from(["BrokerGroup", "ControllerGroup"])
 )
 def test_any_document_loads_or_has_each_fault_in_one_printable_line(document: dict[str, object]) -> None:
     try:
-        load([("f", yaml.safe_dump(document, allow_unicode=True))])
+        load_resources([("f", yaml.safe_dump(document, allow_unicode=True))])
         lines = ["loaded"]
     except ResourceError as error:
         lines = [str(fault) for fault in error.faults]

@@ -29,7 +29,7 @@ def seconds(text: str) -> int:
     ],
 )
 def test_the_next_time(schedule: str, after: str, expected: str) -> None:
-    assert cron.parse(schedule).after(seconds(after)) == seconds(expected)
+    assert cron.parse_schedule(schedule).next_after(seconds(after)) == seconds(expected)
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_the_next_time(schedule: str, after: str, expected: str) -> None:
 )
 def test_what_is_no_schedule_is_refused(schedule: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        cron.parse(schedule)
+        cron.parse_schedule(schedule)
 
 
 def test_what_was_missed_counts_once_and_as_of_the_last_time() -> None:
-    daily = cron.parse("0 3 * * *")
+    daily = cron.parse_schedule("0 3 * * *")
     begin, end = seconds("2020-01-01T00:00"), seconds("2026-11-22T02:59")
-    assert daily.last(begin, end) == seconds("2026-11-21T03:00")
-    assert daily.last(end, end + 30) is None
-    assert cron.parse("0 0 29 2 *").last(begin, end) == seconds("2024-02-29T00:00")
+    assert daily.last_between(begin, end) == seconds("2026-11-21T03:00")
+    assert daily.last_between(end, end + 30) is None
+    assert cron.parse_schedule("0 0 29 2 *").last_between(begin, end) == seconds("2024-02-29T00:00")

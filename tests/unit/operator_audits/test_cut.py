@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.plans.words import BrokerWord
+from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_protocol.epochs import EpochEntry, format_file
 
 PODS = ("b-0", "b-1", "b-2")
@@ -15,8 +15,8 @@ def epochs(*entries: tuple[int, int]) -> bytes:
     return format_file([EpochEntry(*entry) for entry in entries]).encode()
 
 
-def word(broker_id: int, end: int, role: str = "replica", *, by_all: bool = True) -> BrokerWord:
-    return BrokerWord(
+def word(broker_id: int, end: int, role: str = "replica", *, by_all: bool = True) -> ReportedBrokerState:
+    return ReportedBrokerState(
         broker_id=broker_id,
         role=role,  # type: ignore[arg-type]
         master_epoch=2,
@@ -33,10 +33,10 @@ LEADING = epochs((1, 0), (2, 500))
 def ends(third: bytes | None, first: int, later: int | None) -> list[int]:
     """Where the logs are cut: a master and its replica in the set, and a third that is not in it, at `first`
     and then at `later`."""
-    words = {"b-0": word(1, 1000, "master"), "b-1": word(2, 950), "b-2": word(3, first)}
+    states = {"b-0": word(1, 1000, "master"), "b-1": word(2, 950), "b-2": word(3, first)}
     copies = {"b-0": LEADING, "b-1": LEADING} | ({} if third is None else {"b-2": third})
     again = {} if later is None else {"b-2": word(3, later)}
-    found = cut_of(PODS, words, copies, again, "b")
+    found = cut_of(PODS, states, copies, again, "b")
     assert isinstance(found, GroupCut)
     return [one.end for one in found.replicas]
 
@@ -62,13 +62,13 @@ def test_who_is_not_in_sync_counts_as_far_as_it_has_the_master_s_history(
 
 def test_who_is_in_a_set_that_nothing_waits_for_counts_as_far_as_it_is() -> None:
     """The master alone has all of what it says is confirmed; a member's epochs may be older than that."""
-    words = {
+    states = {
         "b-0": word(1, 1000, "master", by_all=False),
         "b-1": word(2, 450, by_all=False),
         "b-2": word(3, 450, by_all=False),
     }
     copies = {"b-0": LEADING, "b-1": epochs((1, 0)), "b-2": LEADING}
     again = {pod: word(2, 950, by_all=False) for pod in ("b-1", "b-2")}
-    found = cut_of(PODS, words, copies, again, "b")
+    found = cut_of(PODS, states, copies, again, "b")
     assert isinstance(found, GroupCut)
     assert [one.end for one in found.replicas] == [900, 500, 900]

@@ -9,16 +9,16 @@ import pytest
 import yaml
 
 from epochmq_operator.audits import manifests
-from epochmq_operator.audits.manifests import Names
+from epochmq_operator.audits.manifests import RunNames
 from epochmq_operator.plans.effects import EventType
 from epochmq_operator.plans.objects import Ref
-from tests.unit.operator_audits.fake import AUDITED, DAMAGED, NAMESPACE, Cluster
+from tests.unit.operator_audits.fake_audit_cluster import AUDITED, DAMAGED, NAMESPACE, FakeAuditCluster
 
 REPORT = "ConfigMap nightly-audit-1-report"
 
 
 def test_an_audit_runs_once_and_leaves_its_verdict_and_report() -> None:
-    cluster = Cluster()
+    cluster = FakeAuditCluster()
     cluster.audit()
     cluster.run()
     status = cluster.status
@@ -33,7 +33,7 @@ def test_an_audit_runs_once_and_leaves_its_verdict_and_report() -> None:
 
 
 def test_the_cut_bounds_every_replica_and_readers_are_where_the_volumes_are() -> None:
-    cluster = Cluster(hangs=True)
+    cluster = FakeAuditCluster(hangs=True)
     cluster.audit(tolerations=[{"key": "spot", "operator": "Exists"}])
     cluster.run(8)
     job = json.loads(cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]["job.json"])
@@ -60,7 +60,7 @@ def test_the_cut_bounds_every_replica_and_readers_are_where_the_volumes_are() ->
 
 
 def test_every_pod_is_restricted_and_the_driver_may_do_little() -> None:
-    cluster = Cluster(hangs=True)
+    cluster = FakeAuditCluster(hangs=True)
     cluster.audit()
     cluster.run(8)
     job = cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]
@@ -85,7 +85,7 @@ def test_every_pod_is_restricted_and_the_driver_may_do_little() -> None:
 
 
 def test_damage_is_told_in_conditions_and_in_an_event() -> None:
-    cluster = Cluster(verdict=DAMAGED)
+    cluster = FakeAuditCluster(verdict=DAMAGED)
     cluster.audit()
     cluster.run()
     assert cluster.condition("Healthy") == ("False", "Damaged")
@@ -95,7 +95,7 @@ def test_damage_is_told_in_conditions_and_in_an_event() -> None:
     assert "record.checksum" in last.message
 
 
-def finished(cluster: Cluster, reason: str) -> None:
+def finished(cluster: FakeAuditCluster, reason: str) -> None:
     """It failed for this reason, and nothing is left, the report it never had included."""
     assert cluster.status["phase"] == "Failed"
     assert cluster.condition("Complete") == ("False", reason)
@@ -104,7 +104,7 @@ def finished(cluster: Cluster, reason: str) -> None:
 
 
 def test_a_driver_that_fails_is_told_of_and_nothing_is_left() -> None:
-    cluster = Cluster(verdict=None)
+    cluster = FakeAuditCluster(verdict=None)
     cluster.audit()
     cluster.run()
     finished(cluster, "DriverFailed")
@@ -113,7 +113,7 @@ def test_a_driver_that_fails_is_told_of_and_nothing_is_left() -> None:
 
 @pytest.mark.parametrize("pod", ["reader-1", "driver"])
 def test_a_bad_image_is_told_of_and_nothing_is_left(pod: str) -> None:
-    cluster = Cluster(stuck=pod)
+    cluster = FakeAuditCluster(stuck=pod)
     cluster.audit(image="nobody/has:this")
     cluster.run(300)
     finished(cluster, "PodStuck")
@@ -121,14 +121,14 @@ def test_a_bad_image_is_told_of_and_nothing_is_left(pod: str) -> None:
 
 
 def test_what_takes_too_long_is_given_up() -> None:
-    cluster = Cluster(hangs=True)
+    cluster = FakeAuditCluster(hangs=True)
     cluster.audit(timeoutSeconds=100)
     cluster.run(150)
     finished(cluster, "TimedOut")
 
 
 def test_a_group_without_a_master_is_waited_for_and_given_up() -> None:
-    cluster = Cluster(master="")
+    cluster = FakeAuditCluster(master="")
     cluster.audit(timeoutSeconds=100)
     cluster.run(50)
     assert "no replica says that it is the master" in cluster.status["run"]["message"]
@@ -137,7 +137,7 @@ def test_a_group_without_a_master_is_waited_for_and_given_up() -> None:
 
 
 def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
-    cluster = Cluster(unready="reader-2", hangs=True)
+    cluster = FakeAuditCluster(unready="reader-2", hangs=True)
     cluster.audit()
     cluster.run(250)
     driver = cluster.objects[Ref("Pod", NAMESPACE, "nightly-audit-1-driver")]["spec"]["containers"][0]
@@ -146,11 +146,11 @@ def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
 
 
 def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
-    cluster = Cluster(failing="reader-2", hangs=True)
+    cluster = FakeAuditCluster(failing="reader-2", hangs=True)
     cluster.audit()
     cluster.run(8)
     assert Ref("Pod", NAMESPACE, "nightly-audit-1-driver") in cluster.objects
-    cluster = Cluster(failing="reader")
+    cluster = FakeAuditCluster(failing="reader")
     cluster.audit()
     cluster.run()
     finished(cluster, "ReaderFailed")
@@ -158,7 +158,7 @@ def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
 
 
 def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers() -> None:
-    cluster = Cluster(unready="reader")
+    cluster = FakeAuditCluster(unready="reader")
     cluster.audit(volumeSnapshotClassName="fast")
     cluster.run(5)
     assert not [ref for ref in cluster.objects if ref.kind == "VolumeSnapshot"]
@@ -181,7 +181,7 @@ def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers
 
 
 def test_a_schedule_runs_when_it_is_due_and_keeps_a_bounded_history() -> None:
-    cluster = Cluster()
+    cluster = FakeAuditCluster()
     cluster.audit(schedule="0 * * * *", historyLimit=2)
     cluster.run()
     assert cluster.status["phase"] == "Waiting"
@@ -197,7 +197,7 @@ def test_a_schedule_runs_when_it_is_due_and_keeps_a_bounded_history() -> None:
 
 
 def test_it_runs_when_somebody_asks_and_not_while_it_is_suspended() -> None:
-    cluster = Cluster()
+    cluster = FakeAuditCluster()
     cluster.audit()
     cluster.run()
     meta: dict[str, Any] = cluster.objects[AUDITED]["metadata"]
@@ -213,7 +213,7 @@ def test_it_runs_when_somebody_asks_and_not_while_it_is_suspended() -> None:
 
 @pytest.mark.parametrize("verdict", [DAMAGED, None])
 def test_an_operator_killed_after_any_effect_finishes_the_run_once(verdict: Any) -> None:
-    whole = Cluster(verdict=verdict)
+    whole = FakeAuditCluster(verdict=verdict)
     whole.audit()
     total = 0
     for _ in range(60):
@@ -224,7 +224,7 @@ def test_an_operator_killed_after_any_effect_finishes_the_run_once(verdict: Any)
         whole.tick()
     assert total > 15
     for survived in range(total):
-        cluster, done = Cluster(verdict=verdict), 0
+        cluster, done = FakeAuditCluster(verdict=verdict), 0
         cluster.audit()
         for _ in range(60):
             for effect in cluster.look().effects:
@@ -242,10 +242,10 @@ def test_an_operator_killed_after_any_effect_finishes_the_run_once(verdict: Any)
 
 
 def test_a_deleted_audit_is_left_to_the_garbage_collector() -> None:
-    cluster = Cluster(hangs=True)
+    cluster = FakeAuditCluster(hangs=True)
     cluster.audit()
     cluster.run(8)
-    executor = Names("nightly", 1)
+    executor = RunNames("nightly", 1)
     driver = cluster.objects[Ref("Pod", NAMESPACE, executor.driver)]
     owner = {"kind": "Pod", "name": executor.driver, "uid": driver["metadata"]["uid"]}
     meta = {"name": f"{executor.run}-exec-1", "namespace": NAMESPACE, "ownerReferences": [owner]}
@@ -258,7 +258,7 @@ def test_a_deleted_audit_is_left_to_the_garbage_collector() -> None:
 
 
 def test_a_spec_that_cannot_be_used_says_why() -> None:
-    cluster = Cluster()
+    cluster = FakeAuditCluster()
     cluster.audit(schedule="0 0 31 2 *")
     cluster.run()
     assert cluster.status["phase"] == "Invalid"
@@ -267,7 +267,7 @@ def test_a_spec_that_cannot_be_used_says_why() -> None:
 
 
 def test_names_of_the_longest_audit_are_short_enough() -> None:
-    names = Names("a" * 40, 99999)
+    names = RunNames("a" * 40, 99999)
     longest = max((names.job, names.report, names.driver, names.reader(8), f"{names.run}-exec-32"), key=len)
     assert len(longest) <= 63
     assert manifests.mebibytes("2Gi") == 2048

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochmq_operator.audits.cut import GroupCut
-from epochmq_operator.audits.manifests import AuditSettings, Names, foundation
+from epochmq_operator.audits.manifests import AuditSettings, RunNames, foundation
 from epochmq_operator.kube.api import PATHS
 from epochmq_operator.resources.audit import BrokerGroupAudit
 from tests.unit.operator.test_chart import kinds, rendered, rights
@@ -20,7 +20,7 @@ def test_the_chart_lets_the_operator_make_and_remove_everything_of_an_audit() ->
     )
     settings = AuditSettings(image="epochmq/spark:1")
     made = foundation(
-        audit, Names("nightly", 1), settings, GroupCut("orders-broker-0", 1, 0, (), None), "orders"
+        audit, RunNames("nightly", 1), settings, GroupCut("orders-broker-0", 1, 0, (), None), "orders"
     )
     (role,) = (one for one in made if one["kind"] == "Role")
     for chart in (rendered(), rendered("scope=namespaced")):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_operator.kube.config import OperatorConfig, load
+from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_protocol.errors import ConfigError
 
 PROPERTIES = """\
@@ -29,7 +29,7 @@ def file(folder: Path, text: str) -> str:
 
 
 def test_lines_of_keys_and_values(tmp_path: Path) -> None:
-    config = load(file(tmp_path, PROPERTIES))
+    config = load_config(file(tmp_path, PROPERTIES))
     assert config.namespaces == ["trade", "billing"]
     assert (config.network_policies, config.metrics_port, config.image_pull_secrets) == (False, 8081, [])
     settings = config.settings("ops")
@@ -39,7 +39,7 @@ def test_lines_of_keys_and_values(tmp_path: Path) -> None:
 
 def test_yaml_says_the_same(tmp_path: Path) -> None:
     text = "namespaces: [trade, billing]\nimage: example.org/all:1\nsidecars: proxy\n"
-    config = load(file(tmp_path, text))
+    config = load_config(file(tmp_path, text))
     assert (config.namespaces, config.sidecars) == (["trade", "billing"], "proxy")
     settings = config.settings("ops")
     assert settings.broker_image == settings.controller_image == "example.org/all:1"
@@ -47,12 +47,12 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
 
 def test_single_keys_win_over_the_file(tmp_path: Path) -> None:
     path = file(tmp_path, PROPERTIES)
-    assert load(path, {"metricsPort": "9", "namespaces": "one"}).metrics_port == 9
-    assert load(path, {"namespaces": ""}).namespaces == []
+    assert load_config(path, {"metricsPort": "9", "namespaces": "one"}).metrics_port == 9
+    assert load_config(path, {"namespaces": ""}).namespaces == []
 
 
 def test_an_empty_file_and_none_are_the_defaults(tmp_path: Path) -> None:
-    assert load(file(tmp_path, "# nothing\n")) == load(None) == OperatorConfig()
+    assert load_config(file(tmp_path, "# nothing\n")) == load_config(None) == OperatorConfig()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_empty_file_and_none_are_the_defaults(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
-        load(file(tmp_path, text))
+        load_config(file(tmp_path, text))
 
 
 def test_groups_need_an_image_from_somewhere() -> None:
@@ -77,4 +77,4 @@ def test_groups_need_an_image_from_somewhere() -> None:
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"/nowhere/operator\.conf"):
-        load("/nowhere/operator.conf")
+        load_config("/nowhere/operator.conf")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from epochmq_operator.kube.api import ApiError, path_of
-from epochmq_operator.kube.cache import Cache
-from epochmq_operator.kube.metrics import Metrics
+from epochmq_operator.kube.api import ApiError, object_path
+from epochmq_operator.kube.metrics import OperatorMetrics
+from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.reconciler import Reconciler
-from epochmq_operator.kube.secrets import Secrets
+from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of
-from tests.unit.operator_plans.fake_api import FLOOR, NAMESPACE
+from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
@@ -38,7 +38,7 @@ class Server:
     """An API server. What is written changes it, and `applied` lists what was applied."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = {path_of(ref_of(one)): one for one in objects}
+        self.objects = {object_path(ref_of(one)): one for one in objects}
         self.applied: list[Ref] = []
         self._versions = 0
         for one in objects:
@@ -48,7 +48,7 @@ class Server:
         self._versions += 1
         stored = copy.deepcopy(dict(manifest))
         stored["metadata"]["resourceVersion"] = str(self._versions)
-        self.objects[path_of(ref_of(stored))] = stored
+        self.objects[object_path(ref_of(stored))] = stored
         return copy.deepcopy(stored)
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -61,31 +61,31 @@ class Server:
         return self._store(manifest)
 
     async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        return self._store({**await self.get(path_of(ref)), "status": status})
+        return self._store({**await self.get(object_path(ref)), "status": status})
 
     async def create(self, manifest: Manifest) -> dict[str, Any]:
         return dict(manifest)
 
 
-class Silent:
+class SilentSidecars:
     """Replicas that say nothing."""
 
     failures = 0
 
-    async def words(self, *_: Any) -> Mapping[str, Any]:
+    async def states(self, *_: Any) -> Mapping[str, Any]:
         return {}
 
 
 @asynccontextmanager
-async def caring(server: Server, *told: Ref) -> AsyncIterator[tuple[Reconciler, Cache]]:
+async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """A reconciler that works, and was told of these objects of the server only."""
     api: Any = server
-    silent: Any = Silent()
-    cache = Cache()
-    made = Reconciler(api, cache, silent, Secrets(api), FLOOR, Metrics(), 4)
-    cache.heard = made.heard
+    silent: Any = SilentSidecars()
+    cache = ObjectCache()
+    made = Reconciler(api, cache, silent, CredentialsCache(api), RENDERER, OperatorMetrics(), 4)
+    cache.on_change = made.object_changed
     for ref in told:
-        cache.put(server.objects[path_of(ref)])
+        cache.put(server.objects[object_path(ref)])
     task = asyncio.ensure_future(made.run())
     try:
         yield made, cache
@@ -101,7 +101,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def phase(cache: Cache, ref: Ref) -> str | None:
+def phase(cache: ObjectCache, ref: Ref) -> str | None:
     """What the group's status says."""
     return ((cache.get(ref) or {}).get("status") or {}).get("phase")
 
@@ -114,28 +114,28 @@ async def test_an_object_that_no_watch_tells_of_is_left_to_those_who_made_it(lab
         "metadata": {"name": SERVICE.name, "namespace": NAMESPACE, "uid": "theirs", "labels": labels},
     }
     server = Server(resource(QUORUM, replicas=1), theirs)
-    async with caring(server, QUORUM) as (reconciler, cache):
+    async with running_reconciler(server, QUORUM) as (reconciler, cache):
         await until(lambda: phase(cache, QUORUM) == "Blocked")
         assert SERVICE not in server.applied
         said = str(cache.get(QUORUM))
         assert "Service orders-controller was not made by the operator: rename the group, or delete" in said
 
-        del server.objects[path_of(SERVICE)]
-        reconciler.heard(resource(QUORUM))
+        del server.objects[object_path(SERVICE)]
+        reconciler.object_changed(resource(QUORUM))
         await until(lambda: SERVICE in server.applied)
 
 
 async def test_controllers_that_were_not_heard_of_yet_are_shared_and_not_taken_over() -> None:
     server = Server(resource(QUORUM, replicas=1), resource(ORDERS, replicas=1))
-    async with caring(server, ORDERS):
+    async with running_reconciler(server, ORDERS):
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-broker") in server.applied)
     assert QUORUM not in server.applied
-    assert server.objects[path_of(QUORUM)]["spec"] == {"replicas": 1}
+    assert server.objects[object_path(QUORUM)]["spec"] == {"replicas": 1}
 
 
 async def test_a_resource_whose_end_was_missed_is_forgotten() -> None:
     server = Server(resource(QUORUM, replicas=1))
-    async with caring(server) as (_, cache):
-        cache.put(server.objects.pop(path_of(QUORUM)))
+    async with running_reconciler(server) as (_, cache):
+        cache.put(server.objects.pop(object_path(QUORUM)))
         await until(lambda: cache.get(QUORUM) is None)
     assert server.applied == []

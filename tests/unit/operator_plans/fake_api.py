@@ -10,20 +10,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, Pass, PatchStatus, SetFinalizers
-from epochmq_operator.plans.objects import Owner, Ref, metadata, owned, owner_of, ref_of
-from epochmq_operator.plans.passes import step
-from epochmq_operator.plans.standing import Floor
-from epochmq_operator.plans.words import BrokerWord, ControllerWord, KeptGroup, Word
-from epochmq_operator.plans.world import World
-from epochmq_operator.render import broker_pod_name, controller_pod_name
-from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, Group
+from epochmq_operator.plans.compared_objects import Renderer
+from epochmq_operator.plans.effects import (
+    Apply,
+    Delete,
+    Effect,
+    Emit,
+    PatchStatus,
+    ReconciliationResult,
+    SetFinalizers,
+)
+from epochmq_operator.plans.objects import Owner, Ref, metadata, owner_of, ref_of, with_owner
+from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.reconciliation import reconcile
+from epochmq_operator.plans.reported_states import (
+    ReportedBrokerState,
+    ReportedControllerState,
+    ReportedReplicaGroup,
+    ReportedState,
+)
+from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
+from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, GroupResource
 
 NAMESPACE = "trade"
 LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 
 
-def render(group: Group, quorum: ControllerGroup | None) -> Sequence[dict[str, Any]]:
+def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequence[dict[str, Any]]:
     """Three objects a group, with what plans look at."""
     brokers = isinstance(group, BrokerGroup)
     name = (broker_pod_name if brokers else controller_pod_name)(group.name, "").rstrip("-")
@@ -55,7 +68,7 @@ def differences(wanted: Any, seen: Any, path: str = "") -> list[str]:
     return [] if wanted == seen else [path]
 
 
-FLOOR = Floor(render, differences)
+RENDERER = Renderer(render, differences)
 
 
 @dataclass
@@ -74,7 +87,7 @@ class FakeApi:
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
-    floor: Floor = FLOOR
+    renderer: Renderer = RENDERER
 
     # What people do.
 
@@ -94,7 +107,7 @@ class FakeApi:
     def put_owned(self, kind: str, name: str, owner: Ref) -> None:
         """An object that the operator made for a resource before."""
         manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}
-        made = owned(manifest, Owner(owner.kind, owner.name, self.uid(owner)))
+        made = with_owner(manifest, Owner(owner.kind, owner.name, self.uid(owner)))
         self._store(Ref(kind, NAMESPACE, name), made)
 
     def annotate(self, ref: Ref, **annotations: str) -> None:
@@ -257,12 +270,12 @@ class FakeApi:
         name = group["metadata"]["name"]
         return [pod for n in range(9) if self._ready(pod := broker_pod_name(name, n))]
 
-    def words(self) -> dict[str, Word]:
+    def states(self) -> dict[str, ReportedState]:
         """What all replicas say, those that are ready."""
-        said: dict[str, Word] = {}
+        reported: dict[str, ReportedState] = {}
         if self.silent:
-            return said
-        groups: dict[str, list[KeptGroup]] = {}
+            return reported
+        groups: dict[str, list[ReportedReplicaGroup]] = {}
         for ref, found in self.objects.items():
             if ref.kind != "BrokerGroup":
                 continue
@@ -271,29 +284,31 @@ class FakeApi:
             ids = [int(pod.rpartition("-")[2]) + 1 for pod in members]
             for pod, broker_id in zip(members, ids, strict=True):
                 role = "master" if pod == master else "replica"
-                said[pod] = BrokerWord(
+                reported[pod] = ReportedBrokerState(
                     broker_name=ref.name, broker_id=broker_id, role=role, master_epoch=epoch
                 )
-            kept = KeptGroup(
+            kept = ReportedReplicaGroup(
                 broker_name=ref.name,
                 master_broker_id=int(master.rpartition("-")[2]) + 1 if master in members else None,
                 master_epoch=epoch,
                 sync_state_set=ids,
             )
             groups.setdefault(self._quorum(found), []).append(kept)
-        for quorum, leader in self.leaders.items():
-            said[leader] = ControllerWord(role="leader", term=1, groups=groups.get(quorum, []))
-        return said
+        for controllers, leader in self.leaders.items():
+            reported[leader] = ReportedControllerState(
+                role="leader", term=1, groups=groups.get(controllers, [])
+            )
+        return reported
 
     # The operator.
 
-    def look(self, resource: Ref) -> Pass | None:
+    def look(self, resource: Ref) -> ReconciliationResult | None:
         """What the operator would do about a resource now; None when it is gone."""
         found = self.objects.get(resource)
         if found is None:
             return None
-        world = World(found, self.objects, self.words())
-        return step(self.floor, world, self.now)
+        observed = ObservedState(found, self.objects, self.states())
+        return reconcile(self.renderer, observed, self.now)
 
     def resources(self) -> list[Ref]:
         """What the operator looks after."""

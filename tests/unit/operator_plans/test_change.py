@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.effects import PatchStatus
 from epochmq_operator.plans.objects import Ref
-from epochmq_operator.plans.passes import step
-from epochmq_operator.plans.standing import Floor
-from epochmq_operator.plans.world import World
-from tests.unit.operator_plans.fake_api import FLOOR, NAMESPACE, FakeApi, differences, render
+from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.reconciliation import reconcile
+from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER, FakeApi, differences, render
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 OWN = Ref("ControllerGroup", NAMESPACE, "orders")
@@ -294,7 +294,7 @@ def test_times_of_conditions_change_with_their_status_alone(api: FakeApi) -> Non
 
 def test_what_cannot_be_changed_in_place_is_told_and_holds_up_nothing_else(api: FakeApi) -> None:
     kept = "spec.volumeClaimTemplates: 10Gi, should be 20Gi"
-    api.floor = Floor(render, differences, settled=lambda wanted, seen: (wanted, (kept,)))
+    api.renderer = Renderer(render, differences, keep_immutable_fields=lambda wanted, seen: (wanted, (kept,)))
     api.remove(Ref("Service", NAMESPACE, "orders-broker"))
     api.settle()
     assert Ref("Service", NAMESPACE, "orders-broker") in api.objects
@@ -309,7 +309,7 @@ def test_what_nobody_wants_any_more_goes_and_nothing_else(api: FakeApi) -> None:
     api.put_owned("Service", name, ORDERS)
     api._store(Ref("Service", NAMESPACE, "orders-broker-1"), theirs)
     names = [("Service", f"orders-broker-{n}") for n in range(9)] + [("Service", "orders-broker")]
-    api.floor = Floor(render, differences, lambda group: names if group.kind == "BrokerGroup" else ())
+    api.renderer = Renderer(render, differences, lambda group: names if group.kind == "BrokerGroup" else ())
     api.settle()
     services = sorted(ref.name for ref in api.objects if ref.kind == "Service")
     assert services == ["orders-broker", "orders-broker-1", "orders-controller"]
@@ -317,7 +317,11 @@ def test_what_nobody_wants_any_more_goes_and_nothing_else(api: FakeApi) -> None:
 
 
 def test_a_refusal_of_the_api_server_is_told(api: FakeApi) -> None:
-    world = World(api.objects[ORDERS], api.objects, api.words(), refusal="the API server refuses: no")
-    status = next(one for one in step(FLOOR, world, api.now).effects if isinstance(one, PatchStatus)).status
+    observed = ObservedState(
+        api.objects[ORDERS], api.objects, api.states(), rejection="the API server refuses: no"
+    )
+    status = next(
+        one for one in reconcile(RENDERER, observed, api.now).effects if isinstance(one, PatchStatus)
+    ).status
     degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
     assert (degraded["status"], degraded["message"]) == ("True", "the API server refuses: no")

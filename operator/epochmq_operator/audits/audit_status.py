@@ -1,0 +1,132 @@
+"""The status of an audit. It holds nothing that changes by itself."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epochmq_operator.audits.runs import AuditRun, RunOutcome, history_of
+from epochmq_operator.plans.conditions import MESSAGE_LENGTH_MAX, timestamp
+from epochmq_operator.plans.effects import Emit, EventType, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.objects import Manifest, digest, metadata
+from epochmq_operator.resources.audit import BrokerGroupAudit
+
+
+@dataclass(frozen=True, slots=True)
+class _AuditCondition:
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+
+
+def _old(resource: Manifest) -> dict[str, Any]:
+    found = resource.get("status")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _generation(resource: Manifest) -> int:
+    return int(metadata(resource).get("generation") or 0)
+
+
+def _with(
+    resource: Manifest, status: dict[str, Any], conditions: list[_AuditCondition], now: float
+) -> dict[str, Any]:
+    """The status with these conditions; others stay."""
+    before = status.get("conditions")
+    known = {one.get("type"): one for one in before or () if isinstance(one, Mapping)}
+    for one in conditions:
+        old = known.get(one.type, {})
+        same = old.get("status") == one.status and isinstance(old.get("lastTransitionTime"), str)
+        known[one.type] = {
+            "type": one.type,
+            "status": one.status,
+            "reason": one.reason,
+            "message": one.message[:MESSAGE_LENGTH_MAX],
+            "observedGeneration": _generation(resource),
+            "lastTransitionTime": old["lastTransitionTime"] if same else timestamp(now),
+        }
+    status["conditions"] = list(known.values())
+    status["observedGeneration"] = _generation(resource)
+    return status
+
+
+def running(
+    audit: BrokerGroupAudit, resource: Manifest, run: AuditRun, rejection: str, now: float
+) -> dict[str, Any]:
+    """While a run goes on."""
+    status = _old(resource) | {"phase": "Running", "run": run.document()}
+    status.pop("nextRun", None)
+    message = rejection or f"audit {run.number}: {run.message or 'begins'}"
+    reason = "Refused" if rejection else run.step.capitalize()
+    return _with(resource, status, [_AuditCondition("Progressing", "True", reason, message)], now)
+
+
+def idle(audit: BrokerGroupAudit, resource: Manifest, next_run: str, now: float) -> dict[str, Any]:
+    """While none does."""
+    status = _old(resource)
+    history = history_of(status)
+    status.pop("run", None)
+    status.pop("nextRun", None)
+    if next_run:
+        status["nextRun"] = next_run
+    if audit.spec.suspend:
+        status["phase"] = "Suspended"
+    elif not history:
+        status["phase"] = "Waiting"
+    else:
+        status["phase"] = "Done" if history[0].get("verdict") else "Failed"
+    status["history"] = history[: audit.spec.history_limit]
+    waits = f"the next is due at {next_run}" if next_run else "nothing is due"
+    reason = "Suspended" if audit.spec.suspend else "Idle"
+    return _with(resource, status, [_AuditCondition("Progressing", "False", reason, waits)], now)
+
+
+def ended(
+    audit: BrokerGroupAudit,
+    resource: Manifest,
+    run: AuditRun,
+    outcome: RunOutcome,
+    report: str,
+    next_run: str,
+    now: float,
+) -> dict[str, Any]:
+    """When one has come to an end."""
+    status = _old(resource)
+    entry = outcome.entry(run, timestamp(now), report)
+    status.pop("run", None)
+    status["history"] = [entry, *history_of(status)][: audit.spec.history_limit]
+    status["lastFinished"] = timestamp(now)
+    message = outcome.message or "nothing was found"
+    if outcome.verdict:
+        status |= {"phase": "Done", "verdict": outcome.verdict, "errors": entry["errors"]}
+        status["report"] = entry["report"]
+        healthy = {"healthy": "True", "damaged": "False"}.get(outcome.verdict, "Unknown")
+        conditions = [
+            _AuditCondition("Complete", "True", "Verdict", f"audit {run.number}: {outcome.verdict}"),
+            _AuditCondition("Healthy", healthy, outcome.verdict.capitalize(), message),
+        ]
+    else:
+        status["phase"] = "Failed"
+        conditions = [_AuditCondition("Complete", "False", outcome.reason, message)]
+    if next_run:
+        status["nextRun"] = next_run
+    waits = f"the next is due at {next_run}" if next_run else "nothing is due"
+    conditions.append(_AuditCondition("Progressing", "False", "Idle", waits))
+    return _with(resource, status, conditions, now)
+
+
+def invalid(resource: Manifest, fault: str, now: float, requeue_after_s: float) -> ReconciliationResult:
+    """Of a resource that cannot be used."""
+    status = _old(resource) | {"phase": "Invalid"}
+    holds = [_AuditCondition("Progressing", "False", "InvalidSpec", fault)]
+    status = _with(resource, status, holds, now)
+    if status == resource.get("status"):
+        return ReconciliationResult((), requeue_after_s)
+    key = f"{metadata(resource).get('uid')}/invalid/{digest(fault)}"
+    return ReconciliationResult(
+        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(status)), requeue_after_s
+    )

@@ -1,0 +1,320 @@
+"""What runs in a namespace of a cluster, asked now, in the shape that `epochmq status` prints of this machine
+too (`local/status.py`). The replicas are asked by the API server, so whoever may look at pods may look at
+them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochmq_operator.kube.api import Api
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.kube.reconciler import controllers_named
+from epochmq_operator.kube.sidecar_client import open_sidecar_client
+from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
+from epochmq_operator.local.readiness import ControllerRaftState, Readiness
+from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
+from epochmq_operator.local.state_directory import PodPhase
+from epochmq_operator.local.status import (
+    BrokerGroupStatus,
+    ControllerGroupStatus,
+    ControllerStatus,
+    GroupPhase,
+    PodStatus,
+    ReplicaStatus,
+    StatusReport,
+)
+from epochmq_operator.manifests import MANAGED_BY, MANAGER, claim_name
+from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL, address
+from epochmq_operator.plans.group_status import ResourcePhase
+from epochmq_operator.plans.objects import Manifest, metadata
+from epochmq_operator.plans.observed_state import observed_pod
+from epochmq_operator.plans.reported_states import (
+    ReportedBrokerState,
+    ReportedControllerState,
+    ReportedReplicaGroup,
+    ReportedState,
+)
+from epochmq_operator.pod_rendering import (
+    ADMIN_PORT,
+    BROKER_HA_PORT,
+    BROKER_PORT,
+    CONTROLLER_PORT,
+    MASTER_BROKER_ID,
+    NAMESERVER_PORT,
+    Component,
+)
+
+PROGRESSING_PHASES = (ResourcePhase.CREATING, ResourcePhase.SCALING, ResourcePhase.UPDATING)
+PORTS = {
+    Component.BROKER: BROKER_PORT,
+    Component.CONTROLLER: CONTROLLER_PORT,
+    Component.NAMESERVER: NAMESERVER_PORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNamespace:
+    """A namespace: its groups, their pods by name, and what these say."""
+
+    namespace: str
+    groups: tuple[Manifest, ...]
+    pods: Mapping[str, Manifest]
+    states: Mapping[str, ReportedState]
+
+    def of(self, group: Manifest, component: Component) -> list[Manifest]:
+        """A group's pods of a component, by their ordinals."""
+        found = [pod for pod in self.pods.values() if _labels(pod) == (*_kind_and_name(group), component)]
+        return sorted(found, key=lambda pod: _ordinal(_name(pod)))
+
+    def kind(self, kind: str) -> list[Manifest]:
+        """The groups of a kind."""
+        return [group for group in self.groups if group.get("kind") == kind]
+
+
+async def observe_namespace(connection: ClusterConnection, namespace: str) -> ObservedNamespace:
+    """Everything in the namespace. ApiError when the cluster cannot be asked."""
+    api = Api(connection)
+    try:
+        groups = [*(await api.list("ControllerGroup", namespace, ""))[0]]
+        groups += (await api.list("BrokerGroup", namespace, ""))[0]
+        pods, _ = await api.list("Pod", namespace, f"{MANAGED_BY}={MANAGER}")
+        async with open_sidecar_client(api, by_proxy=True) as asked:
+            states: dict[str, ReportedState] = {}
+            for group in groups:
+                mine = [
+                    pod for pod in pods if _has_sidecar(pod) and _labels(pod)[:2] == _kind_and_name(group)
+                ]
+                # The API server looks at no certificate: it only has to be told that there is one.
+                admin = (group.get("spec") or {}).get("admin") or {}
+                secured = SidecarCredentials(ssl.create_default_context()) if admin.get("tlsSecret") else None
+                states.update(await asked.states(namespace, mine, secured))
+    finally:
+        await api.close()
+    return ObservedNamespace(namespace, tuple(groups), {_name(pod): pod for pod in pods}, states)
+
+
+def _has_sidecar(pod: Manifest) -> bool:
+    return _labels(pod)[2] in (Component.BROKER, Component.CONTROLLER)
+
+
+def _name(manifest: Manifest) -> str:
+    return str(metadata(manifest).get("name", ""))
+
+
+def _labels(pod: Manifest) -> tuple[str, str, str]:
+    labels = metadata(pod).get("labels") or {}
+    return labels.get(KIND_LABEL, ""), labels.get(GROUP_LABEL, ""), labels.get(COMPONENT_LABEL, "")
+
+
+def _kind_and_name(group: Manifest) -> tuple[str, str]:
+    return str(group.get("kind")), _name(group)
+
+
+def _ordinal(pod: str) -> int:
+    text = pod.rpartition("-")[2]
+    return int(text) if text.isdigit() else 0
+
+
+def report(connection: ClusterConnection, observed: ObservedNamespace) -> StatusReport:
+    """In the shape that people and scripts read. `state` says where it was looked; nothing on a cluster has a
+    supervisor or a process number here."""
+    controller_groups = observed.kind("ControllerGroup")
+    return StatusReport(
+        state=f"{connection.server} {observed.namespace}",
+        supervisor_pid=None,
+        nameservers=[one for controllers in controller_groups for one in _nameservers(observed, controllers)],
+        nameserver_pods=[
+            _pod(observed, pod, Component.NAMESERVER, "data")
+            for controllers in controller_groups
+            for pod in observed.of(controllers, Component.NAMESERVER)
+        ],
+        controllers=[
+            _controller(observed, controllers, pod)
+            for controllers in controller_groups
+            for pod in observed.of(controllers, Component.CONTROLLER)
+        ],
+        controller_groups=[_controller_group(observed, controllers) for controllers in controller_groups],
+        broker_groups=[_broker_group(observed, group) for group in observed.kind("BrokerGroup")],
+    )
+
+
+def _address(observed: ObservedNamespace, pod: Manifest, component: Component, port: int) -> str:
+    _, group, _ = _labels(pod)
+    return f"{address(_name(pod), group, component, observed.namespace)}:{port}"
+
+
+def _pod(observed: ObservedNamespace, pod: Manifest, component: Component, volume: str) -> PodStatus:
+    found = observed_pod(pod)
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    ready = found.ready
+    return PodStatus(
+        pod=_name(pod),
+        address=_address(observed, pod, component, PORTS[component]),
+        pid=None,
+        data_dir=claim_name(volume, _name(pod)),
+        ready=ready,
+        phase=_pod_phase(pod, ready=ready, stuck=found.stuck),
+        reason=found.unready_reason,
+        admin_address=None
+        if component is Component.NAMESERVER
+        else _address(observed, pod, component, ADMIN_PORT),
+        restarts=sum(int(one.get("restartCount") or 0) for one in statuses),
+    )
+
+
+def _pod_phase(pod: Manifest, *, ready: bool, stuck: bool) -> PodPhase:
+    if metadata(pod).get("deletionTimestamp"):
+        return PodPhase.STOPPING
+    if ready:
+        return PodPhase.READY
+    if stuck:
+        return PodPhase.BACK_OFF
+    running = (pod.get("status") or {}).get("phase") == "Running"
+    return PodPhase.UNREADY if running else PodPhase.STARTING
+
+
+def _embeds(controllers: Manifest) -> bool:
+    nameserver = (controllers.get("spec") or {}).get("nameserver") or {}
+    return nameserver.get("embedded", True) is True
+
+
+def _nameservers(observed: ObservedNamespace, controllers: Manifest) -> list[str]:
+    component = Component.CONTROLLER if _embeds(controllers) else Component.NAMESERVER
+    return [
+        _address(observed, pod, component, NAMESERVER_PORT) for pod in observed.of(controllers, component)
+    ]
+
+
+def _controller(observed: ObservedNamespace, controllers: Manifest, pod: Manifest) -> ControllerStatus:
+    word = observed.states.get(_name(pod))
+    said = word if isinstance(word, ReportedControllerState) else None
+    base = _pod(observed, pod, Component.CONTROLLER, "data")
+    return ControllerStatus(
+        **{name: getattr(base, name) for name in PodStatus.__struct_fields__},
+        group=_name(controllers),
+        role=said.role if said else None,
+        term=said.term if said else None,
+        committed_index=said.committed_index if said else None,
+        nameserver=_address(observed, pod, Component.CONTROLLER, NAMESERVER_PORT)
+        if _embeds(controllers)
+        else None,
+    )
+
+
+def _leading(
+    observed: ObservedNamespace, controllers: Manifest
+) -> tuple[str, ReportedControllerState] | None:
+    found = [
+        (word.term or 0, _name(pod), word)
+        for pod in observed.of(controllers, Component.CONTROLLER)
+        if isinstance(word := observed.states.get(_name(pod)), ReportedControllerState)
+        and word.role == "leader"
+    ]
+    if not found:
+        return None
+    _, name, word = max(found, key=lambda one: one[:2])
+    return name, word
+
+
+def _controller_group(observed: ObservedNamespace, controllers: Manifest) -> ControllerGroupStatus:
+    leading = _leading(observed, controllers)
+    word = leading[1] if leading else None
+    return ControllerGroupStatus(
+        name=_name(controllers),
+        phase=_phase(controllers),
+        leader=leading[0] if leading else None,
+        term=word.term if word else None,
+        committed_index=word.committed_index if word else None,
+        nameservers=_nameservers(observed, controllers),
+        replica_groups=[_replica_group(one) for one in word.groups] if word else None,
+    )
+
+
+def _replica_group(group: ReportedReplicaGroup) -> ListedReplicaGroup:
+    return ListedReplicaGroup(
+        broker_name=group.broker_name,
+        master_id=group.master_broker_id,
+        master_address=next(
+            (one.address for one in group.replicas if one.broker_id == group.master_broker_id), None
+        ),
+        master_epoch=group.master_epoch,
+        sync_state_set_epoch=group.sync_state_set_epoch or 0,
+        sync_state_set=sorted(group.sync_state_set),
+        replicas=[
+            ListedReplica(
+                broker_id=one.broker_id,
+                address=one.address,
+                alive=one.alive,
+                in_sync=one.broker_id in group.sync_state_set,
+            )
+            for one in sorted(group.replicas, key=lambda one: one.broker_id)
+        ],
+    )
+
+
+def _phase(group: Manifest) -> GroupPhase:
+    phase = (group.get("status") or {}).get("phase")
+    if phase == ResourcePhase.READY:
+        return GroupPhase.READY
+    return GroupPhase.PROGRESSING if phase is None or phase in PROGRESSING_PHASES else GroupPhase.DEGRADED
+
+
+def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupStatus:
+    spec, name = group.get("spec") or {}, _name(group)
+    controllers = next(
+        (one for one in observed.kind("ControllerGroup") if _name(one) == controllers_named(group)), None
+    )
+    broker_name = spec.get("brokerName") or name
+    leading = _leading(observed, controllers) if controllers is not None else None
+    kept = (
+        next((one for one in leading[1].groups if one.broker_name == broker_name), None) if leading else None
+    )
+    return BrokerGroupStatus(
+        name=name,
+        broker_name=broker_name,
+        cluster=spec.get("cluster") or "DefaultCluster",
+        controller_group=controllers_named(group),
+        phase=_phase(group),
+        nameservers=_nameservers(observed, controllers) if controllers is not None else [],
+        master_epoch=kept.master_epoch if kept else None,
+        sync_state_set=sorted(kept.sync_state_set) if kept else [],
+        replicas=[_replica(observed, pod, kept) for pod in observed.of(group, Component.BROKER)],
+    )
+
+
+def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGroup | None) -> ReplicaStatus:
+    found = observed.states.get(_name(pod))
+    word = found if isinstance(found, ReportedBrokerState) else None
+    base = _pod(observed, pod, Component.BROKER, "store")
+    known = word.broker_id if word else None
+    role = None
+    if known is not None and kept is not None:
+        role = "master" if kept.master_broker_id == known else "slave"
+    return ReplicaStatus(
+        **{name: getattr(base, name) for name in PodStatus.__struct_fields__},
+        broker_id=known,
+        role=role,
+        in_sync=kept is not None and known in kept.sync_state_set,
+        epoch=word.master_epoch if word else None,
+        max_offset=word.max_offset if word else None,
+        confirm_offset=word.confirm_offset if word else None,
+        fenced=word is not None and word.fenced,
+        drained=word is not None and word.drained,
+        ha_address=_address(observed, pod, Component.BROKER, BROKER_HA_PORT),
+    )
+
+
+def readiness_of(pod: PodStatus) -> Readiness:
+    """What the table of pods shows of one."""
+    if isinstance(pod, ControllerStatus) and pod.role is not None:
+        return Readiness(
+            pod.ready,
+            pod.reason,
+            controller=ControllerRaftState(pod.role, None, pod.term, pod.committed_index),
+        )
+    if isinstance(pod, ReplicaStatus) and pod.role is not None:
+        leads = pod.role == "master"
+        return Readiness(pod.ready, pod.reason, broker_id=MASTER_BROKER_ID if leads else pod.broker_id)
+    return Readiness(pod.ready, pod.reason)

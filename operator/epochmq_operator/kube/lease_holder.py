@@ -1,0 +1,150 @@
+"""Holds, or waits for, the Lease (`leadership` says by which rules), on a thread of its own: however much
+there is to do for the groups, it is renewed in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+
+from epochmq_operator.kube import lease_rules
+from epochmq_operator.kube.api import Api, ApiError, object_path
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.kube.event_loop_thread import EventLoopThread, event_loop_thread
+from epochmq_operator.kube.lease_rules import ObservedLease
+from epochmq_operator.plans.objects import Ref
+from epochmq_protocol.errors import EpochMQError
+
+log = structlog.get_logger()
+
+
+class LeadershipLostError(EpochMQError):
+    """Another operator may be at work: this one must not write."""
+
+
+class LeaseHolder:
+    """One operator's view of the Lease. `api` is for the Lease alone: it writes without holding anything, and
+    belongs to the event loop of `thread`, where all that asks for the Lease is done."""
+
+    def __init__(self, api: Api, lease: Ref, me: str, thread: EventLoopThread) -> None:
+        self._api = api
+        self._lease = lease
+        self._me = me
+        self._thread = thread
+        self._one_attempt = asyncio.Lock()
+        self._found: dict[str, Any] | None = None  # the Lease as we wrote it last
+        self._observed: ObservedLease | None = None
+        self._renewed_s: float | None = None
+        self._progress_s = 0.0
+
+    def require(self) -> None:
+        """LeadershipLostError when a write must not begin now. From any thread."""
+        if not self.leads:
+            raise LeadershipLostError(f"{self._me} does not hold {self._lease}")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this operator works. From any thread."""
+        return lease_rules.may_write(self._renewed_s, time.monotonic())
+
+    async def acquire(self) -> None:
+        """Returns once this operator holds the Lease."""
+        log.info("waits for the lease", lease=str(self._lease), me=self._me)
+        await self._thread.run(self._acquire())
+        log.info("leads", lease=str(self._lease), me=self._me)
+
+    async def _acquire(self) -> None:
+        while not await self._attempt():  # noqa: ASYNC110 -- what is waited for is in another process
+            await asyncio.sleep(lease_rules.LOOK_EVERY_S)
+
+    async def hold(self) -> None:
+        """Renews the Lease, also while the caller's event loop is busy. LeadershipLostError when that did not
+        succeed in time, when another one has it, or when that loop stands still (`leadership`)."""
+        self._note_progress()
+        await self._thread.run(self._hold(asyncio.get_running_loop()))
+
+    async def _hold(self, working: asyncio.AbstractEventLoop) -> None:
+        while True:
+            await asyncio.sleep(lease_rules.RENEW_EVERY_S if self._fresh() else lease_rules.LOOK_EVERY_S / 2)
+            if lease_rules.is_stalled(self._progress_s, time.monotonic()):
+                self._renewed_s = None
+                raise LeadershipLostError(f"{self._me} stands still and leaves {self._lease} to others")
+            working.call_soon_threadsafe(self._note_progress)
+            await self._attempt()
+            self.require()
+
+    def _note_progress(self) -> None:
+        self._progress_s = time.monotonic()
+
+    def _fresh(self) -> bool:
+        return self._renewed_s is not None and time.monotonic() - self._renewed_s < lease_rules.RENEW_EVERY_S
+
+    @contextlib.asynccontextmanager
+    async def released_at_exit(self) -> AsyncIterator[None]:
+        """Gives the Lease back when the block ends, if it is still held."""
+        try:
+            yield
+        finally:
+            await self._thread.run(self._release())
+
+    async def _release(self) -> None:
+        async with self._one_attempt:
+            if not self.leads:
+                return
+            self._renewed_s = None
+            try:
+                found = await self._api.get(object_path(self._lease))
+                if (found.get("spec") or {}).get("holderIdentity") == self._me:
+                    await self._api.replace({**found, "spec": lease_rules.spec_when_released(found["spec"])})
+            except ApiError as error:
+                log.warning("the lease is not given back", lease=str(self._lease), error=str(error))
+
+    async def _attempt(self) -> bool:
+        """Takes or renews the Lease if it may; whether it holds it now. A server that does not answer is no
+        loss yet: time decides."""
+        async with self._one_attempt:
+            try:
+                found = self._found or await self._read()
+                self._found, spec = None, found.get("spec") or {}
+                self._observed = lease_rules.observe(self._observed, spec, time.monotonic())
+                if not lease_rules.may_take(self._observed, self._me, time.monotonic()):
+                    self._renewed_s = None
+                    return False
+                sent_s = time.monotonic()
+                spec = lease_rules.spec_when_held(spec, self._me, time.time())
+                self._found = await self._api.replace({**found, "spec": spec})
+            except ApiError as fault:
+                if fault.status != 409:  # a conflict: somebody else was faster
+                    log.warning("the lease could not be had", lease=str(self._lease), error=str(fault))
+                return self.leads
+            self._renewed_s = sent_s
+            return True
+
+    async def _read(self) -> dict[str, Any]:
+        try:
+            return await self._api.get(object_path(self._lease))
+        except ApiError as fault:
+            if fault.status != 404:
+                raise
+        meta = {"name": self._lease.name, "namespace": self._lease.namespace}
+        empty = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": {}}
+        return await self._api.create(empty)
+
+
+@contextlib.asynccontextmanager
+async def open_lease_holder(connection: ClusterConnection, lease: Ref, me: str) -> AsyncIterator[LeaseHolder]:
+    """For the length of a block."""
+
+    async def connect() -> Api:
+        return Api(connection)
+
+    async with event_loop_thread("lease") as thread:
+        api = await thread.run(connect())
+        try:
+            yield LeaseHolder(api, lease, me, thread)
+        finally:
+            await thread.run(api.close())

@@ -1,0 +1,131 @@
+"""What the API server has, as far as the operator was told: lists and watches, kept in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from epochmq_operator.kube.api import Api, ApiError, WatchEvent
+from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
+
+BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.5, 15.0
+DROPPED = ("managedFields", "selfLink")
+
+log = structlog.get_logger()
+
+
+def drop_unused_fields(found: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without what nobody here looks at."""
+    meta = {key: value for key, value in metadata(found).items() if key not in DROPPED}
+    if found.get("kind") == "Pod":
+        spec = found.get("spec") or {}
+        return {**found, "metadata": meta, "spec": {"nodeName": spec.get("nodeName")}}
+    return {**found, "metadata": meta}
+
+
+def _version(manifest: Manifest) -> int:
+    text = str(metadata(manifest).get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0
+
+
+class ObjectCache:
+    """Objects by namespace. `heard` is told of each that changed, as it is now or was last."""
+
+    def __init__(self, on_change: Callable[[Manifest], None] = lambda manifest: None) -> None:
+        self._objects: dict[str, dict[Ref, dict[str, Any]]] = {}
+        self.on_change = on_change
+
+    def get(self, ref: Ref) -> dict[str, Any] | None:
+        """An object, None when it is not there."""
+        return self._objects.get(ref.namespace, {}).get(ref)
+
+    def namespace(self, name: str) -> Mapping[Ref, Manifest]:
+        """All objects of a namespace; a view, not a copy."""
+        return MappingProxyType(self._objects.get(name, {}))
+
+    def all(self, kind: str) -> Iterator[tuple[Ref, Manifest]]:
+        """All objects of a kind."""
+        for objects in list(self._objects.values()):
+            for ref, found in list(objects.items()):
+                if ref.kind == kind:
+                    yield ref, found
+
+    def put(self, found: Mapping[str, Any]) -> None:
+        """An object as it is; an older state of it than the one that is known is dropped."""
+        ref = ref_of(found)
+        known = self.get(ref)
+        if known is not None and metadata(known).get("uid") == metadata(found).get("uid"):
+            if _version(found) < _version(known):
+                return
+            if _version(found) == _version(known) and _version(found):
+                return
+        made = drop_unused_fields(found)
+        self._objects.setdefault(ref.namespace, {})[ref] = made
+        self.on_change(made)
+
+    def drop(self, found: Manifest) -> None:
+        """An object is gone; one of its name that came later stays."""
+        ref = ref_of(found)
+        objects = self._objects.get(ref.namespace, {})
+        known = objects.get(ref)
+        if known is None or metadata(known).get("uid") != metadata(found).get("uid"):
+            return
+        del objects[ref]
+        if not objects:
+            del self._objects[ref.namespace]
+        self.on_change(known)
+
+    def replace(self, kind: str, namespace: str | None, items: list[dict[str, Any]]) -> None:
+        """What a list said: what is known of the kind and not in it is gone."""
+        listed = {ref_of(item) for item in items}
+        for ref, known in list(self.all(kind)):
+            if ref not in listed and namespace in (None, ref.namespace):
+                self.drop(known)
+        for item in items:
+            self.put(item)
+
+
+class Informer:
+    """Follows a kind, in one namespace or in all, into a cache; for ever."""
+
+    def __init__(self, api: Api, cache: ObjectCache, kind: str, namespace: str | None, selector: str) -> None:
+        self._api = api
+        self._cache = cache
+        self._kind = kind
+        self._namespace = namespace
+        self._selector = selector
+        self.listed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Lists, then watches, and again when the watch breaks. Ends only by being cancelled."""
+        back_off_s = BACK_OFF_FIRST_S
+        while True:
+            try:
+                items, version = await self._api.list(self._kind, self._namespace, self._selector)
+                self._cache.replace(self._kind, self._namespace, items)
+                self.listed.set()
+                back_off_s = BACK_OFF_FIRST_S
+                await self._watch(version)
+            except ApiError as fault:
+                if fault.status != 410:
+                    log.warning("watch broke", kind=self._kind, namespace=self._namespace, error=str(fault))
+                    await asyncio.sleep(back_off_s)
+                    back_off_s = min(back_off_s * 2, BACK_OFF_MAX_S)
+
+    async def _watch(self, version: str) -> None:
+        while True:
+            async for event in self._api.watch(self._kind, self._namespace, self._selector, version):
+                version = str(event.object["metadata"]["resourceVersion"])
+                self._take(event)
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
+            return
+        if event.type == "DELETED":
+            self._cache.drop(event.object)
+        else:
+            self._cache.put(event.object)

@@ -1,0 +1,83 @@
+"""Planned changes of a group on a cluster: another master, a replica that takes no messages, a replica that
+goes. The replica itself is told, in its pod, over its local socket: who may run commands in a pod needs no
+token besides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client import ApiException
+from kubernetes.stream import stream
+
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.local.replica_control import ReplicaControlError
+from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, StatusReport
+from epochmq_operator.pod_rendering import Component
+
+_stream: Any = stream  # it carries no types
+ERROR_CHANNEL = 3
+
+
+def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:
+    """The replica that people call GROUP/REPLICA; REPLICA is its pod or the number at the end of the pod's
+    name. ReplicaControlError when there is none."""
+    wanted, slash, which = name.partition("/")
+    if not slash or not which:
+        raise ReplicaControlError(
+            f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
+        )
+    group = next((one for one in status.broker_groups if one.name == wanted), None)
+    if group is None:
+        there = ", ".join(one.name for one in status.broker_groups) or "none"
+        raise ReplicaControlError(f"there is no broker group {wanted} in {status.state}; there are: {there}")
+    for replica in group.replicas:
+        if which in (replica.pod, replica.pod.rpartition("-")[2]):
+            return group, replica
+    pods = ", ".join(replica.pod for replica in group.replicas)
+    raise ReplicaControlError(f"{wanted} has no replica {which}; its replicas are {pods}")
+
+
+async def call_replica(
+    connection: ClusterConnection, namespace: str, pod: str, operation: str, timeout_s: float
+) -> dict[str, Any]:
+    """What the replica in this pod answered to an operation of its local socket. ReplicaControlError when it
+    refuses, or cannot be told."""
+    command = ["epochmq", "admin-call", "--timeout", f"{timeout_s:g}", operation]
+    async with asyncio.timeout(timeout_s + 10):
+        return await asyncio.to_thread(_run, connection, namespace, pod, command, timeout_s + 5)
+
+
+def _run(
+    connection: ClusterConnection, namespace: str, pod: str, command: list[str], timeout_s: float
+) -> dict[str, Any]:
+    core = client.CoreV1Api(client.ApiClient(connection.configuration))
+    try:
+        channel = _stream(
+            core.connect_get_namespaced_pod_exec,
+            pod,
+            namespace,
+            container=str(Component.BROKER),
+            command=command,
+            stdout=True,
+            stderr=True,
+            _preload_content=False,
+        )
+        channel.run_forever(timeout=timeout_s)
+        said, wrong = channel.read_stdout(timeout=1) or "", channel.read_stderr(timeout=1) or ""
+        code = channel.returncode
+        channel.close()
+    except (ApiException, OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ReplicaControlError(f"{pod} cannot be told: {reason}") from None
+    if code != 0:
+        raise ReplicaControlError(
+            f"{pod} refuses: {wrong.strip() or said.strip() or f'it ended with {code}'}"
+        )
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        answer = {}
+    return answer if isinstance(answer, dict) else {}

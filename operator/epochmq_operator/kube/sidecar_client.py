@@ -1,0 +1,148 @@
+"""Asks the replicas, by their admin sidecars, how they are: all at once, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from epochmq_operator.kube.api import Api, collection_path
+from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
+from epochmq_operator.plans.objects import Manifest, is_deleting, metadata
+from epochmq_operator.plans.reported_states import ReportedState, decode_state
+from epochmq_operator.pod_rendering import ADMIN_PORT
+from epochmq_protocol.errors import EpochMQError
+
+ANSWER_TIMEOUT_S = 2.0
+FRESH_S = 0.5
+"""A word so young is not asked for again: a group and its controllers are looked at one after the other."""
+STALE_S = 15.0
+"""For so long a word stands for a replica that does not answer: one lost packet is no news."""
+AT_ONCE_MAX = 32
+BODY_BYTES_MAX = 4 * 1024 * 1024
+KEPT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedState:
+    uid: str
+    state: ReportedState
+    at_s: float
+
+
+def address_of(pod: Manifest) -> str | None:
+    """Where a pod can be asked, None while there is nobody."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Running" or is_deleting(pod):
+        return None
+    found = status.get("podIP")
+    return found if isinstance(found, str) and found else None
+
+
+class SidecarClient:
+    """Words by pod. `by_proxy`: through the API server, for those who are outside the cluster."""
+
+    def __init__(self, api: Api, *, by_proxy: bool) -> None:
+        self._api = api
+        self._by_proxy = by_proxy
+        self._cached: dict[tuple[str, str], _CachedState] = {}
+        self._free = asyncio.Semaphore(AT_ONCE_MAX)
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE_MAX))
+        self.failures = 0
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        await self._session.close()
+
+    async def states(
+        self, namespace: str, pods: Iterable[Manifest], credentials: SidecarCredentials | None
+    ) -> Mapping[str, ReportedState]:
+        """What these pods of a namespace say; those that cannot be asked say nothing."""
+        asked = [pod for pod in pods if address_of(pod) is not None]
+        found = await asyncio.gather(*(self._state(namespace, pod, credentials) for pod in asked))
+        return {str(metadata(pod)["name"]): state for pod, state in zip(asked, found, strict=True) if state}
+
+    async def _state(
+        self, namespace: str, pod: Manifest, credentials: SidecarCredentials | None
+    ) -> ReportedState | None:
+        name, uid = str(metadata(pod)["name"]), str(metadata(pod).get("uid", ""))
+        key, now = (namespace, name), time.monotonic()
+        known = self._cached.get(key)
+        if known is not None and (known.uid != uid or now - known.at_s > STALE_S):
+            self._cached.pop(key, None)
+            known = None
+        if known is not None and now - known.at_s < FRESH_S:
+            return known.state
+        try:
+            async with self._free:
+                state = decode_state(
+                    await self._ask(namespace, name, str(address_of(pod)), credentials, "/v1/state")
+                )
+        except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            self.failures += 1
+            return known.state if known is not None else None
+        if len(self._cached) >= KEPT_MAX:
+            self._cached.clear()
+        self._cached[key] = _CachedState(uid, state, now)
+        return state
+
+    async def epoch_files(
+        self, namespace: str, pods: Iterable[Manifest], credentials: SidecarCredentials | None
+    ) -> Mapping[str, bytes]:
+        """Copies of these brokers' epoch files, by pod, as they are now, of those that have one."""
+        asked = {str(metadata(pod)["name"]): ip for pod in pods if (ip := address_of(pod)) is not None}
+
+        async def copy(name: str, ip: str) -> bytes | None:
+            try:
+                async with self._free:
+                    return await self._ask(namespace, name, ip, credentials, "/v1/epoch-file")
+            except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                return None
+
+        found = await asyncio.gather(*(copy(name, ip) for name, ip in asked.items()))
+        return {name: data for name, data in zip(asked, found, strict=True) if data is not None}
+
+    async def _ask(
+        self, namespace: str, pod: str, ip: str, credentials: SidecarCredentials | None, path: str
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+        tls: ssl.SSLContext | bool = credentials.tls if credentials else True
+        session = self._session
+        if self._by_proxy:
+            session, tls = self._api.session, True
+            url = self._api.connection.server + proxy_path(namespace, pod, path, secure=bool(credentials))
+        else:
+            host = f"[{ip}]" if ":" in ip else ip
+            url = f"{'https' if credentials else 'http'}://{host}:{ADMIN_PORT}{path}"
+        options: dict[str, Any] = {} if self._by_proxy else {"ssl": tls}
+        async with session.get(url, timeout=timeout, **options) as answer:
+            if answer.status != 200:
+                raise EpochMQError(f"{pod} answered {answer.status}")
+            body = bytearray()
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise EpochMQError(f"{pod} answered with more than {BODY_BYTES_MAX} bytes")
+            return bytes(body)
+
+
+def proxy_path(namespace: str, pod: str, path: str, *, secure: bool) -> str:
+    """A path of a pod's sidecar, as the API server passes it on."""
+    scheme = "https:" if secure else ""
+    return f"{collection_path('Pod', namespace)}/{scheme}{pod}:{ADMIN_PORT}/proxy{path}"
+
+
+@contextlib.asynccontextmanager
+async def open_sidecar_client(api: Api, *, by_proxy: bool) -> Any:
+    """Open for the length of a block."""
+    made = SidecarClient(api, by_proxy=by_proxy)
+    try:
+        yield made
+    finally:
+        await made.close()

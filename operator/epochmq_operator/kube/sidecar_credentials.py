@@ -1,0 +1,65 @@
+"""The certificates of groups whose admin ports speak TLS (`spec.admin.tlsSecret`). Looking needs no token."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epochmq_operator.kube.api import Api, ApiError, object_path
+from epochmq_operator.plans.objects import Ref
+
+KEPT_S = 60.0
+"""A rotated secret is noticed after so long."""
+KEPT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarCredentials:
+    """What a sidecar asks for. Its name is not checked against its certificate, which is made for a group and
+    not for an address: whoever has a key that `ca.crt` signed is one of the group."""
+
+    tls: ssl.SSLContext
+
+
+class CredentialsCache:
+    """Credentials by the Secret's name, read one by one: nobody needs the right to list Secrets for it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._kept: dict[Ref, tuple[float, SidecarCredentials | None]] = {}
+
+    async def credentials(self, namespace: str, name: str | None) -> SidecarCredentials | None:
+        """None when the group has none, or they cannot be read or used."""
+        if name is None:
+            return None
+        ref, now = Ref("Secret", namespace, name), time.monotonic()
+        kept = self._kept.get(ref)
+        if kept is not None and now - kept[0] < KEPT_S:
+            return kept[1]
+        try:
+            found: SidecarCredentials | None = credentials_of(await self._api.get(object_path(ref)))
+        except (ApiError, OSError, ValueError, KeyError):
+            found = None
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        self._kept[ref] = (now, found)
+        return found
+
+
+def credentials_of(secret: dict[str, Any]) -> SidecarCredentials:
+    """From a Secret. KeyError, ValueError or OSError when something is missing or no certificate."""
+    data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
+    context = ssl.create_default_context(cadata=data["ca.crt"].decode())
+    context.check_hostname = False
+    with tempfile.TemporaryDirectory() as directory:
+        certificate, key = Path(directory) / "tls.crt", Path(directory) / "tls.key"
+        certificate.write_bytes(data["tls.crt"])
+        key.touch(mode=0o600)
+        key.write_bytes(data["tls.key"])
+        context.load_cert_chain(certificate, key)
+    return SidecarCredentials(context)

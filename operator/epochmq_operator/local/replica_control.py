@@ -1,0 +1,207 @@
+"""Planned changes of a group that runs here: another master, a replica that takes no messages, a replica that
+goes. Each is asked of the brokers themselves, and awaited until it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from epochmq_operator.local.replica_groups import ListedReplicaGroup
+from epochmq_operator.local.state_directory import StateDirectory
+from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, observe, report
+from epochmq_protocol import fastjson
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.steering import (
+    HandOverRequestHeader,
+    HandOverResponseHeader,
+    SteerHeader,
+    SteeringCode,
+)
+from epochmq_protocol.transport import RemotingClient
+
+CATCH_UP_SHARE = 0.8
+"""Of the time that a switch may take, the share in which the replica may catch up."""
+ANSWER_MS = 3000
+LOOK_S = 0.05
+
+
+class ReplicaControlError(EpochMQError):
+    """It could not be done; the message says why, and what is the case now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenReplica:
+    """A replica, and its group as it is."""
+
+    group: BrokerGroupStatus
+    replica: ReplicaStatus
+    reported_group: ListedReplicaGroup | None
+
+    @property
+    def master(self) -> ReplicaStatus | None:
+        """The group's master, as the controllers know it."""
+        return next((one for one in self.group.replicas if one.role == "master"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionResult:
+    """The outcome of a switch. `held_ms`: how long sends had to wait; None when it was the master already."""
+
+    pod: str
+    broker_id: int
+    epoch: int
+    held_ms: int | None
+
+
+async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
+    """The replica that people call GROUP/REPLICA; REPLICA is its pod or the number at the end of the pod's
+    name. ReplicaControlError when there is none."""
+    seen = await observe(state)
+    groups = {group.name: group for group in report(state, seen).broker_groups}
+    wanted, slash, which = name.partition("/")
+    if not slash or not which:
+        raise ReplicaControlError(
+            f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
+        )
+    if wanted not in groups:
+        running = ", ".join(groups) or "none"
+        raise ReplicaControlError(f"no broker group {wanted} runs in {state.path}; those that do: {running}")
+    group = groups[wanted]
+    for replica in group.replicas:
+        if which in (replica.pod, replica.pod.rpartition("-")[2]):
+            spec = next(one for one in seen.resources.broker_groups if one.name == wanted)
+            return ChosenReplica(group, replica, seen.reported_group(spec))
+    pods = ", ".join(replica.pod for replica in group.replicas)
+    raise ReplicaControlError(f"{wanted} has no replica {which}; its replicas are {pods}")
+
+
+async def promote(state: StateDirectory, name: str, timeout_s: float) -> PromotionResult:
+    """Makes this replica the master, without a send that fails; returns when every nameserver says so."""
+    chosen = await find_replica(state, name)
+    async with RemotingClient() as client:
+        return await _promote(client, chosen, timeout_s)
+
+
+async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: float) -> PromotionResult:
+    replica, master = chosen.replica, chosen.master
+    if chosen.group.controller_group is None:
+        raise ReplicaControlError(
+            f"{chosen.group.name} has no controllers: its one replica is always the master"
+        )
+    if master is None:
+        raise ReplicaControlError(
+            f"{chosen.group.name} has no master that could hand over; the controllers elect one"
+        )
+    if replica.broker_id is None:
+        raise ReplicaControlError(
+            f"{replica.pod} is not known to the controllers: {replica.reason or 'no reason known'}"
+        )
+    if master.pod == replica.pod:
+        return PromotionResult(replica.pod, replica.broker_id, chosen.group.master_epoch or 0, None)
+    header = HandOverRequestHeader(
+        broker_id=replica.broker_id,
+        address=replica.address,
+        timeout_ms=int(timeout_s * CATCH_UP_SHARE * 1000),
+    )
+    answer = await _ask(client, master, request(SteeringCode.HAND_OVER, header), timeout_s * 1000)
+    done = HandOverResponseHeader.decode(answer.ext)
+    await _until(
+        lambda: _routed(client, chosen.group, replica.address),
+        timeout_s,
+        "the nameservers name the new master",
+    )
+    return PromotionResult(replica.pod, replica.broker_id, done.master_epoch, done.held_ms)
+
+
+async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str) -> bool:
+    names = {"clusterName": group.cluster, "brokerName": group.broker_name}
+    for nameserver in group.nameservers:
+        answer = await client.call(
+            nameserver, request(RequestCode.GET_BROKER_MEMBER_GROUP, ext=names), ANSWER_MS
+        )
+        body = fastjson.loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
+        members = body.get("brokerMemberGroup") if isinstance(body, dict) else None
+        if ((members or {}).get("brokerAddrs") or {}).get("0") != address:
+            return False
+    return True
+
+
+async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
+    """The replica takes no messages from now on, or does again; also after a restart."""
+    chosen = await find_replica(state, name)
+    async with RemotingClient() as client:
+        await _ask(client, chosen.replica, request(SteeringCode.STEER, SteerHeader(fenced=on)), ANSWER_MS)
+    return chosen.replica
+
+
+async def drain(
+    state: StateDirectory, name: str, timeout_s: float, *, on: bool
+) -> tuple[ReplicaStatus, PromotionResult | None]:
+    """The replica is not needed from now on: the mastership, if it has it, goes to another in sync, and it
+    leaves the SyncStateSet, going on to copy the log. Returns it, and who became master if anybody had to.
+    Off: it takes part again, and this returns when it is in the SyncStateSet."""
+    chosen = await find_replica(state, name)
+    if chosen.group.controller_group is None:
+        raise ReplicaControlError(f"{chosen.group.name} has no controllers: nobody else can be the master")
+    async with RemotingClient() as client:
+        moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
+        await _ask(client, chosen.replica, request(SteeringCode.STEER, SteerHeader(drained=on)), ANSWER_MS)
+
+    async def membership_changed() -> bool:
+        now = await find_replica(state, name)
+        return now.reported_group is not None and now.replica.in_sync is not on
+
+    what = f"{chosen.replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
+    await _until(membership_changed, timeout_s, what)
+    return chosen.replica, moved
+
+
+async def _ensure_other_master(
+    client: RemotingClient, chosen: ChosenReplica, timeout_s: float
+) -> PromotionResult | None:
+    """Sees to it that another replica in sync is there, and is the master if need be."""
+    others = [
+        one for one in chosen.group.replicas if one.in_sync and not one.drained and one is not chosen.replica
+    ]
+    if not others:
+        raise ReplicaControlError(
+            f"no other replica of {chosen.group.name} is in sync; it would be without a master"
+        )
+    if chosen.replica.role != "master":
+        return None
+    return await _promote(client, ChosenReplica(chosen.group, others[0], chosen.reported_group), timeout_s)
+
+
+async def _ask(
+    client: RemotingClient, replica: ReplicaStatus, command: Command, timeout_ms: float
+) -> Command:
+    try:
+        answer = await client.call(replica.address, command, timeout_ms)
+    except EpochMQError as error:
+        raise ReplicaControlError(f"{replica.pod} did not answer: {error}") from error
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise ReplicaControlError(f"{replica.pod} knows no such request: it is not a broker of this version")
+    if answer.code != ResponseCode.SUCCESS:
+        raise ReplicaControlError(f"{replica.pod} refuses: {answer.remark or f'code {answer.code}'}")
+    return answer
+
+
+async def _until(holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
+    """Waits until it holds. ReplicaControlError when that takes too long."""
+    last = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if await holds():
+                        return
+                except EpochMQError as error:
+                    last = f": {error}"
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise ReplicaControlError(
+            f"it was done, but not within {timeout_s:g} s seen that {what}{last}"
+        ) from None

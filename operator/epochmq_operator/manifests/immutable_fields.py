@@ -1,0 +1,29 @@
+"""What the API server lets nobody change of a StatefulSet once it is there."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from epochmq_operator.manifests.differences import differences
+from epochmq_operator.manifests.settings import JsonObject
+
+IMMUTABLE_FIELDS = ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates")
+"""Fields of a StatefulSet's spec."""
+
+
+def keep_immutable_fields(
+    desired: Mapping[str, Any], observed: Mapping[str, Any]
+) -> tuple[JsonObject, tuple[str, ...]]:
+    """The object as it can be applied, and a line for each wish that has to wait for another StatefulSet: a
+    volume of another size, for one. Objects of other kinds can be applied as they are."""
+    if desired.get("kind") != "StatefulSet":
+        return dict(desired), ()
+    wanted, there = desired["spec"], observed.get("spec") or {}
+    held = {name: there[name] for name in IMMUTABLE_FIELDS if name in wanted and name in there}
+    lines = differences({"spec": {name: wanted[name] for name in held}}, {"spec": held})
+    if not lines:
+        return dict(desired), ()
+    return {**desired, "spec": {**wanted, **held}}, lines

@@ -1,0 +1,236 @@
+"""What a group's status says. Nothing in it changes while nothing happens: no offsets, no clocks."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from epochmq_operator.plans.broker_steps import ObservedBrokerGroup, unready_pods
+from epochmq_operator.plans.conditions import Condition, ConditionType
+from epochmq_operator.plans.controller_steps import ObservedControllerGroup
+from epochmq_operator.plans.plan_steps import PlanProgress
+
+LISTED_MAX = 5
+
+
+class ResourcePhase(StrEnum):
+    """A group in a word."""
+
+    CREATING = "Creating"
+    READY = "Ready"
+    SCALING = "Scaling"
+    UPDATING = "Updating"
+    HEALING = "Healing"
+    BLOCKED = "Blocked"
+    DEGRADED = "Degraded"
+    PAUSED = "Paused"
+    DELETING = "Deleting"
+    INVALID = "Invalid"
+
+
+PHASES: Mapping[str, ResourcePhase] = {
+    "create": ResourcePhase.CREATING,
+    "scale-up": ResourcePhase.SCALING,
+    "update": ResourcePhase.UPDATING,
+    "repair": ResourcePhase.HEALING,
+    "heal": ResourcePhase.HEALING,
+    "delete": ResourcePhase.DELETING,
+}
+"""What a plan that goes on makes of a group."""
+
+
+def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePhase:
+    """The word for it."""
+    if paused:
+        return ResourcePhase.PAUSED
+    if progress.unfinished and progress.state is not None:
+        if progress.step is not None and progress.step.blocked:
+            return ResourcePhase.DELETING if progress.state.name == "delete" else ResourcePhase.BLOCKED
+        return PHASES.get(progress.state.name, ResourcePhase.UPDATING)
+    return ResourcePhase.READY if ready else ResourcePhase.DEGRADED
+
+
+def progressing(progress: PlanProgress, outdated: list[str]) -> Condition:
+    """Whether a plan goes on, at which step, or what it waits for."""
+    step, state = progress.step, progress.state
+    if step is None or state is None:
+        if outdated:
+            told = f"restart them one by one for what changed to hold: {_listed(outdated)}"
+            return Condition(ConditionType.PROGRESSING, False, "RestartPending", told)
+        return Condition(ConditionType.PROGRESSING, False, "AsWanted")
+    if step.blocked:
+        return Condition(ConditionType.PROGRESSING, False, f"{step.reason}Blocked", step.waits_for)
+    message = f"{state.name}: {step.message}" + (
+        f", once this is over: {step.waits_for}" if step.waits_for else ""
+    )
+    return Condition(ConditionType.PROGRESSING, True, step.reason, message)
+
+
+def paused_condition(*, paused: bool) -> Condition:
+    """Whether the operator keeps its hands off."""
+    if not paused:
+        return Condition(ConditionType.PAUSED, False, "NotPaused")
+    message = "nothing is changed until spec.paused and the annotation epochmq.io/paused are off"
+    return Condition(ConditionType.PAUSED, True, "Asked", message)
+
+
+def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, created: bool) -> Condition:
+    """Whether something is worse than it was; a group that is being created was never better. `refusal` is
+    what the API server said to what the operator last tried."""
+    if rejection:
+        return Condition(ConditionType.DEGRADED, True, "Refused", rejection)
+    if (
+        progress.step is not None
+        and progress.step.blocked
+        and progress.step.name not in ("shrink", "members", "held")
+    ):
+        return Condition(
+            ConditionType.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.waits_for
+        )
+    if created and wrong:
+        return Condition(ConditionType.DEGRADED, True, "NotReady", _listed(wrong))
+    return Condition(ConditionType.DEGRADED, False, "AsWanted")
+
+
+def _listed(lines: list[str]) -> str:
+    more = f"; and {len(lines) - LISTED_MAX} more" if len(lines) > LISTED_MAX else ""
+    return "; ".join(lines[:LISTED_MAX]) + more
+
+
+def quorum_condition(leader: str | None, answered: int, ready: int, count: int) -> Condition:
+    """Whether most controllers are there and one of them leads."""
+    kind = ConditionType.QUORUM_HEALTHY
+    if ready * 2 <= count:
+        return Condition(kind, False, "NoMajority", f"{ready} of {count} controllers are ready")
+    if answered == 0:
+        return Condition(kind, None, "NoAnswer", "no controller answers the operator")
+    if leader is None:
+        return Condition(kind, False, "NoLeader", "no controller leads")
+    return Condition(kind, True, "Leads", f"{leader} leads")
+
+
+def broker_conditions(
+    observed_group: ObservedBrokerGroup, progress: PlanProgress, rejection: str, *, paused: bool
+) -> list[Condition]:
+    """A broker group's."""
+    wrong = unready_pods(observed_group.pods, observed_group.set_name)
+    kept = observed_group.replica_group
+    if kept.known and kept.master_id is None:
+        wrong.append("the group has no master")
+    wanted = observed_group.group.spec.replicas
+    ready = not wrong and observed_group.ready >= wanted
+    if ready:
+        first = Condition(
+            ConditionType.READY,
+            True,
+            "AllReplicasReady",
+            f"{observed_group.ready} of {wanted} replicas are ready",
+        )
+    else:
+        reason = "ReplicasNotReady" if observed_group.ready < wanted else "NoMaster"
+        first = Condition(
+            ConditionType.READY,
+            False,
+            reason,
+            _listed(wrong) or f"{observed_group.ready} of {wanted} replicas are ready",
+        )
+    controllers_ready = sum(1 for pod in observed_group.controller_pods if pod is not None and pod.ready)
+    members = list(kept.sync_state_set)
+    if observed_group.in_sync is None:
+        in_sync = Condition(ConditionType.IN_SYNC, None, "NoAnswer", "nobody says who is in sync")
+    else:
+        said = f"{len(members)} of {observed_group.count} replicas are in the SyncStateSet {members}"
+        in_sync = Condition(
+            ConditionType.IN_SYNC,
+            observed_group.in_sync,
+            "AllInSync" if observed_group.in_sync else "Behind",
+            said,
+        )
+    return [
+        first,
+        quorum_condition(
+            observed_group.quorum.leader,
+            observed_group.quorum.answered,
+            controllers_ready,
+            max(len(observed_group.controller_pods), 1),
+        ),
+        in_sync,
+        progressing(progress, observed_group.outdated),
+        degraded(progress, wrong, rejection, created=observed_group.created),
+        paused_condition(paused=paused),
+    ]
+
+
+def broker_status(
+    observed_group: ObservedBrokerGroup, selector: str, old: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A broker group's figures. While nobody says who is the master, the old ones stand."""
+    kept: dict[str, Any] = {
+        "master": observed_group.replica_group.master,
+        "masterEpoch": observed_group.replica_group.epoch,
+        "syncStateSet": list(observed_group.replica_group.sync_state_set),
+    }
+    if not observed_group.replica_group.known:
+        kept = {key: old.get(key, value) for key, value in kept.items()}
+    return {
+        "replicas": observed_group.count,
+        "readyReplicas": observed_group.ready,
+        "ready": f"{observed_group.ready}/{observed_group.group.spec.replicas}",
+        "selector": selector,
+        **kept,
+        "controllerGroup": observed_group.group.spec.controller_group,
+    }
+
+
+def controller_conditions(
+    observed_group: ObservedControllerGroup, progress: PlanProgress, rejection: str, *, paused: bool
+) -> list[Condition]:
+    """A controller group's."""
+    wrong = observed_group.unready_pods
+    quorum = quorum_condition(
+        observed_group.quorum.leader,
+        observed_group.quorum.answered,
+        observed_group.ready,
+        len(observed_group.pods),
+    )
+    if quorum.holds is False:
+        wrong = [quorum.message, *wrong]
+    if not wrong:
+        first = Condition(
+            ConditionType.READY,
+            True,
+            "AllReady",
+            f"{observed_group.ready} of {observed_group.wanted} controllers are ready",
+        )
+    else:
+        first = Condition(ConditionType.READY, False, "NotReady", _listed(wrong))
+    return [
+        first,
+        quorum,
+        progressing(progress, observed_group.outdated),
+        degraded(progress, wrong, rejection, created=observed_group.created),
+        paused_condition(paused=paused),
+    ]
+
+
+def controller_status(
+    observed_group: ObservedControllerGroup, selector: str, users: tuple[str, ...], old: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A controller group's figures. While no controller answers, its leader is the last one known."""
+    kept: dict[str, Any] = {
+        "leader": observed_group.quorum.leader or "",
+        "term": observed_group.quorum.term or 0,
+    }
+    if not observed_group.quorum.answered:
+        kept = {key: old.get(key, value) for key, value in kept.items()}
+    return {
+        "replicas": len(observed_group.pods),
+        "readyReplicas": observed_group.ready,
+        "ready": f"{observed_group.ready}/{observed_group.wanted}",
+        "selector": selector,
+        **kept,
+        "brokerGroups": sorted(users),
+    }

@@ -1,0 +1,273 @@
+"""One pass over one resource: what is so, what is wanted, and the single next safe step between them."""
+
+# pure: data in, effects out.
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from epochmq_operator.plans import group_status
+from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_group
+from epochmq_operator.plans.compared_objects import Renderer
+from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
+from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
+from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
+from epochmq_operator.plans.effects import Effect, Emit, EventType, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.objects import (
+    FINALIZER,
+    PAUSED,
+    Manifest,
+    annotation,
+    digest,
+    is_deleting,
+    metadata,
+)
+from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.plan_steps import DELETE, PlanProgress, PlanState, PlanStep, advance
+from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
+
+SOON_S = 1.0
+"""While a plan goes on."""
+FAULTS_MAX = 5
+LATER_S = 10.0
+"""While nothing is to be done: what replicas say reaches the operator only when it asks."""
+NAMES: Mapping[str, str] = {
+    "grow": "scale-up",
+    "join": "scale-up",
+    "shrink": "scale-down",
+    "members": "membership",
+    "guard": "update",
+    "held": "update",
+    "ready": "heal",
+    "controllers": "repair",
+    "objects": "repair",
+    "replicas": "repair",
+}
+"""What a plan is called that begins with such a step."""
+
+
+def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> ReconciliationResult:
+    """The next step for the world's resource. `now` is in seconds since 1970."""
+    resource = observed.resource
+    before = PlanState.of(_status(resource))
+    if is_deleting(resource):
+        return _deleting(observed, before, now)
+    group, fault = _model(resource)
+    if group is None:
+        return _invalid(observed, before, fault, now)
+    created = before is not None and (before.name not in ("create", "delete") or bool(before.finished))
+    if isinstance(group, BrokerGroup):
+        return _brokers(renderer, observed, group, before, now, created=created)
+    return _controllers(renderer, observed, group, before, now, created=created)
+
+
+def _brokers(
+    renderer: Renderer,
+    observed: ObservedState,
+    group: BrokerGroup,
+    before: PlanState | None,
+    now: float,
+    *,
+    created: bool,
+) -> ReconciliationResult:
+    observed_group = observed_broker_group(renderer, observed, group, created=created)
+    progress = _advanced(
+        observed, before, broker_steps(renderer, observed, observed_group), now, created=created
+    )
+    statistics = group_status.broker_status(
+        observed_group,
+        _selector(observed_group.manifests, observed_group.set_name),
+        _status(observed.resource),
+    )
+    conditions = group_status.broker_conditions(
+        observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
+    )
+    return _outcome(observed, progress, statistics, conditions, now)
+
+
+def _controllers(
+    renderer: Renderer,
+    observed: ObservedState,
+    group: ControllerGroup,
+    before: PlanState | None,
+    now: float,
+    *,
+    created: bool,
+) -> ReconciliationResult:
+    observed_group = observed_controller_group(renderer, observed, group, created=created)
+    progress = _advanced(
+        observed, before, controller_steps(renderer, observed, observed_group), now, created=created
+    )
+    statistics = group_status.controller_status(
+        observed_group,
+        _selector(observed_group.manifests, observed_group.set_name),
+        observed.users,
+        _status(observed.resource),
+    )
+    conditions = group_status.controller_conditions(
+        observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
+    )
+    return _outcome(observed, progress, statistics, conditions, now)
+
+
+def is_paused(resource: Manifest) -> bool:
+    """Whether somebody asked the operator to keep its hands off."""
+    return _spec(resource).get("paused") is True or annotation(resource, PAUSED) == "true"
+
+
+def _spec(resource: Manifest) -> Mapping[str, Any]:
+    found = resource.get("spec")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _status(resource: Manifest) -> Mapping[str, Any]:
+    found = resource.get("status")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _model(resource: Manifest) -> tuple[GroupResource | None, str]:
+    """The resource as the operator's own model has it, or what is wrong with it: the API server's schema
+    lets some things pass, and a stored resource may be older than the schema."""
+    kind = KINDS.get(str(resource.get("kind")))
+    if kind is None:
+        return None, f"an unknown kind {resource.get('kind')}"
+    shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
+    try:
+        return kind.model_validate(shaped), ""
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:FAULTS_MAX]]
+        return None, "; ".join(lines)
+
+
+def _advanced(
+    observed: ObservedState, before: PlanState | None, steps: Iterable[PlanStep], now: float, *, created: bool
+) -> PlanProgress:
+    """The next of these steps, after that of the deletion guard; none while paused."""
+    resource = observed.resource
+    if is_paused(resource):
+        return PlanProgress(before, None)
+    guard = guard_step(resource, wanted=_spec(resource).get("deletionGuard") is True)
+    undone = next((one for one in itertools.chain([guard], steps) if not one.done), None)
+    return _next(observed, before, undone, _plan_name(undone, created=created), now)
+
+
+def _next(
+    observed: ObservedState, before: PlanState | None, undone: PlanStep | None, name: str, now: float
+) -> PlanProgress:
+    meta = metadata(observed.resource)
+    return advance(
+        before,
+        undone,
+        name=name,
+        generation=int(meta.get("generation") or 0),
+        uid=str(meta.get("uid", "")),
+        now=now,
+    )
+
+
+def _plan_name(undone: PlanStep | None, *, created: bool) -> str:
+    if undone is None:
+        return ""
+    if not created:
+        return "create"
+    return "update" if undone.changed else NAMES.get(undone.name.partition("-")[0], "update")
+
+
+def _selector(manifests: Iterable[Manifest], stateful_set: str) -> str:
+    for manifest in manifests:
+        if manifest.get("kind") == "StatefulSet" and metadata(manifest).get("name") == stateful_set:
+            labels = manifest["spec"]["selector"]["matchLabels"]
+            return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    return ""
+
+
+def _outcome(
+    observed: ObservedState,
+    progress: PlanProgress,
+    statistics: Mapping[str, Any],
+    conditions: Iterable[Condition],
+    now: float,
+) -> ReconciliationResult:
+    """Events first, then the status, then the step: who is killed in between finds the note and goes on."""
+    resource = observed.resource
+    old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
+    found = list(conditions)
+    ready = any(one.type is ConditionType.READY and one.holds for one in found)
+    paused = is_paused(resource)
+    listed = old.get("conditions")
+    made: dict[str, Any] = {
+        "observedGeneration": generation,
+        "phase": str(group_status.phase_of(progress, ready=ready, paused=paused)),
+        **statistics,
+        "conditions": merge_conditions(listed if isinstance(listed, list) else (), found, generation, now),
+    }
+    return _told(progress, made, old)
+
+
+def _told(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:
+    """What a pass comes to: its Events, the status `made` of it, with where the plan stands, if it differs
+    from the `old` one, then what is done; and when to look again."""
+    if progress.state is not None:
+        made["plan"] = progress.state.document()
+    effects: list[Effect] = list(progress.events)
+    if made != old:
+        effects.append(PatchStatus(made))
+    effects += progress.effects
+    busy = progress.step is not None and not progress.step.blocked
+    return ReconciliationResult(tuple(effects), SOON_S if busy else LATER_S)
+
+
+def _invalid(
+    observed: ObservedState, before: PlanState | None, fault: str, now: float
+) -> ReconciliationResult:
+    """Nothing is done to what runs; the status says what is wrong."""
+    old, meta = _status(observed.resource), metadata(observed.resource)
+    generation = int(meta.get("generation") or 0)
+    conditions = [
+        Condition(ConditionType.READY, False, "InvalidSpec", fault),
+        Condition(
+            ConditionType.PROGRESSING, False, "InvalidSpec", "nothing is changed until the spec is valid"
+        ),
+        Condition(ConditionType.DEGRADED, True, "InvalidSpec", fault),
+    ]
+    listed = old.get("conditions")
+    kept = {key: value for key, value in old.items() if key not in ("conditions", "phase")}
+    made = {
+        **kept,
+        "observedGeneration": generation,
+        "phase": str(group_status.ResourcePhase.INVALID),
+        "conditions": merge_conditions(
+            listed if isinstance(listed, list) else (), conditions, generation, now
+        ),
+    }
+    if made == old:
+        return ReconciliationResult((), LATER_S)
+    key = f"{meta.get('uid')}/invalid/{generation}/{digest(fault)}"
+    return ReconciliationResult(
+        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(made)), LATER_S
+    )
+
+
+def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> ReconciliationResult:
+    """A group without the guard is left to the garbage collector, which may be at it already."""
+    resource = observed.resource
+    if FINALIZER not in finalizers(resource):
+        return ReconciliationResult((), LATER_S)
+    guarded = _spec(resource).get("deletionGuard") is True
+    undone = next(one for one in deletion_steps(observed, guarded=guarded) if not one.done)
+    progress = _next(observed, before, undone, DELETE, now)
+    old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
+    conditions = [group_status.progressing(progress, [])]
+    others = [one for one in old.get("conditions") or () if one.get("type") != str(ConditionType.PROGRESSING)]
+    made = {
+        **old,
+        "observedGeneration": generation,
+        "phase": str(group_status.ResourcePhase.DELETING),
+        "conditions": [*others, *merge_conditions(old.get("conditions") or (), conditions, generation, now)],
+    }
+    return _told(progress, made, old)

@@ -1,0 +1,474 @@
+"""From a resource to pods as plain data: the floor that every runtime shares. The local runtime makes
+processes of these pods; what a pod is, how it is started and what it is told is decided here and nowhere
+else.
+
+Pure, in two steps, because a runtime must know a group's pods before it can say where they will be:
+
+    identities = pods_of(group)                          # which pods there are, with their volumes and ports
+    pods = render(group, {i.name: place for i in ...})   # what they are, given an address and paths for each
+
+The brokers of a group under controllers need the controllers' places too: `render(group, places, quorum)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from epochmq_operator.resources import BrokerGroup, ConfigValue, ControllerGroup, GroupResource
+
+NAMESERVER_PORT = 9876
+CONTROLLER_PORT = 9878
+BROKER_PORT = 10911
+BROKER_VIP_PORT = BROKER_PORT - 2
+"""RocketMQ's clients send to two below the client port when `vipChannelEnabled` is set."""
+BROKER_HA_PORT = 10912
+ADMIN_PORT = 9880
+
+CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
+"""What a controller's log grows by; RocketMQ's default is a GiB, for some thousand entries."""
+
+REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
+    # What is acknowledged is on every replica that may become the master.
+    "allAckInSyncStateSet": True,
+    # A replica that hangs holds up senders until it has left the SyncStateSet.
+    "haMaxTimeSlaveNotCatchup": 3000,
+    "checkSyncStateSetPeriod": 500,
+    "haSendHeartbeatInterval": 1000,
+    "haHousekeepingInterval": 5000,
+    # Consumers go on reading while they learn where the master is.
+    "slaveReadEnable": True,
+    # One that comes back is behind by much, and reads it in large blocks.
+    "haTransferBatchSize": 1024 * 1024,
+    # How long a change goes unnoticed when the message about it was lost.
+    "syncBrokerMetadataPeriod": 1000,
+    "syncControllerMetadataPeriod": 2000,
+    "controllerHeartBeatTimeoutMills": 3000,
+}
+"""What brokers under controllers are told unless `spec.config` says otherwise. RocketMQ's own values suit
+replicas that are far apart, and lose what was acknowledged when a master dies (`allAckInSyncStateSet`)."""
+
+SAFE_REPLICAS = 3
+"""From so many replicas on one of them may be missing and a message still be taken by two
+(`minInSyncReplicas`): what was acknowledged survives the loss of any disk."""
+
+MASTER_BROKER_ID = 0
+"""RocketMQ's id of whichever replica is the master."""
+
+
+class Component(StrEnum):
+    """What runs in a pod. A controller may have a nameserver in its process."""
+
+    NAMESERVER = "nameserver"
+    CONTROLLER = "controller"
+    BROKER = "broker"
+
+
+START_ORDER: tuple[Component, ...] = (Component.NAMESERVER, Component.CONTROLLER, Component.BROKER)
+"""Pods stop in the reverse order: a broker takes its leave from nameservers that are there."""
+WAITS_FOR: Mapping[Component, tuple[Component, ...]] = {
+    Component.NAMESERVER: (),
+    Component.CONTROLLER: (),
+    Component.BROKER: (Component.NAMESERVER, Component.CONTROLLER),
+}
+"""What a pod waits for before it starts, of the groups it depends on: a broker registers with what is
+there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPort:
+    """A TCP port a pod listens on."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """A pod that a group has, before it is known where it will be. `name` is unique in the namespace, and
+    stays the same for as long as the group has the pod: volumes and addresses are kept under it."""
+
+    name: str
+    group: str
+    component: Component
+    ordinal: int
+    volumes: tuple[str, ...]
+    ports: tuple[PodPort, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarPlacement:
+    """Where a pod's admin sidecar listens, and the socket over which it talks to the pod's main process.
+    `files` are those of its token and certificates, by its own keys for them."""
+
+    socket: str
+    bind_address: str
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Where a runtime puts a pod. `address` is what others reach it at, `bind_address` what it listens on;
+    `volumes` says for each of the pod's volumes under which path the pod sees it. `config_name` is what its
+    configuration file is called, without `.conf`, where the component's usual name does not do."""
+
+    address: str
+    bind_address: str
+    config_directory: str
+    volumes: Mapping[str, str]
+    config_name: str | None = None
+    admin: SidecarPlacement | None = None
+
+    def config_path(self, usual: str) -> str:
+        """The path of a configuration file that is usually called so."""
+        return f"{self.config_directory}/{self.config_name or usual}.conf"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file that is there before the pod starts."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodVolume:
+    """A directory that outlives the pod."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NameserverProbe:
+    """Ready when the nameserver at `address` (host:port) answers requests."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProbe:
+    """Ready when the broker at `address` (host:port) answers requests, each of `nameservers` lists this
+    address under `cluster` and `broker_name`, and, where there are `controllers`, the one that leads has a
+    master for the group and this replica in its SyncStateSet."""
+
+    address: str
+    cluster: str
+    broker_name: str
+    nameservers: tuple[str, ...]
+    controllers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerProbe:
+    """Ready when the controller at `address` (host:port) answers, knows who leads the group, and, if that is
+    itself, has applied its log; and the nameserver in the same process, if there is one, answers."""
+
+    address: str
+    group: str
+    nameserver: str | None
+
+
+Probe = NameserverProbe | BrokerProbe | ControllerProbe
+
+
+@dataclass(frozen=True, slots=True)
+class PodSidecar:
+    """The pod's admin sidecar: a second process beside its main one. `args` follow the command `epochmq`."""
+
+    args: tuple[str, ...]
+    config_file: ConfigFile
+    port: PodPort
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """Everything a runtime needs to run one pod. `args` follow the command `epochmq`; two pods that compare
+    equal need no restart to become one another. It waits (`WAITS_FOR`) for pods
+    of its own group and of `controlled_by`. It has a `sidecar` where its place has room for one."""
+
+    name: str
+    group: str
+    component: Component
+    ordinal: int
+    address: str
+    args: tuple[str, ...]
+    config_files: tuple[ConfigFile, ...]
+    ports: tuple[PodPort, ...]
+    volumes: tuple[PodVolume, ...]
+    probe: Probe
+    controlled_by: str | None = None
+    sidecar: PodSidecar | None = None
+
+    @property
+    def files(self) -> tuple[ConfigFile, ...]:
+        """All files that are there before its processes start."""
+        return (*self.config_files, *([self.sidecar.config_file] if self.sidecar else []))
+
+    def port(self, name: str) -> str:
+        """`host:port` of the port with this name."""
+        return next(f"{self.address}:{port.number}" for port in self.ports if port.name == name)
+
+
+def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
+    """The pods of a group, in start order. A controller group has a nameserver for each controller, in its
+    process or apart, and the brokers under it register there; any other broker group has one of its own."""
+    if isinstance(group, ControllerGroup):
+        return _controller_pods(group)
+    brokers = tuple(
+        PodIdentity(
+            name=broker_pod_name(group.name, ordinal),
+            group=group.name,
+            component=Component.BROKER,
+            ordinal=ordinal,
+            volumes=("store",),
+            ports=(
+                PodPort("remoting", BROKER_PORT),
+                PodPort("vip", BROKER_VIP_PORT),
+                PodPort("ha", BROKER_HA_PORT),
+            ),
+        )
+        for ordinal in range(group.spec.replicas)
+    )
+    return brokers if group.controlled_by is not None else (_nameserver_pod(group, 0), *brokers)
+
+
+def _nameserver_pod(group: GroupResource, ordinal: int) -> PodIdentity:
+    return PodIdentity(
+        name=f"{group.name}-nameserver-{ordinal}",
+        group=group.name,
+        component=Component.NAMESERVER,
+        ordinal=ordinal,
+        volumes=("data",),
+        ports=(PodPort("remoting", NAMESERVER_PORT),),
+    )
+
+
+def _controller_pods(group: ControllerGroup) -> tuple[PodIdentity, ...]:
+    embedded = group.spec.nameserver.embedded
+    ordinals = range(group.spec.replicas)
+    controllers = tuple(
+        PodIdentity(
+            name=controller_pod_name(group.name, ordinal),
+            group=group.name,
+            component=Component.CONTROLLER,
+            ordinal=ordinal,
+            volumes=("data",),
+            ports=(
+                PodPort("remoting", CONTROLLER_PORT),
+                *([PodPort("nameserver", NAMESERVER_PORT)] if embedded else []),
+            ),
+        )
+        for ordinal in ordinals
+    )
+    return controllers if embedded else (*(_nameserver_pod(group, n) for n in ordinals), *controllers)
+
+
+def controller_pod_name(group: str, ordinal: int | str) -> str:
+    """The name of a controller's pod; with a pattern for the ordinal, of all of them."""
+    return f"{group}-controller-{ordinal}"
+
+
+def broker_pod_name(group: str, ordinal: int | str) -> str:
+    """The name of a broker's pod; with a pattern for the ordinal, of all of them."""
+    return f"{group}-broker-{ordinal}"
+
+
+def render_pods(
+    group: GroupResource, places: Mapping[str, PodPlacement], controllers: ControllerGroup | None = None
+) -> tuple[Pod, ...]:
+    """The group's pods, in start order. `quorum` are the controllers of a broker group that has some.
+    `places` has one for each name in `pods_of` of both; KeyError otherwise."""
+    identities = pods_of(group)
+    if isinstance(group, ControllerGroup):
+        peers = ";".join(
+            f"{_peer_id(identity)}-{places[identity.name].address}:{CONTROLLER_PORT}"
+            for identity in identities
+            if identity.component is Component.CONTROLLER
+        )
+        return tuple(
+            _nameserver(identity, places[identity.name])
+            if identity.component is Component.NAMESERVER
+            else _controller(group, identity, places[identity.name], peers)
+            for identity in identities
+        )
+    known = identities if controllers is None else pods_of(controllers)
+    nameservers = _addresses(known, places, NAMESERVER_PORT)
+    controller_addresses = _addresses(known, places, CONTROLLER_PORT)
+    return tuple(
+        _nameserver(identity, places[identity.name])
+        if identity.component is Component.NAMESERVER
+        else _broker(group, identity, places[identity.name], nameservers, controller_addresses)
+        for identity in identities
+    )
+
+
+def _addresses(
+    pods: tuple[PodIdentity, ...], places: Mapping[str, PodPlacement], port: int
+) -> tuple[str, ...]:
+    """host:port of every one of these pods that listens on this port."""
+    return tuple(
+        f"{places[pod.name].address}:{port}" for pod in pods if any(one.number == port for one in pod.ports)
+    )
+
+
+def _nameserver(identity: PodIdentity, place: PodPlacement) -> Pod:
+    config = _nameserver_config(place) | _socket_config(place)
+    probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
+    return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
+
+
+def _nameserver_config(place: PodPlacement) -> dict[str, ConfigValue]:
+    data = place.volumes["data"]
+    return {
+        "bindAddress": place.bind_address,
+        "listenPort": NAMESERVER_PORT,
+        "rocketmqHome": data,
+        "kvConfigPath": f"{data}/kvConfig.json",
+        "configStorePath": f"{data}/namesrv.properties",
+    }
+
+
+def _peer_id(identity: PodIdentity) -> str:
+    return f"n{identity.ordinal}"
+
+
+def _controller(group: ControllerGroup, identity: PodIdentity, place: PodPlacement, peers: str) -> Pod:
+    data = place.volumes["data"]
+    config: dict[str, ConfigValue] = {
+        "controllerType": "DLedger",
+        "controllerDLegerGroup": group.name,
+        "controllerDLegerPeers": peers,
+        "controllerDLegerSelfId": _peer_id(identity),
+        "controllerStorePath": f"{data}/controller",
+        "mappedFileSize": CONTROLLER_LOG_FILE_BYTES,
+    }
+    address = f"{place.address}:{CONTROLLER_PORT}"
+    if group.spec.nameserver.embedded:
+        config = {**_nameserver_config(place), "enableControllerInNamesrv": True, **config}
+        if place.bind_address != place.address:
+            config["controllerBindAddress"] = place.bind_address
+        verb, name = "nameserver", "namesrv"
+        probe = ControllerProbe(address, group.name, f"{place.address}:{NAMESERVER_PORT}")
+    else:
+        config = {"bindAddress": place.bind_address, "rocketmqHome": data, **config}
+        verb, name = "controller", "controller"
+        probe = ControllerProbe(address, group.name, None)
+    text = _properties(config | _socket_config(place)) + _user_config(group)
+    return _pod(identity, place, ConfigFile(place.config_path(name), text), probe, verb)
+
+
+def _broker(
+    group: BrokerGroup,
+    identity: PodIdentity,
+    place: PodPlacement,
+    nameservers: tuple[str, ...],
+    controllers: tuple[str, ...],
+) -> Pod:
+    store = place.volumes["store"]
+    config: dict[str, ConfigValue] = {
+        "brokerClusterName": group.spec.cluster,
+        "brokerName": group.broker_name,
+        **_role_config(group, controllers),
+        "namesrvAddr": ";".join(nameservers),
+        "bindAddress": place.bind_address,
+        "brokerIP1": place.address,
+        "brokerIP2": place.address,
+        "listenPort": BROKER_PORT,
+        "haListenPort": BROKER_HA_PORT,
+        "storePathRootDir": store,
+        "storePathCommitLog": f"{store}/commitlog",
+    }
+    text = _properties(config | _socket_config(place)) + _user_config(group)
+    address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
+    probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers)
+    file = ConfigFile(place.config_path("broker"), text)
+    return _pod(identity, place, file, probe, controlled_by=group.controlled_by)
+
+
+def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
+    """Who says what the broker is to its group."""
+    if group.controlled_by is None:  # its one replica is its master
+        return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
+    defaults = dict(REPLICATION_DEFAULTS)
+    if group.spec.min_in_sync_replicas is not None:  # a group that grows has fewer replicas at first
+        defaults["minInSyncReplicas"] = min(group.spec.min_in_sync_replicas, group.spec.replicas)
+    elif group.spec.replicas >= SAFE_REPLICAS:
+        defaults["minInSyncReplicas"] = 2
+    unset = {key: value for key, value in defaults.items() if key not in group.spec.config}
+    return {
+        "enableControllerMode": True,
+        "controllerAddr": ";".join(controllers),
+        **unset,
+    }
+
+
+def _socket_config(place: PodPlacement) -> dict[str, ConfigValue]:
+    """What the main process is told of its sidecar."""
+    return {} if place.admin is None else {"adminSocketPath": place.admin.socket}
+
+
+def _sidecar(identity: PodIdentity, place: PodPlacement) -> PodSidecar | None:
+    if place.admin is None:
+        return None
+    config: dict[str, ConfigValue] = {
+        "bindAddress": place.admin.bind_address,
+        "listenPort": ADMIN_PORT,
+        **_socket_config(place),
+        **place.admin.files,
+    }
+    name = "admin" if place.config_name is None else f"{place.config_name}.admin"
+    path = f"{place.config_directory}/{name}.conf"
+    args = ("admin", "--config", path)
+    return PodSidecar(args, ConfigFile(path, _properties(config)), PodPort("admin", ADMIN_PORT))
+
+
+def _user_config(group: GroupResource) -> str:
+    """What the resource itself says of the configuration."""
+    if not group.spec.config:
+        return ""
+    return "# spec.config\n" + _properties(dict(sorted(group.spec.config.items())))
+
+
+def _pod(
+    identity: PodIdentity,
+    place: PodPlacement,
+    config: ConfigFile,
+    probe: Probe,
+    verb: str | None = None,
+    *,
+    controlled_by: str | None = None,
+) -> Pod:
+    return Pod(
+        name=identity.name,
+        group=identity.group,
+        component=identity.component,
+        ordinal=identity.ordinal,
+        address=place.address,
+        args=(verb or str(identity.component), "--config", config.path),
+        config_files=(config,),
+        ports=identity.ports,
+        volumes=tuple(PodVolume(name, place.volumes[name]) for name in identity.volumes),
+        probe=probe,
+        controlled_by=controlled_by,
+        sidecar=_sidecar(identity, place),
+    )
+
+
+def _properties(config: Mapping[str, ConfigValue]) -> str:
+    """Java .properties text, with what would end or change a value escaped."""
+    return "".join(f"{key}={_escaped(value)}\n" for key, value in config.items())
+
+
+def setting_text(value: ConfigValue) -> str:
+    """A value of `spec.config` as RocketMQ's properties spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _escaped(value: ConfigValue) -> str:
+    text = setting_text(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"\\{text}" if text[:1] in (" ", "\t", "\f") else text

@@ -1,0 +1,201 @@
+"""An operator that dies by SIGKILL behind every single write of a creation, a scale-up and a deletion: the
+next one goes on where the cluster stands, and in the end each step was done once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiException
+
+from tests.kubernetes.messages import received, send
+from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, operator
+from tests.kubernetes.testbed.cluster import Cluster
+from tests.kubernetes.write_limit_proxy import write_limit_proxy
+
+pytestmark = pytest.mark.soak
+
+DEATHS_MAX = 150
+CONFIRM = "epochmq.io/confirm-deletion"
+
+
+class KilledOperators:
+    """Operators of a namespace, one after the other; each dies behind its first write, leases apart."""
+
+    def __init__(self, groups: Groups, folder: Path) -> None:
+        self.groups = groups
+        self.died: list[str] = []
+        """The writes that were the last of one."""
+        self._folder = folder
+
+    def until(self, over: Callable[[], bool]) -> list[str]:
+        """The writes that it took, each of which an operator died behind."""
+        before = len(self.died)
+        while not over():
+            assert len(self.died) - before < DEATHS_MAX, self.died
+            self._live_and_die(over)
+        died = self.died[before:]
+        print(f"{len(died)} deaths: {dict(Counter(map(_kind, died)))}", flush=True)
+        return died
+
+    def _live_and_die(self, over: Callable[[], bool]) -> None:
+        cluster, place = self.groups.cluster, self.groups.namespace
+        with (
+            write_limit_proxy(cluster.kubeconfig, self._folder, 1) as (way, kubeconfig),
+            operator(cluster, place, self._folder, kubeconfig=kubeconfig) as victim,
+        ):
+            way.on_limit = victim.kill
+            cluster.wait(lambda: victim.ended or over(), READY_TIMEOUT_S, f"a write after {self.died[-3:]}")
+        if way.last:
+            self.died.append(way.last)
+        self.groups.forget_lease()
+
+    def died_each_time(self) -> None:
+        """Fails when an operator wrote anything and lived on."""
+        writes = self.groups.writes()
+        assert len(writes) == len(self.died), [f"{one['verb']} {one['requestURI']}" for one in writes]
+
+
+def repeated(died: list[str]) -> list[str]:
+    """The objects that were written more than once, apart from Events, which have names of their own, and a
+    status, which follows what happens."""
+    counts = Counter(one for one in died if one.startswith("PATCH") and not one.endswith("/status"))
+    return [write for write, count in counts.items() if count > 1]
+
+
+def _kind(write: str) -> str:
+    """What was written: a resource's name in paths, with the subresource."""
+    method, _, path = write.partition(" ")
+    parts = path.partition("/namespaces/")[2].split("/")
+    return f"{method} {'/'.join((*parts[1:2], *parts[3:]))}"
+
+
+def resource(groups: Groups, kind: str, name: str) -> dict[str, Any]:
+    """A group, {} when it is not there; asked without a process of its own."""
+    ask = groups.cluster.custom.get_namespaced_custom_object
+    try:
+        found: dict[str, Any] = ask("epochmq.io", "v1alpha1", groups.namespace, f"{kind.lower()}s", name)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return {}
+    return found
+
+
+def ready(groups: Groups, count: int, controllers: str) -> Callable[[], bool]:
+    """Whether the group `orders` has so many replicas, and it and its controllers are ready with their plans
+    done."""
+
+    def done(found: dict[str, Any]) -> bool:
+        status = found.get("status") or {}
+        return (
+            status.get("observedGeneration") == found["metadata"]["generation"]
+            and status.get("phase") == "Ready"
+            and bool((status.get("plan") or {}).get("finished"))
+        )
+
+    def both() -> bool:
+        group = resource(groups, "BrokerGroup", "orders")
+        quorum = resource(groups, "ControllerGroup", controllers)
+        return bool(
+            group
+            and quorum
+            and done(group)
+            and done(quorum)
+            and group["status"].get("ready") == f"{count}/{count}"
+        )
+
+    return both
+
+
+def delete(groups: Groups) -> None:
+    """kubectl delete, confirmed."""
+    place = f"--namespace={groups.namespace}"
+    groups.cluster.kubectl("delete", "brokergroup", "orders", place, "--wait=false")
+    groups.cluster.kubectl("annotate", "brokergroup", "orders", f"{CONFIRM}=orders", place)
+
+
+def pods_made(groups: Groups) -> dict[str, int]:
+    """How often each broker's pod was made, by what the API server was asked for."""
+    return dict(
+        Counter(
+            one["objectRef"]["name"]
+            for one in groups.cluster.writes()
+            if one["verb"] == "create"
+            and one["objectRef"].get("resource") == "pods"
+            and one["objectRef"].get("namespace") == groups.namespace
+            and "subresource" not in one["objectRef"]
+            and str(one["objectRef"].get("name", "")).startswith("orders-broker-")
+            and one.get("responseStatus", {}).get("code") == 201
+        )
+    )
+
+
+def deleted(groups: Groups) -> list[str]:
+    """What the operators deleted, one entry for each time."""
+    return sorted(
+        f"{one['objectRef']['resource']}/{one['objectRef']['name']}"
+        for one in groups.writes()
+        if one["verb"] == "delete"
+    )
+
+
+@pytest.fixture
+def killed_operators(groups: Groups, tmp_path: Path) -> KilledOperators:
+    """Operators of the test's namespace."""
+    return KilledOperators(groups, tmp_path)
+
+
+def test_each_step_of_a_growth_and_a_deletion_is_done_once(
+    cluster: Cluster, groups: Groups, killed_operators: KilledOperators
+) -> None:
+    groups.apply("ControllerGroup", "quorum", {"replicas": 1})
+    spec = {"controllerGroup": "quorum", "deletionGuard": True}
+    groups.apply("BrokerGroup", "orders", {**spec, "replicas": 1})
+    died = killed_operators.until(ready(groups, 1, "quorum"))
+    assert repeated(died) == []
+    groups.made_once()
+    assert groups.get("StatefulSet", "orders-broker")["metadata"]["generation"] == 1
+    send(groups, "orders", ["a", "b"])
+
+    groups.apply("BrokerGroup", "orders", {**spec, "replicas": 3})
+    died = killed_operators.until(ready(groups, 3, "quorum"))
+    assert sum(one.endswith("/statefulsets/orders-broker") for one in died) == 2, "a replica at a time"
+    assert groups.get("StatefulSet", "orders-broker")["metadata"]["generation"] == 3
+    assert pods_made(groups) == {f"orders-broker-{n}": 1 for n in range(3)}
+    assert len(groups.status("BrokerGroup", "orders")["syncStateSet"]) == 3
+    groups.made_once()
+    send(groups, "orders", ["c"])
+    assert received(groups, "orders", 3) == ["a", "b", "c"]
+    assert deleted(groups) == []
+
+    delete(groups)
+    killed_operators.until(
+        lambda: (
+            not resource(groups, "BrokerGroup", "orders")
+            and not resource(groups, "ControllerGroup", "quorum")["status"].get("brokerGroups")
+        )
+    )
+    assert deleted(groups) == ["statefulsets/orders-broker"]
+    groups.made_once()
+    killed_operators.died_each_time()
+    assert groups.get("PersistentVolumeClaim", "store-orders-broker-2")
+
+
+def test_each_step_for_a_group_with_controllers_of_its_own_is_done_once(
+    cluster: Cluster, groups: Groups, killed_operators: KilledOperators
+) -> None:
+    groups.apply("BrokerGroup", "orders", {"replicas": 1, "deletionGuard": True})
+    died = killed_operators.until(ready(groups, 1, "orders"))
+    assert any(one.endswith("/controllergroups/orders") for one in died)
+    assert repeated(died) == []
+    groups.made_once()
+    delete(groups)
+    killed_operators.until(lambda: not resource(groups, "BrokerGroup", "orders"))
+    assert deleted(groups) == ["controllergroups/orders", "statefulsets/orders-broker"]
+    groups.made_once()
+    killed_operators.died_each_time()
+    cluster.wait(lambda: not groups.get("StatefulSet", "orders-controller"), 120, "its controllers are gone")

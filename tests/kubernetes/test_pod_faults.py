@@ -1,0 +1,93 @@
+"""Every trouble in turn, under RocketMQ's clients in the cluster: whatever dies, nothing that was
+acknowledged is lost, and the group heals by itself. How long each was felt is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.operator_process import Groups, Operator
+from tests.kubernetes.pod_faults import PodFaults
+from tests.kubernetes.traffic import Traffic
+from tests.support.stalls import unless_stalled
+
+pytestmark = pytest.mark.soak
+
+APART = {"nameserver": {"embedded": False}}
+"""Nameservers in pods of their own, so that they can die alone."""
+RESUMED_S = 1.5
+"""Outside Kubernetes writes resume within half a second of a master's end; a second comes on top."""
+KILLS = 4
+
+
+@pytest.fixture
+def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodFaults]:
+    """Those of a group of three, with three controllers, whose clients are on the first node; afterwards the
+    account is made."""
+    groups.apply("ControllerGroup", "orders", {"replicas": 3, **APART})
+    groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
+    groups.ready("orders", 3)
+    traffic = Traffic(groups, clients, "orders")
+    traffic.start(node=groups.cluster.nodes[0].name)
+    made = PodFaults(traffic)
+    ids = made.ids()
+    yield made
+    traffic.stop()
+    print(traffic.told())
+    traffic.check()
+    traffic.check_equal(3)
+    assert made.ids() == ids
+
+
+def test_writes_resume_at_once_though_every_broker_has_another_address_than_before(
+    pod_faults: PodFaults, tmp_path: Path
+) -> None:
+    """Java keeps for half a minute what a name led to: whoever was told names would look for the next master
+    where its pod was before."""
+    before = {name: pod_faults.pod(name).status.pod_ip for name in pod_faults.brokers}
+    for name in pod_faults.brokers:
+        pod_faults.delete(name)
+    assert all(pod_faults.pod(name).status.pod_ip != address for name, address in before.items())
+
+    def resumes_after_a_kill(_: int) -> None:
+        told = pod_faults.kill(pod_faults.master(), "broker")
+        assert told.silence_s < RESUMED_S, told
+
+    for _ in range(KILLS):
+        unless_stalled(tmp_path, resumes_after_a_kill)
+
+
+def test_every_pod_is_deleted_in_turn(pod_faults: PodFaults) -> None:
+    """Brokers, controllers and nameservers, and once more whoever leads."""
+    for name in sorted(one.metadata.name for one in pod_faults.pods()):
+        pod_faults.delete(name)
+    pod_faults.delete(pod_faults.master())
+    pod_faults.delete(pod_faults.leader())
+
+
+def test_every_kind_of_process_is_killed_and_a_kubelet_is_stopped(pod_faults: PodFaults) -> None:
+    master = pod_faults.master()
+    follower = next(name for name in pod_faults.brokers if name != master)
+    pod_faults.kill(follower, "broker")
+    pod_faults.kill(follower, "admin")
+    pod_faults.kill(master, "admin")
+    epoch = pod_faults.groups.state(master)["masterEpoch"]
+    pod_faults.kill(pod_faults.leader(), "controller")
+    pod_faults.kill("orders-nameserver-0", "nameserver")
+    assert pod_faults.groups.state(pod_faults.master())["masterEpoch"] == epoch, (
+        "no broker was taken for dead"
+    )
+    pod_faults.kill(master, "broker")
+    pod_faults.stop_kubelet(pod_faults.master())
+
+
+def test_the_power_of_the_masters_node_is_cut(pod_faults: PodFaults) -> None:
+    """The clients' node stays. Half of the group dies at once, with most of its controllers perhaps: then it
+    waits for them."""
+    second = pod_faults.groups.cluster.nodes[1]
+    there = next(name for name in pod_faults.brokers if pod_faults.pod(name).spec.node_name == second.name)
+    if pod_faults.pod(pod_faults.master()).spec.node_name != second.name:
+        pod_faults.promote(there)
+    pod_faults.cut_power(second)

@@ -1,0 +1,86 @@
+"""What a producer with nothing but RocketMQ's own settings notices when its master goes: nothing."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.chaos.journals import SEND_OK
+from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, Operator
+from tests.kubernetes.pod_faults import PodFaults
+from tests.kubernetes.testbed.clients import java_command
+from tests.kubernetes.testbed.pods import claim, pod
+from tests.kubernetes.traffic import CLIENT_TIMEOUT_S, Traffic
+from tests.support.stalls import unless_stalled
+
+pytestmark = pytest.mark.soak
+
+NAME = "patient"
+
+
+class ProducerWithDefaults:
+    """A Java producer that asks for routes every 30 s and tries twice more, as it comes."""
+
+    def __init__(self, traffic: Traffic, image: str) -> None:
+        cluster, namespace = traffic.groups.cluster, traffic.groups.namespace
+        program = java_command("PatientProducer", f"{traffic.group}-nameserver:9876")
+        command = ["sh", "-c", 'exec "$@" > /journal/lines', "sh", *program]
+        client = pod(NAME, image, command=command, claims={"/journal": NAME})
+        cluster.apply([claim(NAME), client], namespace=namespace)
+        cluster.wait_pod(namespace, NAME, timeout_s=CLIENT_TIMEOUT_S)
+        self._journal = traffic.volume(NAME) / "lines"
+        self._cluster = cluster
+
+    def sent(self) -> list[tuple[int, int, str]]:
+        """Of each send its number, how long it took (ms), and how it ended."""
+        found = []
+        for line in self._journal.read_text().splitlines(keepends=True):
+            if line.startswith("sent ") and line.endswith("\n"):
+                _, number, took_ms, outcome = line.split(maxsplit=3)
+                found.append((int(number), int(took_ms), outcome.strip()))
+        return found
+
+    def wait(self, more: int) -> None:
+        """Waits until it has sent so many more messages."""
+        wanted = len(self.sent()) + more
+        self._cluster.wait(lambda: len(self.sent()) > wanted, READY_TIMEOUT_S, f"{more} messages are sent")
+
+
+def test_a_producer_with_rocketmqs_settings_sees_no_failed_send_when_the_masters_pod_is_deleted(
+    groups: Groups, started: Operator, clients: str, tmp_path: Path
+) -> None:
+    """Until it asks for routes the master that stops passes on what it sends. The end of the leading
+    controller's pod is not felt either."""
+    groups.apply("BrokerGroup", "orders", {"replicas": 3})
+    groups.ready("orders", 3)
+    traffic = Traffic(groups, clients, "orders")
+    patient, pod_faults = ProducerWithDefaults(traffic, clients), PodFaults(traffic)
+    patient.wait(300)
+    ids = pod_faults.ids()
+
+    def delete(whose: Callable[[], str]) -> None:
+        cluster, name, before = groups.cluster, whose(), len(patient.sent())
+        uid, begun_s = pod_faults.pod(name).metadata.uid, time.monotonic()
+        cluster.kubectl("delete", "pod", name, f"--namespace={groups.namespace}", "--wait=false")
+        cluster.wait(lambda: pod_faults.pod(name).metadata.uid != uid, READY_TIMEOUT_S, "another pod")
+        gone_s = time.monotonic()
+        cluster.wait(pod_faults.whole, READY_TIMEOUT_S, "the group is whole")
+        patient.wait(300)
+        sent = patient.sent()[before:]
+        failed = [one for one in sent if one[2] != SEND_OK]
+        print(
+            f"{name} took {gone_s - begun_s:.1f} s to go; {len(failed)} of {len(sent)} sends failed, "
+            f"the slowest took {max(took_ms for _, took_ms, _ in sent)} ms",
+            flush=True,
+        )
+        assert not failed, failed[:3]
+
+    for whose in (pod_faults.master, pod_faults.master, pod_faults.leader, pod_faults.master):
+        unless_stalled(tmp_path, lambda _, whose=whose: delete(whose))
+    numbers = [number for number, _, _ in patient.sent()]
+    assert all(after == before + 1 for before, after in itertools.pairwise(numbers))
+    assert pod_faults.ids() == ids

@@ -1,0 +1,138 @@
+"""A way to the API server that falls shut behind a number of writes: what an operator did that dies there is
+known to the write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import selectors
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig
+
+READS = ("GET", "HEAD")
+HOPS = {"host", "connection", "transfer-encoding", "content-length"}
+BODY_BYTES_MAX = 8 * 1024 * 1024
+TIMEOUT_S = 60
+"""To come up, and to go."""
+GONE_WITHIN_S = 30
+"""A connection over TLS is there until the server has said that it has heard of its end."""
+
+
+class WriteLimitProxy:
+    """Passes requests on as a cluster's administrator, one write at a time. After `writes` of them, leases
+    apart, were done it calls `shut` before the last one is answered; no write gets through any more."""
+
+    def __init__(self, connection: ClusterConnection, writes: int) -> None:
+        self._connection = connection
+        self._left = writes
+        self.on_limit: Callable[[], None] = lambda: None
+        self._session: aiohttp.ClientSession
+        self._one = asyncio.Lock()
+        self.last = ""
+        """The write that it fell shut behind."""
+
+    @contextlib.asynccontextmanager
+    async def served(self) -> AsyncIterator[int]:
+        """Listens on a port of 127.0.0.1 for the length of a block."""
+        connector = aiohttp.TCPConnector(ssl=self._connection.ssl_context(), limit=0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as self._session:
+            app = web.Application(client_max_size=BODY_BYTES_MAX)
+            app.router.add_route("*", "/{path:.*}", self._answer)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            try:
+                await web.TCPSite(runner, "127.0.0.1", 0).start()
+                yield int(runner.addresses[0][1])
+            finally:
+                await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.method in READS or "/leases" in request.path:
+            return await self._pass(request)
+        async with self._one:
+            if self._left > 0:
+                return await self._write(request)
+        return await asyncio.get_running_loop().create_future()  # until the one who asks has gone
+
+    async def _write(self, request: web.Request) -> web.StreamResponse:
+        async with await self._ask(request) as answer:
+            body = await answer.read()
+        if answer.status < 300:
+            self._left -= 1
+            if self._left == 0:
+                self.last = f"{request.method} {request.path}"
+                self.on_limit()
+        return web.Response(body=body, status=answer.status, headers=_kept(answer))
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        async with await self._ask(request) as answer:
+            response = web.StreamResponse(status=answer.status, headers=_kept(answer))
+            with contextlib.suppress(ConnectionError):  # who asked is gone
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+        return response
+
+    async def _ask(self, request: web.Request) -> aiohttp.ClientResponse:
+        return await self._session.request(
+            request.method,
+            self._connection.server + request.path_qs,
+            headers={key: value for key, value in request.headers.items() if key.lower() not in HOPS},
+            data=await request.read() or None,  # an empty body would be given a type, and lists refuse that
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+
+def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    return {key: value for key, value in answer.headers.items() if key.lower() not in HOPS}
+
+
+@contextlib.contextmanager
+def write_limit_proxy(kubeconfig: Path, folder: Path, writes: int) -> Iterator[tuple[WriteLimitProxy, Path]]:
+    """One for the length of a block, and a kubeconfig that leads through it."""
+    made = WriteLimitProxy(from_kubeconfig(str(kubeconfig)), writes)
+    path = folder / "gate.kubeconfig"
+    selector = selectors.DefaultSelector()
+    loop, ready, stop = asyncio.SelectorEventLoop(selector), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with made.served() as port:
+            path.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{port}")))
+            ready.set()
+            await stop.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GONE_WITHIN_S):
+                while len(selector.get_map()) > 1:  # noqa: ASYNC110 -- the loop's own; others are being closed
+                    await asyncio.sleep(0.01)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, name="gate", daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(TIMEOUT_S)
+        yield made, path
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+
+
+def _kubeconfig(server: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "gate", "cluster": {"server": server}}],
+        "users": [{"name": "gate", "user": {}}],
+        "contexts": [{"name": "gate", "context": {"cluster": "gate", "user": "gate"}}],
+        "current-context": "gate",
+    }

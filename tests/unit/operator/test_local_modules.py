@@ -1,0 +1,415 @@
+"""The parts of the local runtime that need no pods: process identities, networks, restarts, the state
+directory, what an apply would change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_operator.local import network
+from epochmq_operator.local.network import NetworkError, allocate, candidates
+from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive, send_signal
+from epochmq_operator.local.restart_history import DELAY_FIRST_S, DELAY_MAX_S, STEADY_AFTER_S, RestartHistory
+from epochmq_operator.local.runtime import (
+    check_controller_counts,
+    check_controller_groups_exist,
+    check_data_matches_mode,
+    check_single_namespace,
+    differences,
+    merge_resources,
+)
+from epochmq_operator.local.state_directory import (
+    NetworkFile,
+    StateDirectory,
+    StateError,
+    addresses_for,
+    digest_of,
+    render_all,
+)
+from epochmq_operator.local.supervisor import rotate
+from epochmq_operator.pod_rendering import Component, NameserverProbe, Pod, PodPort
+from epochmq_operator.resources import Resources, load_resources
+from tests.support.net import free_port, loopback
+
+HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n"
+BODY = "metadata: {name: %s}\nspec: {replicas: 1, config: {%s}}\n"
+
+
+def group(name: str, config: str = "") -> Resources:
+    return load_resources([("f", HEAD + BODY % (name, config))])
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.DEVNULL)
+
+
+# processes
+
+
+def test_a_process_is_alive_until_it_ended() -> None:
+    child = sleeper()
+    found = identify(child.pid)
+    assert found is not None
+    assert is_alive(found)
+    assert send_signal(found, signal.SIGTERM)
+    assert child.wait(120) == -signal.SIGTERM
+    assert not is_alive(found)
+    assert not send_signal(found, signal.SIGTERM)
+    assert identify(child.pid) is None
+
+
+def test_a_process_that_ended_is_not_alive_although_nobody_asked_for_its_status_yet() -> None:
+    child = sleeper()
+    found = identify(child.pid)
+    assert found is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(found)
+    child.wait()
+
+
+@pytest.mark.parametrize("change", [{"started": "1"}, {"boot": "another"}])
+def test_another_process_with_the_same_number_is_never_signalled(change: dict[str, str]) -> None:
+    child = sleeper()
+    try:
+        found = identify(child.pid)
+        assert found is not None
+        earlier = ProcessIdentity(
+            **{"pid": found.pid, "started": found.started, "boot": found.boot, **change}
+        )
+        assert not is_alive(earlier)
+        assert not send_signal(earlier, signal.SIGKILL)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_a_number_that_means_a_group_of_processes_is_never_signalled(pid: int) -> None:
+    nobody = ProcessIdentity(pid=pid, started=current().started, boot=current().boot)
+    assert not send_signal(nobody, signal.SIGTERM)
+
+
+# networks
+
+
+def test_a_directory_leads_to_the_same_networks_every_time_and_others_to_others() -> None:
+    assert list(candidates("/a")) == list(candidates("/a"))
+    assert len({next(candidates(f"/{n}")) for n in range(100)}) > 95
+    assert all(128 <= int(name.split(".")[1]) <= 254 for name in candidates("/a"))
+
+
+def test_a_network_that_is_held_leads_to_the_next_and_is_free_again_after(tmp_path: Path) -> None:
+    state = str(tmp_path)
+    first = network.claim_network(state)
+    second = network.claim_network(state, previous=first.network)
+    try:
+        assert first.network != second.network
+    finally:
+        first.release()
+        second.release()
+    again = network.claim_network(state, previous=second.network)
+    again.release()
+    assert again.network == second.network
+
+
+def test_addresses_are_kept_and_new_pods_get_free_ones() -> None:
+    first = allocate("127.200.1", {}, ["a", "b"])
+    assert first == {"a": "127.200.1.1", "b": "127.200.1.2"}
+    assert allocate("127.200.1", {"b": "127.200.1.2"}, ["c"]) == {"b": "127.200.1.2", "c": "127.200.1.1"}
+    assert allocate("127.200.2", first, ["b"]) == {"b": "127.200.2.1"}
+    with pytest.raises(NetworkError, match="pod-253 has no address"):
+        allocate("127.200.1", {}, [f"pod-{n}" for n in range(254)])
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=3), max_size=20),
+    st.lists(st.text("ab", min_size=1), max_size=20),
+)
+def test_no_two_pods_share_an_address(earlier: list[str], now: list[str]) -> None:
+    addresses = allocate("127.200.1", allocate("127.200.1", {}, earlier), now)
+    assert set(addresses) == {*earlier, *now}
+    assert len(set(addresses.values())) == len(addresses)
+
+
+def pod_at(address: str, *ports: int) -> Pod:
+    return Pod(
+        name="p",
+        group="g",
+        component=Component.NAMESERVER,
+        ordinal=0,
+        address=address,
+        args=(),
+        config_files=(),
+        ports=tuple(PodPort(f"port{number}", number) for number in ports),
+        volumes=(),
+        probe=NameserverProbe(f"{address}:{ports[0]}"),
+    )
+
+
+@pytest.mark.parametrize("host", ["own", "0.0.0.0"])
+def test_a_port_that_another_program_listens_on_is_named_with_that_program(host: str) -> None:
+    address = loopback(55)
+    port = free_port(address)
+    pod = pod_at(address, port, port + 1)
+    assert network.port_in_use(pod) is None
+    with socket.socket() as other:
+        other.bind((address if host == "own" else host, port + 1))
+        other.listen(1)
+        found = network.port_in_use(pod)
+    assert found is not None
+    assert found.startswith(f"{address}:{port + 1} (port{port + 1}) is in use by pid {os.getpid()} (")
+
+
+def test_an_address_that_this_machine_does_not_have_is_named() -> None:
+    found = network.port_in_use(pod_at("192.0.2.1", 20000))
+    assert found is not None
+    assert found.startswith("192.0.2.1:20000 (port20000) is ")
+
+
+# restarts
+
+
+def test_the_delay_doubles_with_every_end_in_a_row_up_to_a_bound() -> None:
+    restarts, delays = RestartHistory(), []
+    for _ in range(50):
+        restarts = restarts.ended(ready_for_s=None)
+        delays.append(restarts.delay_s)
+    assert delays[:4] == [DELAY_FIRST_S, DELAY_FIRST_S * 2, DELAY_FIRST_S * 4, DELAY_FIRST_S * 8]
+    assert delays[-1] == DELAY_MAX_S
+    assert (restarts.total, restarts.consecutive_unready_ends) == (50, 50)
+
+
+def test_a_pod_that_was_steady_starts_with_the_first_delay_again() -> None:
+    restarts = RestartHistory()
+    for _ in range(50):
+        restarts = restarts.ended(ready_for_s=STEADY_AFTER_S / 2)
+    assert restarts.delay_s == DELAY_FIRST_S * 4
+    assert restarts.ended(ready_for_s=STEADY_AFTER_S).delay_s == DELAY_FIRST_S
+    assert restarts.ready().ended(ready_for_s=1).consecutive_unready_ends == 1
+
+
+# the state directory
+
+
+def test_only_one_holds_the_lock_and_it_ends_with_its_holder(tmp_path: Path) -> None:
+    one, other = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
+    one.create()
+    assert not one.is_locked()
+    assert one.try_lock()
+    assert not other.try_lock()
+    assert other.is_locked()
+    one.unlock()
+    assert other.try_lock()
+    other.unlock()
+
+
+def test_a_directory_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StateError, match="is not empty and no state directory"):
+        StateDirectory(tmp_path).create()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "s").touch()
+    with pytest.raises(StateError, match="cannot be the state directory"):
+        StateDirectory(tmp_path / "s").create()
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "s")
+    state.create()
+    assert (state.resources(), state.network(), state.pods(), state.supervisor()) == (
+        Resources(),
+        None,
+        None,
+        None,
+    )
+    resources = group("a", "x: 1, y: true, z: 0.5")
+    state.write_resources(resources)
+    state.write_network(NetworkFile(network="127.200.1", addresses={"a": "127.200.1.1"}))
+    state.write_supervisor(current())
+    again = StateDirectory(tmp_path / "s")
+    assert again.resources() == resources
+    assert digest_of(again.resources()) == digest_of(resources)
+    assert again.supervisor() == current()
+    assert again.network() == NetworkFile(network="127.200.1", addresses={"a": "127.200.1.1"})
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": "x"}'])
+def test_a_damaged_file_is_named(tmp_path: Path, text: bytes) -> None:
+    state = StateDirectory(tmp_path / "s")
+    state.create()
+    (tmp_path / "s" / "supervisor.json").write_bytes(text)
+    with pytest.raises(StateError, match=r"supervisor\.json is damaged"):
+        state.supervisor()
+
+
+def test_resources_of_another_version_are_named(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "s")
+    state.create()
+    (tmp_path / "s" / "resources.json").write_text('[{"kind": "BrokerGroup", "spec": {"shards": 3}}]')
+    with pytest.raises(StateError, match="is not of this version"):
+        state.resources()
+
+
+async def test_waiting_for_the_lock_outlasts_one_that_only_looks(tmp_path: Path) -> None:
+    state, looker = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
+    state.create()
+    assert looker.try_lock()
+    asyncio.get_running_loop().call_later(0.1, looker.unlock)
+    await state.lock()
+    assert looker.is_locked()
+    state.unlock()
+
+
+# what an apply changes
+
+
+def test_the_same_resources_change_nothing() -> None:
+    merged = merge_resources(group("a", "x: 1, y: 2"), group("a", "y: 2, x: 1"))
+    assert merged.changes == ()
+
+
+def test_each_difference_is_one_line_with_what_was_and_what_is() -> None:
+    planned = merge_resources(group("a", "x: 1, y: 2"), group("a", "x: 2, z: true"))
+    assert planned.changes == (
+        "a: spec.config.x: 1 → 2",
+        "a: spec.config.y: not set (was 2)",
+        "a: spec.config.z: true (was not set)",
+    )
+    assert planned.merged == group("a", "x: 2, z: true")
+
+
+def test_groups_that_are_not_named_stay() -> None:
+    planned = merge_resources(group("a"), group("b"))
+    assert planned.changes == ("b: new",)
+    assert [found.name for found in planned.merged.broker_groups] == ["a", "b"]
+
+
+def test_equal_values_of_other_types_differ() -> None:
+    assert differences({"a": 1}, {"a": True}) == ["a: 1 → true"]
+
+
+# logs
+
+
+def test_a_long_log_is_moved_aside_and_its_writer_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "pod.log"
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"x" * 100)
+        rotate(path, bytes_max=100)
+        assert path.stat().st_size == 100
+        writer.write(b"y")
+        rotate(path, bytes_max=100)
+        writer.write(b"after")
+    assert path.read_bytes() == b"after"
+    assert (tmp_path / "pod.log.1").read_bytes() == b"x" * 100 + b"y"
+
+
+# controllers
+
+QUORUM = "apiVersion: epochmq.io/v1alpha1\nkind: ControllerGroup\nmetadata: {name: q}\nspec: {replicas: %d}\n"
+
+
+def quorum(replicas: int) -> Resources:
+    return load_resources([("f", QUORUM % replicas)])
+
+
+def test_resources_of_both_kinds_are_kept_as_they_were_taken_in(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    both = Resources(group("a").broker_groups, quorum(3).controller_groups)
+    state.write_resources(both)
+    assert state.resources() == both
+    assert digest_of(both) != digest_of(group("a"))
+
+
+def test_controllers_are_planned_beside_brokers() -> None:
+    planned = merge_resources(group("a"), quorum(3))
+    assert planned.changes == ("q: new",)
+    assert [found.name for found in planned.merged.groups] == ["q", "a"]
+    assert merge_resources(planned.merged, quorum(1)).changes == ("q: spec.replicas: 3 → 1",)
+
+
+def test_a_name_of_two_kinds_is_refused() -> None:
+    with pytest.raises(StateError, match="q is the name of a ControllerGroup and of a BrokerGroup"):
+        check_single_namespace(merge_resources(group("q"), quorum(3)).merged)
+
+
+def test_another_number_of_controllers_is_refused_only_where_their_data_is(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    check_controller_counts(state, quorum(3))
+    for ordinal in range(3):
+        state.volume_path(f"q-controller-{ordinal}", "data").mkdir(parents=True)
+    check_controller_counts(state, quorum(5))  # none of them ever ran
+    (state.volume_path("q-controller-1", "data") / "controller").mkdir()
+    check_controller_counts(state, quorum(3))
+    for count in (1, 5):
+        with pytest.raises(
+            StateError, match=f"ControllerGroup q: spec.replicas: {count}, expected 3: the data"
+        ):
+            check_controller_counts(state, quorum(count))
+
+
+GROUP_OF_SEVERAL = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: a}
+spec: {replicas: 3%s}
+"""
+
+
+def test_controllers_of_a_groups_own_are_run_with_it_and_not_kept_as_a_document(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    resources = load_resources([("f", GROUP_OF_SEVERAL % "")])
+    state.write_resources(resources)
+    assert state.resources() == resources
+    placed = addresses_for(resources, NetworkFile(network="127.9.9", addresses={}))
+    pods = render_all(state, resources, placed)
+    assert [pod.name for pod in pods] == [
+        *(f"a-controller-{n}" for n in range(3)),
+        *(f"a-broker-{n}" for n in range(3)),
+    ]
+    one = merge_resources(resources, group("a"))
+    assert one.changes == ("a: spec.replicas: 3 → 1",)
+    assert [found.kind for found in one.merged.groups] == ["BrokerGroup"]
+
+
+def test_controllers_that_a_group_names_must_be_there() -> None:
+    named = load_resources([("f", GROUP_OF_SEVERAL % ", controllerGroup: q")])
+    with pytest.raises(StateError, match=r'BrokerGroup a: spec\.controllerGroup: "q", expected'):
+        check_controller_groups_exist(named)
+    check_controller_groups_exist(merge_resources(quorum(3), named).merged)
+
+
+@pytest.mark.parametrize("controlled", [True, False])
+def test_data_written_with_controllers_is_not_used_without_nor_the_other_way_round(
+    tmp_path: Path, controlled: bool
+) -> None:
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    with_controllers, without = load_resources([("f", GROUP_OF_SEVERAL % "")]), group("a")
+    store = state.volume_path("a-broker-1", "store")
+    (store / "commitlog").mkdir(parents=True)
+    for resources in (with_controllers, without):
+        check_data_matches_mode(state, resources)
+    (store / "commitlog" / "00000000000000000000").touch()
+    if controlled:
+        (store / "brokerIdentity").write_text("c#a#2")
+    check_data_matches_mode(state, with_controllers if controlled else without)
+    with pytest.raises(StateError, match=r"BrokerGroup a: the data of a-broker-1 under .* was written with"):
+        check_data_matches_mode(state, without if controlled else with_controllers)

@@ -1,0 +1,212 @@
+"""From a group to its pods. The golden files under `golden/` are what a change of the renderer is reviewed
+by; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from epochmq_operator.pod_rendering import (
+    WAITS_FOR,
+    BrokerProbe,
+    Component,
+    Pod,
+    PodPlacement,
+    pods_of,
+    render_pods,
+)
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, load_resources
+from epochmq_protocol import properties
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def group_of(text: str) -> BrokerGroup:
+    (group,) = load_resources([("f", dedent(text))]).broker_groups
+    return group
+
+
+def controllers_of(text: str) -> ControllerGroup:
+    (group,) = load_resources([("f", dedent(text))]).controller_groups
+    return group
+
+
+def places_for(*groups: GroupResource) -> dict[str, PodPlacement]:
+    return {
+        identity.name: PodPlacement(
+            address=f"127.200.1.{number}",
+            bind_address=f"127.200.1.{number}",
+            config_directory=f"/run/{identity.name}",
+            volumes={volume: f"/volumes/{identity.name}/{volume}" for volume in identity.volumes},
+        )
+        for number, identity in enumerate((one for group in groups for one in pods_of(group)), 1)
+    }
+
+
+def rendered(group: GroupResource, controllers: ControllerGroup | None = None) -> tuple[Pod, ...]:
+    if controllers is None and isinstance(group, BrokerGroup):
+        controllers = group.own_controllers
+    return render_pods(
+        group, places_for(group, *([controllers] if controllers is not None else [])), controllers
+    )
+
+
+FULL = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: eu-orders, namespace: shop}
+spec:
+  replicas: 1
+  brokerName: Orders_EU
+  cluster: Shop
+  config:
+    flushDiskType: SYNC_FLUSH
+    deleteWhen: "04"
+    maxMessageSize: 65536
+    autoCreateTopicEnable: false
+    messageDelayLevel: 1s 5s
+"""
+
+
+APART = """\
+apiVersion: epochmq.io/v1alpha1
+kind: ControllerGroup
+metadata: {name: eu, namespace: shop}
+spec:
+  replicas: 1
+  nameserver: {embedded: false}
+  config:
+    writeLeaseMs: 900
+    enableElectUncleanMaster: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("orders", (EXAMPLES / "orders.yaml").read_text()),
+        ("full", FULL),
+        ("controllers", (EXAMPLES / "controllers.yaml").read_text()),
+        ("apart", APART),
+    ],
+    ids=["orders", "full", "controllers", "apart"],
+)
+def test_the_pods_of_a_group_are_those_of_the_golden_file(name: str, text: str) -> None:
+    (group,) = load_resources([(name, text)]).documents
+    pods = [dataclasses.asdict(pod) for pod in rendered(group)]
+    for file in (file for pod in pods for file in pod["config_files"]):
+        file["text"] = file["text"].splitlines()
+    found = json.dumps(pods, indent=2) + "\n"
+    path = GOLDEN / f"{name}.json"
+    if os.environ.get("EPOCHMQ_UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def test_nameservers_come_before_the_brokers_that_register_with_them() -> None:
+    pods = rendered(group_of(FULL))
+    assert [pod.component for pod in pods] == [Component.NAMESERVER, Component.BROKER]
+    assert pods[1].probe.nameservers == (pods[0].port("remoting"),)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("embedded", [True, False])
+def test_each_controller_knows_all_and_has_an_address_and_a_volume_of_its_own(
+    replicas: int, embedded: bool
+) -> None:
+    text = APART.replace("replicas: 1", f"replicas: {replicas}").replace("false", str(embedded).lower())
+    pods = rendered(controllers_of(text))
+    controllers = [pod for pod in pods if pod.component is Component.CONTROLLER]
+    read = [properties.parse(pod.config_files[0].text) for pod in controllers]
+    peers = ";".join(f"n{pod.ordinal}-{pod.port('remoting')}" for pod in controllers)
+    assert [file["controllerDLegerPeers"] for file in read] == [peers] * replicas
+    assert [file["controllerDLegerSelfId"] for file in read] == [f"n{n}" for n in range(replicas)]
+    assert len({file["controllerStorePath"] for file in read}) == replicas
+    assert len(pods) == (replicas if embedded else 2 * replicas)
+    verb = "nameserver" if embedded else "controller"
+    assert {pod.args[0] for pod in controllers} == {verb}
+
+
+def test_only_brokers_wait_for_others_for_a_controller_is_ready_with_a_quorum_alone() -> None:
+    assert [component for component, others in WAITS_FOR.items() if others] == [Component.BROKER]
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_brokers_know_every_controller_and_every_nameserver_of_their_quorum(embedded: bool) -> None:
+    group = group_of(FULL.replace("replicas: 1", "replicas: 2\n  controllerGroup: eu"))
+    text = APART.replace("replicas: 1", "replicas: 3").replace("false", str(embedded).lower())
+    controllers = controllers_of(text)
+    pods = rendered(group, controllers)
+    assert [pod.name for pod in pods] == ["eu-orders-broker-0", "eu-orders-broker-1"]
+    places = places_for(group, controllers)
+    names = [f"eu-{'controller' if embedded else 'nameserver'}-{n}" for n in range(3)]
+    nameservers = tuple(f"{places[name].address}:9876" for name in names)
+    controllers = tuple(f"{places[f'eu-controller-{n}'].address}:9878" for n in range(3))
+    for pod in pods:
+        assert (pod.group, pod.controlled_by) == ("eu-orders", "eu")
+        assert pod.probe == BrokerProbe(pod.port("remoting"), "Shop", "Orders_EU", nameservers, controllers)
+        read = properties.parse(pod.config_files[0].text)
+        assert read["namesrvAddr"] == ";".join(nameservers)
+        assert read["controllerAddr"] == ";".join(controllers)
+        assert read["enableControllerMode"] == "true"
+        assert read["allAckInSyncStateSet"] == "true"
+        assert not {"brokerId", "brokerRole"} & read.keys()
+
+
+def test_what_the_spec_says_of_replication_counts_more_than_our_defaults() -> None:
+    group = group_of(
+        FULL.replace("replicas: 1", "replicas: 3").replace(
+            "deleteWhen", "allAckInSyncStateSet: false\n    inSyncReplicas: 2\n    deleteWhen"
+        )
+    )
+    text = rendered(group)[0].config_files[0].text
+    assert text.count("allAckInSyncStateSet") == 1
+    assert properties.parse(text)["allAckInSyncStateSet"] == "false"
+
+
+def test_more_replicas_restart_none_of_those_that_are_there() -> None:
+    three, four = (group_of(FULL.replace("replicas: 1", f"replicas: {n}")) for n in (3, 4))
+    controllers = three.own_controllers
+    assert controllers is not None
+    places = places_for(four, controllers)
+    assert render_pods(four, places, controllers)[:3] == render_pods(three, places, controllers)
+
+
+def test_rendering_is_the_same_whatever_the_order_of_the_keys() -> None:
+    head = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: a}\n"
+    one = group_of(head + "spec: {replicas: 1, config: {a: 1, b: 2}}\n")
+    other = group_of(head + "spec: {config: {b: 2, a: 1}, replicas: 1}\n")
+    assert rendered(one) == rendered(other)
+
+
+def test_a_configuration_file_says_what_the_spec_says() -> None:
+    values: dict[str, str | int | float | bool] = {
+        "a": "C:\\data\\",
+        "b": " x = y # z ",
+        "c": "two\nlines",
+        "d": True,
+        "e": 0.5,
+        "f": "größe",
+        "g": "",
+    }
+    group = group_of(FULL)
+    group = group.model_copy(update={"spec": group.spec.model_copy(update={"config": values})})
+    (config,) = rendered(group)[1].config_files
+    read = properties.parse(config.text)
+    assert {key: read[key] for key in values} == {
+        key: "true" if value is True else str(value) for key, value in values.items()
+    }
+    assert read["storePathCommitLog"] == "/volumes/eu-orders-broker-0/store/commitlog"
+
+
+def test_names_of_pods_fit_into_what_kubernetes_allows() -> None:
+    group = group_of(FULL.replace("eu-orders", "a" * 40))
+    for pod in rendered(group):
+        workload = pod.name.rpartition("-")[0]
+        assert max(len(pod.name), len(f"{workload}-0123456789")) <= 63

@@ -1,0 +1,97 @@
+"""What the operator knows of the API server's objects, whatever order it hears of them in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from epochmq_operator.kube.api import ApiError, WatchEvent
+from epochmq_operator.kube.object_cache import Informer, ObjectCache
+from epochmq_operator.plans.objects import Ref
+
+
+def pod(name: str, version: int, uid: str = "u", **more: Any) -> dict[str, Any]:
+    """A pod of namespace `a`."""
+    meta = {"name": name, "namespace": "a", "uid": uid, "resourceVersion": str(version), "managedFields": [1]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, **more}
+
+
+def test_an_older_state_does_not_come_back() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 5, status={"phase": "Running"}))
+    cache.put(pod("p", 4, status={"phase": "Pending"}))
+    found = cache.get(Ref("Pod", "a", "p"))
+    assert found is not None
+    assert found["status"] == {"phase": "Running"}
+    assert "managedFields" not in found["metadata"]
+
+
+def test_one_of_the_same_name_that_came_later_stays() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 5, uid="old"))
+    cache.put(pod("p", 3, uid="new"))
+    cache.drop(pod("p", 9, uid="old"))
+    found = cache.get(Ref("Pod", "a", "p"))
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
+
+
+def test_what_a_list_does_not_have_is_gone_and_told() -> None:
+    told = []
+    cache = ObjectCache(lambda found: told.append(found["metadata"]["name"]))
+    cache.put(pod("p", 1))
+    cache.put(pod("q", 2))
+    cache.replace("Pod", None, [pod("q", 2), pod("r", 3)])
+    assert sorted(ref.name for ref, _ in cache.all("Pod")) == ["q", "r"]
+    assert told == ["p", "q", "p", "r"]
+
+
+def test_the_same_state_twice_is_no_news() -> None:
+    told = []
+    cache = ObjectCache(lambda found: told.append(1))
+    cache.put(pod("p", 1))
+    cache.put(pod("p", 1))
+    assert told == [1]
+
+
+class Watching:
+    """An API server with one list after the other, each with what is heard after it."""
+
+    def __init__(self, *turns: tuple[list[dict[str, Any]], list[WatchEvent | ApiError]]) -> None:
+        self.turns = list(turns)
+        self.idle = asyncio.Event()
+        self._events: list[WatchEvent | ApiError] = []
+
+    async def list(self, kind: str, namespace: str | None, selector: str) -> tuple[list[Any], str]:
+        items, self._events = self.turns.pop(0)
+        return items, "10"
+
+    async def watch(self, kind: str, namespace: str | None, selector: str, since: str) -> Any:
+        while self._events:
+            event = self._events.pop(0)
+            if isinstance(event, ApiError):
+                raise event
+            yield event
+        self.idle.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("fault", [410, 0])
+async def test_a_watch_that_breaks_is_begun_anew_from_a_list(
+    fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.object_cache.BACK_OFF_FIRST_S", 0.0)
+    api = Watching(
+        ([pod("p", 1)], [WatchEvent("ADDED", pod("q", 11)), ApiError(fault, "broken")]),
+        ([pod("q", 11)], [WatchEvent("DELETED", pod("q", 12)), WatchEvent("BOOKMARK", pod("", 13))]),
+    )
+    cache = ObjectCache()
+    informer = Informer(api, cache, "Pod", None, "")  # type: ignore[arg-type]
+    task = asyncio.ensure_future(informer.run())
+    async with asyncio.timeout(60):
+        await api.idle.wait()
+    task.cancel()
+    assert informer.listed.is_set()
+    assert list(cache.all("Pod")) == []

@@ -1,0 +1,17 @@
+"""A condition names the first few of many troubles and counts the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochmq_operator.plans.group_status import LISTED_MAX, _listed
+
+LINES = [f"pod {number} is not ready" for number in range(LISTED_MAX + 2)]
+
+
+@pytest.mark.parametrize(
+    ("count", "more"),
+    [(1, ""), (LISTED_MAX, ""), (LISTED_MAX + 1, "; and 1 more"), (LISTED_MAX + 2, "; and 2 more")],
+)
+def test_no_more_than_so_many_troubles_are_named(count: int, more: str) -> None:
+    assert _listed(LINES[:count]) == "; ".join(LINES[: min(count, LISTED_MAX)]) + more
