@@ -1,1 +1,1 @@
-"""Spark data sources over brokers' directories, the audits over them, and their report."""
+"""The audit: Spark data sources over the directories of brokers, the checks over them, and the report."""

@@ -1,4 +1,5 @@
-"""The audit of groups: one pass over every file, sums compared, and a closer look where they differ."""
+"""Audits groups with Spark: one pass over all files, a comparison of digests, and a drill-down where they
+differ."""
 
 from __future__ import annotations
 
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
 
 TASKS_PER_CORE = 4
 TASK_BYTES_MAX = 1 << 30
-EPOCHS_TIMED_MAX = 1000  # epochs of a replica whose first message's time is looked up for the report
+EPOCHS_TIMED_MAX = 1000  # epochs of a replica for which the report shows the time of the first message
 
 Row = dict[str, Any]
 Progress = Callable[[str], None]
-Look = Callable[[Row], list[Row]]
+RowCheck = Callable[[Row], list[Row]]
 
 
 @dataclass
 class AuditResult:
-    """What an audit found: a table of findings, small or large, and what the driver knows of the groups."""
+    """The result of an audit: a table of findings, which may be large, and the driver's state of the
+    groups."""
 
     findings: DataFrame
-    known: AuditState
+    state: AuditState
     tables: dict[str, DataFrame] = field(default_factory=dict)
 
 
@@ -44,62 +46,63 @@ def run(
     progress: Progress = lambda text: None,
     partition_bytes: int | None = None,
 ) -> AuditResult:
-    """Audits groups of replicas. What is wrong with files is among the findings. Raises ValueError for
-    metadata that are none, and what Spark raises when it cannot run."""
+    """Audits groups of replicas. Damaged files are findings, not errors. Raises ValueError if the metadata
+    are not a status, and the errors of Spark."""
     register(spark)
-    options = {"replicas": store_layout.encode(replicas)}
+    options = {"replicas": store_layout.encode_replicas(replicas)}
     if partition_bytes:
         options["partitionBytes"] = str(partition_bytes)
 
     def load(name: str) -> DataFrame:
         return spark.read.format(name).options(**options).load()
 
-    progress("looking at the directories")
-    known = audit_state.look(replicas)
-    options["taskBytes"] = str(_task_bytes(spark, known))
-    progress("reading logs, queues and indexes")
+    progress("listing the directories")
+    state = audit_state.scan_replicas(replicas)
+    options["taskBytes"] = str(_task_bytes(spark, state))
+    progress("reading logs, consume queues and indexes")
     summary = load("epochmq.summary").persist()
     spans = summary.where("kind = 'span'").select("group", "replica", "at", "end", "low", "high", "detail")
     epochs = load("epochmq.epochs")
-    audit_state.take(
-        known,
+    audit_state.add_histories(
+        state,
         (row.asDict() for row in spans.collect()),
         (row.asDict() for row in epochs.collect()),
     )
     progress("comparing the replicas' logs")
-    logs = _compare_blocks(spark, known, summary).persist()
-    torn: dict[str, set[str]] = defaultdict(set)
+    logs = _compare_blocks(spark, state, summary).persist()
+    diverged: dict[str, set[str]] = defaultdict(set)
     for row in logs.where("kind = 'log.tail-not-common'").select("group", "replica").distinct().collect():
-        torn[row["group"]].add(row["replica"])
-    small = known.findings + audit_state.between(known, torn, metadata)
-    progress("comparing queues and indexes with the logs")
-    findings = spark.createDataFrame(pa.Table.from_pylist(small, schema=schemas.FINDINGS))
+        diverged[row["group"]].add(row["replica"])
+    of_driver = state.findings + audit_state.compare_replicas(state, diverged, metadata)
+    progress("comparing consume queues and indexes with the logs")
+    findings = spark.createDataFrame(pa.Table.from_pylist(of_driver, schema=schemas.FINDINGS))
     for more in (
         logs,
         _rows_as_findings(summary),
-        _compare_queues(known, summary),
-        _compare_keys(known, summary),
+        _compare_queues(state, summary),
+        _compare_keys(state, summary),
         _compare_offsets(load("epochmq.offsets"), summary),
-        _find_resent_messages(spark, known),
+        _check_epoch_starts(spark, state),
     ):
         findings = findings.unionByName(more)
-    findings = _with_epochs(spark, known, findings)
-    return AuditResult(findings, known, {"summary": summary, "epochs": epochs})
+    findings = _with_epochs(spark, state, findings)
+    return AuditResult(findings, state, {"summary": summary, "epochs": epochs})
 
 
-def _task_bytes(spark: SparkSession, known: AuditState) -> int:
-    """How much a task reads. A task costs about as much as 100 MB of the pass; each core gets some."""
-    total = sum(file.size for there in known.contents.values() for file in there.log)
+def _task_bytes(spark: SparkSession, state: AuditState) -> int:
+    """The bytes that one task reads. Starting a task costs as much as reading about 100 MB; each core gets a
+    few tasks."""
+    total = sum(file.size for contents in state.contents.values() for file in contents.log)
     share = total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     return min(max(share, PARTITION_BYTES), TASK_BYTES_MAX)
 
 
-def _with_epochs(spark: SparkSession, known: AuditState, findings: DataFrame) -> DataFrame:
-    """Findings that have a place in the log, with the epoch it belongs to."""
+def _with_epochs(spark: SparkSession, state: AuditState, findings: DataFrame) -> DataFrame:
+    """Adds the epoch to findings that have an offset in the log."""
     from pyspark.sql import functions as f
 
     rows = []
-    for name, members in known.histories.items():
+    for name, members in state.histories.items():
         for one in members:
             written = one.written()
             ends = [start for _, start in written[1:]] + [one.end]
@@ -118,83 +121,84 @@ def _with_epochs(spark: SparkSession, known: AuditState, findings: DataFrame) ->
     return joined.withColumn("epoch", f.coalesce("epoch", "of_epoch")).select(*schemas.FINDINGS.names)
 
 
-def _findings_per_row(frame: DataFrame, look: Look) -> DataFrame:
-    """The findings of a closer look at each row; that a file cannot be read any more is one."""
+def _findings_per_row(frame: DataFrame, check: RowCheck) -> DataFrame:
+    """The findings of a check of each row. A file that cannot be read any more is a finding, too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drill_down.forget()
-        told: set[tuple[str, str, str]] = set()
+        drill_down.clear_caches()
+        reported: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():
-                found = without_reported(findings_or_unreadable(look, row), told)
-                yield pa.RecordBatch.from_pylist(found, schema=schemas.FINDINGS)
+                findings = without_reported(findings_or_unreadable(check, row), reported)
+                yield pa.RecordBatch.from_pylist(findings, schema=schemas.FINDINGS)
 
     return frame.mapInArrow(each, from_arrow_schema(schemas.FINDINGS))
 
 
-def findings_or_unreadable(look: Look, row: Row) -> list[Row]:
-    """The findings of a closer look, or the one that there is nothing to look at."""
+def findings_or_unreadable(check: RowCheck, row: Row) -> list[Row]:
+    """The findings of a check of one row; a single one if a file cannot be read."""
     try:
-        return look(row)
+        return check(row)
     except OSError as error:
         return [finding(row["group"], row["replica"], "file.unreadable", detail=str(error))]
 
 
-def without_reported(found: list[Row], told: set[tuple[str, str, str]]) -> list[Row]:
-    """Findings without those of files that cannot be read which were `told` already: a large file is looked
-    at many times."""
+def without_reported(findings: list[Row], reported: set[tuple[str, str, str]]) -> list[Row]:
+    """Removes findings of unreadable files that were reported already, and adds the others to `reported`:
+    many checks read the same large file."""
     kept = []
-    for one in found:
-        if one["kind"] == "file.unreadable":
-            key = one["group"], one["replica"], one["detail"]
-            if key in told:
+    for row in findings:
+        if row["kind"] == "file.unreadable":
+            key = row["group"], row["replica"], row["detail"]
+            if key in reported:
                 continue
-            told.add(key)
-        kept.append(one)
+            reported.add(key)
+        kept.append(row)
     return kept
 
 
-def _compare_blocks(spark: SparkSession, known: AuditState, summary: DataFrame) -> DataFrame:
-    """Blocks whose sums differ between the replicas that should have them, and then their records."""
+def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) -> DataFrame:
+    """Finds blocks whose digests differ between the replicas that must have them, and compares their
+    records."""
     from pyspark.sql import functions as f
 
-    rows = [(key[0], key[1], one.start, one.end, one.common) for key, one in known.extents.items()]
-    reach = spark.createDataFrame(
-        rows, "group string, replica string, log_start long, log_end long, common long"
+    rows = [(*key, one.start, one.end, one.common_end) for key, one in state.extents.items()]
+    extents = spark.createDataFrame(
+        rows, "group string, replica string, log_start long, log_end long, common_end long"
     )
     size = drill_down.BLOCK_BYTES
-    sums = (
+    digests = (
         summary.where("kind = 'block'")
         .groupBy("group", "replica", "at")
         .agg(f.sum("count").alias("bytes"), f.bit_xor("digest").alias("digest"))
     )
     expected = (
-        sums.select("group", "at")
+        digests.select("group", "at")
         .distinct()
-        .join(f.broadcast(reach), "group")
+        .join(f.broadcast(extents), "group")
         .where((f.col("log_start") < (f.col("at") + 1) * size) & (f.col("log_end") > f.col("at") * size))
     )
     version = f.struct(f.coalesce("bytes", f.lit(0)), f.coalesce("digest", f.lit(0)))
     suspects = (
-        expected.join(sums, ["group", "replica", "at"], "left")
+        expected.join(digests, ["group", "replica", "at"], "left")
         .groupBy("group", "at")
         .agg(
             f.count_distinct(version).alias("versions"),
-            f.min(f.col("common") - f.least("log_end", (f.col("at") + 1) * size)).alias("owned"),
+            f.min(f.col("common_end") - f.least("log_end", (f.col("at") + 1) * size)).alias("beyond_common"),
         )
-        .where("versions > 1 or owned < 0")
+        .where("versions > 1 or beyond_common < 0")
         .select("group", "at")
     )
-    reaches = {name: known.reaches(name) for name in known.histories}
+    logs = {group: state.logs_of(group) for group in state.histories}
     return _findings_per_row(
-        suspects, lambda row: drill_down.block(row["group"], row["at"], reaches[row["group"]])
+        suspects, lambda row: drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
     )
 
 
 def _rows_as_findings(summary: DataFrame) -> DataFrame:
-    """Rows of the summary that are findings as they stand: bodies that do not fit their checksum, index
-    entries that cannot be reached, files that cannot be read."""
+    """Rows of the summary that need no comparison: bodies that do not match their checksum, index entries
+    that a search does not reach, files that cannot be read."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -223,8 +227,9 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
     return bad.unionByName(chains).unionByName(of("file", "file.unreadable", detail="detail"))
 
 
-def _compare_queues(known: AuditState, summary: DataFrame) -> DataFrame:
-    """Buckets of queue offsets whose sums differ between log and queue, and then message by message."""
+def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
+    """Finds buckets of queue offsets whose digests differ between log and consume queue, and compares their
+    messages."""
     from pyspark.sql import functions as f
 
     keys = ["group", "replica", "topic", "queue_id"]
@@ -243,28 +248,28 @@ def _compare_queues(known: AuditState, summary: DataFrame) -> DataFrame:
             f.coalesce(f.bit_xor(only("unit", "digest")), f.lit(0)).alias("theirs"),
             f.coalesce(f.sum(only("queue", "count")), f.lit(0)).alias("messages"),
             f.coalesce(f.sum(only("unit", "count")), f.lit(0)).alias("units"),
-            f.collect_list(f.when(f.col("kind") == "queue", f.struct("first", "end"))).alias("places"),
+            f.collect_list(f.when(f.col("kind") == "queue", f.struct("first", "end"))).alias("log_ranges"),
         )
         .where("ours != theirs or messages != units")
         .join(ends, keys)
-        .select(*keys, "at", "places", "queue_end")
+        .select(*keys, "at", "log_ranges", "queue_end")
     )
-    facts = known.facts()
-    with_queues = {key for key, there in known.contents.items() if there.has_queues}
+    logs = state.logs()
+    with_queues = {key for key, contents in state.contents.items() if contents.has_queues}
 
-    def look(row: Row) -> list[Row]:
+    def check(row: Row) -> list[Row]:
         key = row["group"], row["replica"]
-        if key not in facts or key not in with_queues:
+        if key not in logs or key not in with_queues:
             return []
-        places = [(place["first"], place["end"]) for place in row["places"]]
-        wanted = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], places, row["queue_end"])
-        return drill_down.queue(facts[key], wanted)
+        ranges = [(one["first"], one["end"]) for one in row["log_ranges"]]
+        queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], ranges, row["queue_end"])
+        return drill_down.compare_queue_range(logs[key], queue)
 
-    return _findings_per_row(suspects, look)
+    return _findings_per_row(suspects, check)
 
 
-def _compare_keys(known: AuditState, summary: DataFrame) -> DataFrame:
-    """Blocks whose sums of keys differ between log and index, and then key by key."""
+def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
+    """Finds blocks whose digests of keys differ between log and index, and compares their keys."""
     from pyspark.sql import functions as f
 
     indexes = summary.where("kind = 'index'")
@@ -291,26 +296,26 @@ def _compare_keys(known: AuditState, summary: DataFrame) -> DataFrame:
             only("keys", "digest").alias("ours"),
             only("entry", "digest").alias("theirs"),
             number("keys").alias("expected"),
-            number("entry").alias("there"),
+            number("entry").alias("present"),
         )
-        .where("ours != theirs or expected != there")
+        .where("ours != theirs or expected != present")
         .join(f.broadcast(covered), ["group", "replica"])
         .where((f.col("at") * size <= f.col("group_high")) & ((f.col("at") + 1) * size > f.col("group_low")))
         .select("group", "replica", "at", "low", "high", "group_low", "group_high")
     )
-    facts = known.facts()
+    logs = state.logs()
 
-    def look(row: Row) -> list[Row]:
-        one = facts.get((row["group"], row["replica"]))
-        covered = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
-        return drill_down.keys(one, row["at"], covered) if one else []
+    def check(row: Row) -> list[Row]:
+        log = logs.get((row["group"], row["replica"]))
+        coverage = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
+        return drill_down.compare_index_block(log, row["at"], coverage) if log else []
 
-    return _findings_per_row(suspects, look)
+    return _findings_per_row(suspects, check)
 
 
 def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
-    """Consumer groups beyond the end that any replica of the group gives their queue. Of volumes in use that
-    is the end by now: consumers go on."""
+    """Finds consumer offsets beyond the end that any replica has for the queue. For frozen volumes this is
+    the present end, because consumers go on after the cut."""
     from pyspark.sql import functions as f
 
     keys = ["group", "topic", "queue_id"]
@@ -332,54 +337,56 @@ def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
 
 
 def offset_finding(row: Row) -> list[Row]:
-    """The finding of an offset that is beyond its queue's end, or of a file that cannot be read."""
+    """The finding of an offset beyond the end of its queue, or of a file of offsets that cannot be read."""
     if row["fault"]:
         return [finding(row["group"], row["replica"], "state.unreadable", detail=row["fault"])]
-    said = f"group {row['consumer_group']} is at {row['offset']}, the queue ends at {row['queue_end']}"
-    where = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
-    return [finding(row["group"], row["replica"], "consumer-offset.ahead", **where, detail=said)]
+    detail = f"group {row['consumer_group']} is at {row['offset']}, the queue ends at {row['queue_end']}"
+    columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
+    return [finding(row["group"], row["replica"], "consumer-offset.ahead", **columns, detail=detail)]
 
 
-def _find_resent_messages(spark: SparkSession, known: AuditState) -> DataFrame:
-    """Messages that were stored again after a switch."""
-    switches = "array<struct<epoch: long, start: long>>"
+def _check_epoch_starts(spark: SparkSession, state: AuditState) -> DataFrame:
+    """Checks the log around the starts of epochs, by the leading replica of each group."""
+    starts = "array<struct<epoch: long, start: long>>"
     frame = spark.createDataFrame(
-        audit_state.switches(known), f"group string, replica string, switches {switches}"
+        audit_state.epoch_starts(state), f"group string, replica string, epoch_starts {starts}"
     )
-    facts = known.facts()
+    logs = state.logs()
 
-    def look(row: Row) -> list[Row]:
-        near = [(one["epoch"], one["start"]) for one in row["switches"]]
-        return drill_down.switch(facts[row["group"], row["replica"]], near)
+    def check(row: Row) -> list[Row]:
+        near = [(one["epoch"], one["start"]) for one in row["epoch_starts"]]
+        return drill_down.check_epoch_starts(logs[row["group"], row["replica"]], near)
 
-    return _findings_per_row(frame, look)
+    return _findings_per_row(frame, check)
 
 
 def replica_rows(result: AuditResult) -> list[Row]:
-    """What the summary says of each replica; its extent is null when its log was not read."""
-    known = result.known
-    histories = {(name, one.name): one for name, many in known.histories.items() for one in many}
-    facts = known.facts()
+    """The replicas' part of the JSON summary. The extent is null if a log could not be read."""
+    state = result.state
+    histories = {(group, one.name): one for group, members in state.histories.items() for one in members}
+    logs = state.logs()
     rows = []
-    for key, replica in known.replicas.items():
-        one = known.extents.get(key)
+    for key, replica in state.replicas.items():
+        extent = state.extents.get(key)
         rows.append(
             {
                 "group": replica.group,
                 "replica": replica.name,
-                "place": replica.place,
-                "logStart": one.start if one else None,
-                "logEnd": one.end if one else None,
-                "commonEnd": one.common if one else None,
-                "leading": bool(one and one.leading),
-                "epochs": [list(entry) for entry in histories[key].entries] if one else [],
+                "place": replica.location,
+                "logStart": extent.start if extent else None,
+                "logEnd": extent.end if extent else None,
+                "commonEnd": extent.common_end if extent else None,
+                "leading": bool(extent and extent.leading),
+                "epochs": [list(entry) for entry in histories[key].entries] if extent else [],
                 "epochTimes": [
-                    [epoch, drill_down.store_time(facts[key], max(start, histories[key].start))]
+                    [epoch, drill_down.store_time(logs[key], max(start, histories[key].start))]
                     for epoch, start in histories[key].written()[-EPOCHS_TIMED_MAX:]
                 ]
-                if one
+                if extent
                 else [],
-                "lastTime": max((span.last_time for span in histories[key].spans), default=0) if one else 0,
+                "lastTime": max((span.last_time for span in histories[key].spans), default=0)
+                if extent
+                else 0,
             }
         )
     return rows

@@ -1,5 +1,5 @@
-"""What the driver knows of each group: its replicas' directories, epochs and extents. Its size follows from
-the number of replicas, elections and segments, not from the log's."""
+"""Keeps what the driver knows of each audited group: directories, epochs and log extents. Its size depends on
+the number of replicas, elections and segments, not on the size of the logs."""
 
 from __future__ import annotations
 
@@ -9,212 +9,222 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_spark import drill_down, files, store_layout
+from epochmq_spark import files, store_layout
 from epochmq_spark.checks import controller_view, epoch_history
-from epochmq_spark.checks.epoch_history import LogExtent, LogSpan, ReplicaHistory
-from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES, index_header
+from epochmq_spark.checks.epoch_history import EpochStart, LogSpan, ReplicaHistory
+from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES, index_header
+from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
-Key = tuple[str, str]  # group, replica
-SWITCHES_MAX = 1000
+ReplicaKey = tuple[str, str]  # group, replica
+EPOCH_STARTS_MAX = 1000
 
 
 @dataclass
 class AuditState:
-    """Replicas, by group and name; those whose log could not be read have no history."""
+    """The replicas of all groups. A replica whose log cannot be read has no history and no extent."""
 
-    replicas: dict[Key, store_layout.AuditedReplica]
-    contents: dict[Key, store_layout.StoreContents]
+    replicas: dict[ReplicaKey, store_layout.AuditedReplica]
+    contents: dict[ReplicaKey, store_layout.StoreContents]
     findings: list[Row] = field(default_factory=list)
     histories: dict[str, list[ReplicaHistory]] = field(default_factory=dict)
-    extents: dict[Key, LogExtent] = field(default_factory=dict)
+    extents: dict[ReplicaKey, LogExtent] = field(default_factory=dict)
 
-    def reaches(self, group: str) -> list[drill_down.ReplicaExtent]:
-        """The replicas of a group, with their extents."""
+    def logs_of(self, group: str) -> list[AuditedLog]:
+        """The logs of one group that can be read."""
         return [
-            drill_down.ReplicaExtent(self.replicas[key], one.start, one.end, one.common, one.leading)
-            for key, one in self.extents.items()
-            if key[0] == group
+            AuditedLog(
+                self.replicas[group, one.name],
+                self.extents[group, one.name],
+                dispatched_end(one),
+                tuple(one.holes),
+            )
+            for one in self.histories[group]
         ]
 
-    def facts(self) -> dict[Key, drill_down.AuditedLog]:
-        """What the closer look needs of each replica."""
-        found = {}
-        for group, members in self.histories.items():
-            for one in members:
-                key = group, one.name
-                extent = self.extents[key]
-                reach = drill_down.ReplicaExtent(
-                    self.replicas[key], extent.start, extent.end, extent.common, extent.leading
-                )
-                found[key] = drill_down.AuditedLog(reach, dispatched(one), tuple(one.holes))
-        return found
+    def logs(self) -> dict[ReplicaKey, AuditedLog]:
+        """The logs of all groups that can be read."""
+        return {(group, log.replica.name): log for group in self.histories for log in self.logs_of(group)}
 
 
-def dispatched(one: ReplicaHistory) -> int:
-    """Up to where messages must be in their queues: what is confirmed, or the whole log where no checkpoint
-    says that, of a broker that ended in an orderly way. One that started a moment ago may be far behind."""
-    if not one.stopped:
-        return one.start
-    return min(one.confirmed, one.end) if one.confirmed else one.end
+def dispatched_end(history: ReplicaHistory) -> int:
+    """The offset up to which messages must be in their consume queues. For a broker that stopped cleanly it
+    is the confirm offset of its checkpoint, or the log's end without one. A broker that has just started may
+    be far behind."""
+    if not history.stopped:
+        return history.start
+    return min(history.confirmed, history.end) if history.confirmed else history.end
 
 
-def look(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState:
-    """Lists the directories."""
-    known = AuditState({}, {})
-    seen: dict[tuple[str, tuple[str, str, int]], str] = {}
+def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState:
+    """Lists the directories of all replicas."""
+    state = AuditState({}, {})
+    owners: dict[tuple[str, tuple[str, str, int]], str] = {}
     for replica in replicas:
         key = replica.group, replica.name
-        known.replicas[key] = replica
-        there = known.contents[key] = store_layout.contents(replica.place)
-        for fault in there.faults:
-            known.findings.append(
-                finding(replica.group, replica.name, fault.kind, file=fault.place, detail=fault.detail)
-            )
-        identity = store_layout.identity(replica.place) if there.log else None
+        state.replicas[key] = replica
+        contents = state.contents[key] = store_layout.scan_store(replica.location)
+        for fault in contents.faults:
+            state.findings.append(finding(*key, fault.kind, file=fault.location, detail=fault.detail))
+        identity = store_layout.read_identity(replica.location) if contents.log else None
         if identity is None:
             continue
         if identity[1] != replica.group:
-            said = f"it is replica {identity[2]} of {identity[1]}, expected one of {replica.group}"
-            known.findings.append(finding(*key, "directory.other-group", file=replica.place, detail=said))
-        other = seen.setdefault((replica.group, identity), replica.name)
-        if other != replica.name:
-            said = f"it and {other} are both {'#'.join(map(str, identity))}"
-            known.findings.append(finding(*key, "directory.same-replica", file=replica.place, detail=said))
-    _compare_sizes(known)
-    return known
+            detail = f"it belongs to replica {identity[2]} of {identity[1]}, expected one of {replica.group}"
+            state.findings.append(
+                finding(*key, "directory.other-group", file=replica.location, detail=detail)
+            )
+        owner = owners.setdefault((replica.group, identity), replica.name)
+        if owner != replica.name:
+            detail = f"this directory and {owner} both belong to {'#'.join(map(str, identity))}"
+            state.findings.append(
+                finding(*key, "directory.same-replica", file=replica.location, detail=detail)
+            )
+    _compare_sizes(state)
+    return state
 
 
-def _compare_sizes(known: AuditState) -> None:
-    """A segment that another replica of the group has in a larger file was copied in part, or cut."""
+def _compare_sizes(state: AuditState) -> None:
+    """Reports segments that are shorter than another replica's segment with the same start."""
     sizes: dict[tuple[str, int], int] = {}
-    for (name, _), there in known.contents.items():
-        for file in there.log:
-            sizes[name, file.start] = max(sizes.get((name, file.start), 0), file.size)
-    reported = {row["file"] for row in known.findings if row["kind"] == "file.short"}
-    for key, there in known.contents.items():
-        for file in there.log:
+    for (group, _), contents in state.contents.items():
+        for file in contents.log:
+            sizes[group, file.start] = max(sizes.get((group, file.start), 0), file.size)
+    reported = {row["file"] for row in state.findings if row["kind"] == "file.short"}
+    for key, contents in state.contents.items():
+        for file in contents.log:
             size = sizes[key[0], file.start]
-            if file.size < size and file.place not in reported:
-                said = f"{file.size} bytes, {size} at another replica"
-                known.findings.append(finding(*key, "file.short", file=file.place, detail=said))
+            if file.size < size and file.location not in reported:
+                detail = f"{file.size} bytes, another replica has {size}"
+                state.findings.append(finding(*key, "file.short", file=file.location, detail=detail))
 
 
-def take(known: AuditState, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapping[str, Any]]) -> None:
-    """Takes what a pass over the files left: span rows of the summary, rows of the epoch files. Sets
-    histories and extents, and adds findings."""
-    made: dict[Key, ReplicaHistory] = {}
-    for key, there in known.contents.items():
-        if there.log:
-            made[key] = ReplicaHistory(
+def add_histories(
+    state: AuditState, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapping[str, Any]]
+) -> None:
+    """Adds histories, extents and their findings, from span rows of the summary and rows of the epoch
+    files."""
+    histories: dict[ReplicaKey, ReplicaHistory] = {}
+    for key, contents in state.contents.items():
+        if contents.log:
+            histories[key] = ReplicaHistory(
                 key[1],
-                there.log[0].start,
+                contents.log[0].start,
                 [],
-                has_file=there.has_epochs,
-                confirmed=confirmed(known.replicas[key].place),
-                stopped=not there.aborted,
+                has_file=contents.has_epochs,
+                confirmed=read_confirm_offset(state.replicas[key].location),
+                stopped=not contents.aborted,
             )
     for row in spans:
-        if (one := made.get((row["group"], row["replica"]))) is not None:
-            one.spans.append(LogSpan(row["at"], row["end"], row["low"], row["high"], row["detail"]))
-    by_file: dict[Key, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+        if (history := histories.get((row["group"], row["replica"]))) is not None:
+            span = LogSpan(row["at"], row["end"], row["low"], row["high"], row["detail"])
+            history.spans.append(span)
+    by_file: dict[ReplicaKey, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in sorted(epochs, key=lambda row: row["line"]):
         by_file[row["group"], row["replica"]][row["file"]].append(row)
-    for key, found in by_file.items():
-        if key in made:
-            _take_epochs(made[key], found)
+    for key, rows in by_file.items():
+        if key in histories:
+            _set_epochs(histories[key], rows)
     groups: dict[str, list[ReplicaHistory]] = defaultdict(list)
-    for (group, _), one in made.items():
-        groups[group].append(one)
-    known.histories = dict(groups)
-    for group, members in known.histories.items():
-        others_have = any(one.has_file for one in members)
-        for one in members:
-            known.findings += epoch_history.extent(group, one)
-            known.findings += epoch_history.check_epoch_file(group, one, others_have=others_have)
-            there = known.contents[group, one.name]
-            if one.end > one.start and not there.has_queues:
-                known.findings.append(
-                    finding(group, one.name, "directory.incomplete", detail="there is no consumequeue")
-                )
-            if one.end > one.start and one.stopped and not there.index and _indexed(known, group):
-                said = "there is no file in index, others have some"
-                known.findings.append(finding(group, one.name, "directory.incomplete", detail=said))
-        known.findings += epoch_history.beyond(group, members)
-        for extent in epoch_history.extents(members):
-            known.extents[group, extent.replica] = extent
-        end = max(one.end for one in members)
-        known.findings += [
-            finding(group, one.name, "log.behind", start_offset=one.end, end_offset=end)
-            for one in members
-            if one.end < end
-        ]
+    for (group, _), history in histories.items():
+        groups[group].append(history)
+    state.histories = dict(groups)
+    for group, members in state.histories.items():
+        _check_group(state, group, members)
 
 
-def _indexed(known: AuditState, group: str) -> bool:
-    """Whether any replica's index has an entry. RocketMQ makes an index file for messages without keys, too;
-    ours does not."""
+def _check_group(state: AuditState, group: str, members: Sequence[ReplicaHistory]) -> None:
+    others_have = any(one.has_file for one in members)
+    for one in members:
+        state.findings += epoch_history.find_extent(group, one)
+        state.findings += epoch_history.check_epoch_file(group, one, others_have=others_have)
+        contents = state.contents[group, one.name]
+        if one.end > one.start and not contents.has_queues:
+            detail = "the directory consumequeue is missing"
+            state.findings.append(finding(group, one.name, "directory.incomplete", detail=detail))
+        if one.end > one.start and one.stopped and not contents.index and _has_index(state, group):
+            detail = "the directory index contains no file, but other replicas have index files"
+            state.findings.append(finding(group, one.name, "directory.incomplete", detail=detail))
+    state.findings += epoch_history.find_lost_logs(group, members)
+    for name, extent in epoch_history.log_extents(members).items():
+        state.extents[group, name] = extent
+    end = max(one.end for one in members)
+    state.findings += [
+        finding(group, one.name, "log.behind", start_offset=one.end, end_offset=end)
+        for one in members
+        if one.end < end
+    ]
+
+
+def _has_index(state: AuditState, group: str) -> bool:
+    """Whether any index file of the group has an entry. RocketMQ creates an index file also for messages
+    without keys; EpochMQ does not."""
     return any(
-        _has_entries(file.place)
-        for (name, _), there in known.contents.items()
+        _has_entries(file.location)
+        for (name, _), contents in state.contents.items()
         if name == group
-        for file in there.index
+        for file in contents.index
     )
 
 
-def _has_entries(place: str) -> bool:
+def _has_entries(location: str) -> bool:
     try:
-        header = files.window(place, 0, INDEX_HEADER_BYTES)
+        header = files.read_range(location, 0, INDEX_HEADER_BYTES)
     except OSError:
-        return False  # told of where its entries are read
+        return False  # the pass over the index reports it
     return len(header) == INDEX_HEADER_BYTES and index_header(header)[2] > 1
 
 
-def _take_epochs(one: ReplicaHistory, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    main, backup = by_file.get(store_layout.EPOCH_FILE, []), by_file.get(f"{store_layout.EPOCH_FILE}.bak", [])
-    one.file_fault = main[0]["fault"] if main else "not there"
-    one.backup_used = bool(one.file_fault and backup and not backup[0]["fault"])
-    rows = backup if one.backup_used else main
-    one.entries = [(row["epoch"], row["start_offset"]) for row in rows if row["epoch"] is not None]
+def _set_epochs(history: ReplicaHistory, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    main = by_file.get(store_layout.EPOCH_FILE, [])
+    backup = by_file.get(f"{store_layout.EPOCH_FILE}.bak", [])
+    history.file_fault = main[0]["fault"] if main else "missing"
+    history.backup_used = bool(history.file_fault and backup and not backup[0]["fault"])
+    rows = backup if history.backup_used else main
+    history.entries = [(row["epoch"], row["start_offset"]) for row in rows if row["epoch"] is not None]
 
 
-def confirmed(place: str) -> int:
-    """What the checkpoint says is confirmed (StoreCheckpoint: a long at 32), 0 when it says nothing."""
+def read_confirm_offset(location: str) -> int:
+    """The confirm offset in a store's checkpoint (StoreCheckpoint: a long at 32); 0 if there is none."""
     try:
-        data = files.read(files.join(place, "checkpoint"))
+        data = files.read(files.join(location, "checkpoint"))
     except OSError:
         return 0
     return int(struct.unpack_from(">q", data, 32)[0]) if len(data) >= 40 else 0
 
 
-def between(known: AuditState, torn: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:
-    """Epoch files against each other, and against the controllers' view. `torn` are the replicas, by group,
-    whose log is no part of the group's history at its end. ValueError for a view that is none."""
-    views = controller_view.views(metadata) if metadata is not None else {}
-    found = []
-    for group, members in known.histories.items():
-        found += epoch_history.between(group, members, frozenset(torn.get(group, ())))
+def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:
+    """Findings of the epoch files, compared with each other and with the controllers' view. `diverged` are,
+    by group, the replicas whose log has a tail that is not part of the group's history. Raises ValueError if
+    the metadata are not a view."""
+    views = controller_view.parse_views(metadata) if metadata is not None else {}
+    findings = []
+    for group, members in state.histories.items():
+        findings += epoch_history.compare_epoch_files(group, members, frozenset(diverged.get(group, ())))
         if (view := views.get(group)) is not None:
             ids = {}
             for one in members:
-                identity = store_layout.identity(known.replicas[group, one.name].place)
+                identity = store_layout.read_identity(state.replicas[group, one.name].location)
                 ids[one.name] = identity[2] if identity else None
             highest = max((one.confirmed for one in members), default=0)
-            found += controller_view.compare(group, members, ids, view, highest)
-    return found
+            findings += controller_view.compare_with_view(group, members, ids, view, highest)
+    return findings
 
 
-def switches(known: AuditState) -> list[tuple[str, str, list[epoch_history.EpochStart]]]:
-    """(group, leading replica, [(epoch, start) …]) of every epoch that was not a log's first, at most the
-    last 1,000 of a group. Those that are near each other are together: the log is read once for them."""
-    found: list[tuple[str, str, list[epoch_history.EpochStart]]] = []
-    for group, members in known.histories.items():
-        one = epoch_history.leading_replica(members)
-        near: list[epoch_history.EpochStart] = []
-        for epoch, start in [entry for entry in one.written() if entry[1] > one.start][-SWITCHES_MAX:]:
-            if not near or start - near[0][1] > drill_down.SWITCH_BYTES:
+def epoch_starts(state: AuditState) -> list[tuple[str, str, list[EpochStart]]]:
+    """(group, leading replica, [(epoch, start) …]) of all epochs except the first one of each log, at most
+    the last 1,000 of a group. Starts that are near each other form one row, so that the log is read once for
+    them."""
+    rows: list[tuple[str, str, list[EpochStart]]] = []
+    for group, members in state.histories.items():
+        leading = epoch_history.leading_replica(members)
+        near: list[EpochStart] = []
+        starts = [entry for entry in leading.written() if entry[1] > leading.start]
+        for epoch, start in starts[-EPOCH_STARTS_MAX:]:
+            if not near or start - near[0][1] > EPOCH_WINDOW_BYTES:
                 near = []
-                found.append((group, one.name, near))
+                rows.append((group, leading.name, near))
             near.append((epoch, start))
-    return found
+    return rows

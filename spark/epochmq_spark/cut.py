@@ -1,10 +1,10 @@
-# pure: bytes as they are, to bytes as they were
-"""A replica's directory as it was at a moment, made of the directory as it is: what a broker wrote since is
-left out, so that a volume in use looks like that of a broker which stopped then.
+# pure: present bytes to bytes at the cut
+"""Reconstructs the files of a replica's store as they were at a cut, from the files as they are now.
 
-`end` is the offset up to which the log counts: everything below was confirmed, and is never written again.
-What was written in place since is put back: slots of an index, the end that its header gives, the
-checkpoint."""
+A cut is the consistent cut of an audit of a running group. Messages below its end offset were confirmed and
+are never written again, so leaving out newer bytes gives a store like that of a broker which stopped at the
+cut. Bytes that the broker has since overwritten in place are restored: the slots of an index file, the last
+offset in its header, the checkpoint."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ import numpy as np
 
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
-from epochmq_spark.decode.epoch_file import parse
-from epochmq_spark.decode.queue_units import (
+from epochmq_spark.decode.epoch_file import parse_epoch_text
+from epochmq_spark.decode.index_entries import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
-    UNIT,
-    UNIT_BYTES,
     index_header,
 )
+from epochmq_spark.decode.queue_units import UNIT, UNIT_BYTES
 
 Array = Any
-_HEAD = struct.Struct(">iI")
-MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of what fills a segment
-HEADS_BYTES = 1 << 20  # of a segment are read at a time
+_RECORD_HEAD = struct.Struct(">iI")
+MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of the blank at the end of a segment
+HEADS_BYTES = 1 << 20  # of a segment read at a time
 RECORD_BYTES_MAX = 1 << 30
-CONFIRMED_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
+CONFIRM_OFFSET_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
 
 
 @dataclass(frozen=True)
 class VolumeCut:
-    """`epochs` are the bytes of the epoch file when the cut was made, None where only the file is known."""
+    """The cut of one replica. `end` is the offset up to which its log counts. `epochs` are the bytes of its
+    epoch file when the cut was made; None if no copy was taken."""
 
     end: int
     epochs: bytes | None = None
 
     def document(self) -> dict[str, Any]:
-        """As JSON carries it."""
+        """The cut as JSON."""
         copy = None if self.epochs is None else base64.b64encode(self.epochs).decode()
         return {"end": self.end, "epochs": copy}
 
     @classmethod
     def of(cls, document: Any) -> VolumeCut:
-        """From JSON. Raises ValueError."""
+        """Parses the JSON of a cut. Raises ValueError."""
         if not isinstance(document, dict) or type(document.get("end")) is not int or document["end"] < 0:
             raise ValueError("a cut: expected an object with end, an offset of the log")
         copy = document.get("epochs")
@@ -61,8 +61,9 @@ class VolumeCut:
 
 
 def last_record_end(file: BinaryIO, start: int, end: int) -> int:
-    """Where the last record of a log ends that does so at the offset `end` or before it, by the file of the
-    segment that begins at `start`; `end` where records do not lead there, or no whole one goes beyond it."""
+    """The end of the last whole record at or below the offset `end`, by the file of the segment that begins
+    at `start`. It is `end` itself if the segment's records do not lead there, or if no whole record extends
+    beyond it."""
     at, base, head = 0, 0, b""
     while start + at < end:
         if not base <= at <= base + len(head) - 8:
@@ -70,7 +71,7 @@ def last_record_end(file: BinaryIO, start: int, end: int) -> int:
             head = file.read(HEADS_BYTES)
             if len(head) < 8:
                 return end
-        size, magic = _HEAD.unpack_from(head, at - base)
+        size, magic = _RECORD_HEAD.unpack_from(head, at - base)
         if magic not in MAGICS or not 8 <= size <= RECORD_BYTES_MAX:
             return end
         if start + at + size > end:
@@ -88,66 +89,70 @@ def _is_record(data: bytes, offset: int) -> bool:
 
 
 def queue_bytes_below(data: bytes, end: int) -> int:
-    """How many bytes of a queue's file count: up to its last unit that leads below `end`."""
+    """The bytes of a queue's file up to its last unit that points below `end`."""
     table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     kept = np.flatnonzero((table["size"] > 0) & (table["physical"] < end))
     return (int(kept[-1]) + 1) * UNIT_BYTES if len(kept) else 0
 
 
-def queue_end(data: bytes) -> int:
-    """How many units a queue's file has, as it is."""
+def unit_count(data: bytes) -> int:
+    """The number of units that a queue's file has now."""
     table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     used = np.flatnonzero(table["size"] > 0)
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def epochs(data: bytes, end: int) -> bytes:
-    """An epoch file without what began behind the end; one that is not sound stays as it is."""
-    entries, fault = parse(data.decode("utf-8", "replace"))
+def epoch_file_at(data: bytes, end: int) -> bytes:
+    """An epoch file without the epochs that began beyond `end`. An invalid file stays as it is."""
+    entries, fault = parse_epoch_text(data.decode("utf-8", "replace"))
     if fault is not None or all(start <= end for _, start in entries):
         return data
     body = "".join(f"{epoch}-{start}\n" for epoch, start in entries if start <= end)
     return f"{body.count('-')}\n{zlib.crc32(body.encode()) & 0x7FFFFFFF}\n{body}".encode()
 
 
-def checkpoint(data: bytes, end: int) -> bytes:
-    """A checkpoint that confirms nothing behind the end."""
-    if len(data) < CONFIRMED_AT + 8:
+def checkpoint_at(data: bytes, end: int) -> bytes:
+    """A checkpoint whose confirm offset is at most `end`."""
+    if len(data) < CONFIRM_OFFSET_AT + 8:
         return data
-    confirmed = min(struct.unpack_from(">q", data, CONFIRMED_AT)[0], end)
-    return data[:CONFIRMED_AT] + struct.pack(">q", confirmed) + data[CONFIRMED_AT + 8 :]
+    confirmed = min(struct.unpack_from(">q", data, CONFIRM_OFFSET_AT)[0], end)
+    return data[:CONFIRM_OFFSET_AT] + struct.pack(">q", confirmed) + data[CONFIRM_OFFSET_AT + 8 :]
 
 
-def index(header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], end: int) -> tuple[bytes, int]:
-    """Header and slots of an index file as they were, and how many bytes of the file count. `heads` are its
-    slots (big-endian int32), read before the entries; `entries` gives the bytes behind them, entry 0, which
-    is none, first, in parts of whole entries; it is called twice. A slot that leads behind the end led to the
-    newest of its entries below it (`IndexFile`: an entry's slot is its hash modulo their number)."""
-    last = place = there = 0
+def index_at(
+    header: bytes, heads: Array, entries: Callable[[], Iterable[bytes]], end: int
+) -> tuple[bytes, int]:
+    """Header and slots of an index file at the cut, and the number of its bytes that count.
+
+    `heads` are the slots (big-endian int32), read before the entries. `entries` returns the bytes after them,
+    beginning with the unused entry 0, in parts of whole entries; it is called twice. A slot that points
+    beyond the cut pointed at the cut to the newest of its entries below `end` (`IndexFile`: the slot of an
+    entry is its hash modulo the number of slots)."""
+    last = last_physical = present = 0
     for first, part in _numbered(entries()):
         below = np.flatnonzero(part["physical"] < end)
         if len(below):
-            last, place = first + int(below[-1]), int(part["physical"][below[-1]])
-        there = first + len(part)
+            last, last_physical = first + int(below[-1]), int(part["physical"][below[-1]])
+        present = first + len(part)
     newest = heads.astype(np.int32)
-    later = (newest > last) & (newest <= there)  # the last of them may not be counted yet
+    later = (newest > last) & (newest <= present)  # the header may not count the last entry yet
     if later.any():
         before = np.zeros(len(newest), np.int32)
         for first, part in _numbered(entries()):
             numbers = np.arange(max(first, 1), min(first + len(part), last + 1), dtype=np.int32)
             hashes = part["hash"][numbers - first].astype(np.int64)
-            before[np.abs(hashes) % len(newest)] = numbers  # where slots are equal the last one stays
+            before[np.abs(hashes) % len(newest)] = numbers  # numpy keeps the last value for equal slots
         newest[later] = before[later]
-    made = bytearray(header[:INDEX_HEADER_BYTES])
-    if last:  # its entry may be left of a log that was cut: then the header says less
-        struct.pack_into(">q", made, 24, min(place, index_header(header)[1]))
-    struct.pack_into(">i", made, 36, last + 1)
+    new_header = bytearray(header[:INDEX_HEADER_BYTES])
+    if last:  # the entry may be left of a truncated log; then the header names a lower offset
+        struct.pack_into(">q", new_header, 24, min(last_physical, index_header(header)[1]))
+    struct.pack_into(">i", new_header, 36, last + 1)
     slots = newest.astype(">i4").tobytes()
-    return bytes(made) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * INDEX_ENTRY_BYTES
+    return bytes(new_header) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * INDEX_ENTRY_BYTES
 
 
 def _numbered(parts: Iterable[bytes]) -> Iterator[tuple[int, Array]]:
-    """Entries, and the number of the first of each part."""
+    """The parts as tables, each with the number of its first entry."""
     first = 0
     for part in parts:
         table = np.frombuffer(part[: len(part) - len(part) % INDEX_ENTRY_BYTES], INDEX_ENTRY)

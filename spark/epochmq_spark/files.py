@@ -1,9 +1,10 @@
-"""Files of a broker's directory, on this machine or in any file system that Arrow knows.
+"""Reads files and directories at a location: on this machine, of a volume reader, or in a file system of
+Arrow.
 
-A plain path, or `file:` URI, is read by memory map. `http://HOST:PORT` is a volume of another node, which a
-reader shows (`epochmq_spark.volume_client`). Another URI (`hdfs://`, `viewfs://`, `s3://`, `gs://` …)
-goes through `pyarrow.fs`, whose Hadoop driver reaches whatever the Hadoop client on the machine is configured
-for; ranges of such files are read into memory."""
+A location is a path or a URI. Paths and `file:` URIs are read by memory map, `http://HOST:PORT` through a
+volume reader (`epochmq_spark.volume_client`). All other URIs (`hdfs://`, `viewfs://`, `s3://`, `gs://` …) go
+through `pyarrow.fs`, whose Hadoop driver uses the configuration of the Hadoop client on this machine; ranges
+of such files are read into memory."""
 
 from __future__ import annotations
 
@@ -23,79 +24,79 @@ Array = Any
 
 @dataclass(frozen=True, order=True)
 class DirectoryEntry:
-    """A name in a directory."""
+    """One entry of a directory."""
 
     name: str
     is_file: bool
     size: int
 
 
-def local(place: str) -> Path | None:
-    """The path on this machine, None for another file system."""
-    parsed = urlparse(place)
-    if "://" not in place and parsed.scheme != "file":
-        return Path(place)
+def local_path(location: str) -> Path | None:
+    """The path on this machine; None for another file system."""
+    parsed = urlparse(location)
+    if "://" not in location and parsed.scheme != "file":
+        return Path(location)
     return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
 
 
-def join(place: str, *names: str) -> str:
-    """A place below another one."""
-    return "/".join((place.rstrip("/"), *names))
+def join(location: str, *names: str) -> str:
+    """The location of a file or directory below another one."""
+    return "/".join((location.rstrip("/"), *names))
 
 
-def _remote(place: str) -> tuple[Any, str]:
+def _arrow_file_system(location: str) -> tuple[Any, str]:
     from pyarrow import fs
 
-    system, path = fs.FileSystem.from_uri(place)
+    system, path = fs.FileSystem.from_uri(location)
     return system, path
 
 
-def entries(place: str) -> list[DirectoryEntry]:
-    """What is in a directory, by name. Raises OSError."""
-    path = local(place)
+def entries(location: str) -> list[DirectoryEntry]:
+    """The entries of a directory, by name. Raises OSError."""
+    path = local_path(location)
     if path is not None:
-        found = []
+        listed = []
         for child in path.iterdir():
             status = child.stat()
-            found.append(DirectoryEntry(child.name, child.is_file(), status.st_size))
-        return sorted(found)
-    if volume_client.is_remote(place):
-        return sorted(DirectoryEntry(*one) for one in volume_client.entries(place))
+            listed.append(DirectoryEntry(child.name, child.is_file(), status.st_size))
+        return sorted(listed)
+    if volume_client.is_remote(location):
+        return sorted(DirectoryEntry(*one) for one in volume_client.entries(location))
     from pyarrow import fs
 
-    system, folder = _remote(place)
+    system, folder = _arrow_file_system(location)
     return sorted(
         DirectoryEntry(info.base_name, info.type == fs.FileType.File, info.size or 0)
         for info in system.get_file_info(fs.FileSelector(folder))
     )
 
 
-def read(place: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
-    """A small file's bytes. Raises OSError, also when it is larger than `bytes_max`."""
-    path = local(place)
+def read(location: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
+    """The bytes of a small file. Raises OSError, also if it is larger than `bytes_max`."""
+    path = local_path(location)
     if path is not None:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)
-    elif volume_client.is_remote(place):
-        data = volume_client.read(place)
+    elif volume_client.is_remote(location):
+        data = volume_client.read(location)
     else:
-        system, name = _remote(place)
+        system, name = _arrow_file_system(location)
         with system.open_input_file(name) as file:
             data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
-        raise OSError(f"{place}: larger than {bytes_max} bytes")
+        raise OSError(f"{location}: larger than {bytes_max} bytes")
     return data
 
 
-def read_into(place: str, start: int, end: int, buffer: Array) -> Array:
-    """Bytes [start, end) of a file, in the beginning of a uint8 array that is large enough. For one pass from
-    front to end this takes two thirds of the time that a new memory map does, whose pages come one by one.
-    Raises OSError."""
-    if volume_client.is_remote(place):
-        return volume_client.read_into(place, start, end, buffer)
-    path = local(place)
+def read_range_into(location: str, start: int, end: int, buffer: Array) -> Array:
+    """Reads bytes [start, end) of a file into the beginning of a uint8 array that is large enough. For one
+    pass from front to end this takes two thirds of the time of a new memory map, which faults its pages in
+    one by one. Raises OSError."""
+    if volume_client.is_remote(location):
+        return volume_client.read_range_into(location, start, end, buffer)
+    path = local_path(location)
     if path is None:
-        data = window(place, start, end)
+        data = read_range(location, start, end)
         buffer[: len(data)] = data
         return buffer[: len(data)]
     filled = 0
@@ -108,9 +109,9 @@ def read_into(place: str, start: int, end: int, buffer: Array) -> Array:
     return buffer[:filled]
 
 
-def window(place: str, start: int, end: int) -> Array:
-    """Bytes [start, end) of a file as a uint8 array, not more than there are. Raises OSError."""
-    path = local(place)
+def read_range(location: str, start: int, end: int) -> Array:
+    """Bytes [start, end) of a file, or fewer at its end, as a uint8 array. Raises OSError."""
+    path = local_path(location)
     if path is not None:
         with path.open("rb") as file:
             size = min(end, os.fstat(file.fileno()).st_size) - start
@@ -119,9 +120,9 @@ def window(place: str, start: int, end: int) -> Array:
             skip = start % mmap.ALLOCATIONGRANULARITY
             mapped = mmap.mmap(file.fileno(), skip + size, prot=mmap.PROT_READ, offset=start - skip)
         return np.frombuffer(mapped, np.uint8)[skip:]
-    if volume_client.is_remote(place):
-        return volume_client.window(place, start, end)
-    system, name = _remote(place)
+    if volume_client.is_remote(location):
+        return volume_client.read_range(location, start, end)
+    system, name = _arrow_file_system(location)
     with system.open_input_file(name) as file:
         file.seek(start)
         return np.frombuffer(file.read(max(end - start, 0)), np.uint8)

@@ -1,8 +1,9 @@
 # pure: what an audit may find
-"""The kinds of findings, how much each matters, and how one is written down.
+"""Lists the kinds of findings with their severities, and formats a finding.
 
-ERROR: the replicas, or the files of one, do not tell one story. WARNING: something could not be read, or is
-not as a broker leaves it. NOTE: worth knowing, and no reason to worry; a healthy group may have notes."""
+ERROR: the files of a replica contradict each other, or those of another replica. WARNING: something could not
+be read, or is not as a broker leaves it. NOTE: information that needs no action; a healthy group may have
+notes."""
 
 from __future__ import annotations
 
@@ -23,58 +24,59 @@ class FindingSeverity(StrEnum):
 _E, _W, _N = FindingSeverity.ERROR, FindingSeverity.WARNING, FindingSeverity.NOTE
 
 KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
-    "directory.missing": (_W, "the directory is not there"),
-    "directory.empty": (_W, "the directory holds nothing to audit"),
-    "directory.foreign": (_W, "the directory is no broker's store"),
+    "directory.missing": (_W, "the directory does not exist"),
+    "directory.empty": (_W, "the directory contains nothing to audit"),
+    "directory.foreign": (_W, "the directory is not a broker's store"),
     "directory.unreadable": (_W, "the directory cannot be read"),
-    "directory.other-group": (_W, "the directory is that of another group's replica"),
-    "directory.incomplete": (_W, "a part of the store is not there"),
-    "directory.same-replica": (_W, "two directories are those of one replica"),
+    "directory.other-group": (_W, "the directory belongs to a replica of another group"),
+    "directory.incomplete": (_W, "a part of the store is missing"),
+    "directory.same-replica": (_W, "two directories belong to the same replica"),
     "file.unreadable": (_W, "a file cannot be read"),
-    "file.foreign": (_W, "a file that no broker puts there"),
+    "file.foreign": (_W, "no broker creates a file of this name here"),
     "file.short": (_E, "a file is shorter than it must be"),
-    "epoch.file-missing": (_E, "the replica has no epoch file, others have"),
+    "epoch.file-missing": (_E, "the replica has no epoch file, but other replicas have one"),
     "epoch.file-broken": (_E, "the epoch file's count, checksum or lines are wrong"),
-    "epoch.out-of-order": (_E, "an epoch's number is not above the one before"),
-    "epoch.overlap": (_E, "an epoch starts at or before the start of the one before"),
+    "epoch.out-of-order": (_E, "an epoch number is not greater than the previous one"),
+    "epoch.overlap": (_E, "an epoch starts at or before the start of the previous one"),
     "epoch.gap": (_E, "bytes of the log belong to no epoch"),
     "epoch.beyond-log": (_E, "an epoch starts beyond the end of the log"),
     "epoch.inside-record": (_E, "an epoch starts inside a record"),
-    "epoch.missing": (_E, "the replica lacks an epoch whose bytes it has"),
-    "epoch.unknown": (_E, "the replica knows an epoch that no other replica knows, of bytes they have"),
-    "epoch.two-masters": (_E, "one epoch starts at different places: two masters wrote in it"),
-    "epoch.ahead-of-controller": (_E, "an epoch that the controller has not given yet"),
-    "epoch.behind-controller": (_W, "the controller's epoch has no entry at its master"),
-    "controller.unknown-replica": (_E, "a replica that the controller does not know"),
-    "controller.not-in-sync": (_E, "a member of the SyncStateSet does not have what is confirmed"),
-    "log.missing-segment": (_E, "a segment of the log is not there"),
+    "epoch.missing": (_E, "the replica has the bytes of an epoch but no entry for it"),
+    "epoch.unknown": (_E, "the replica lists an epoch that no other replica with these bytes lists"),
+    "epoch.two-masters": (_E, "one epoch starts at different offsets: two masters wrote in it"),
+    "epoch.ahead-of-controller": (_E, "the replica has an epoch that the controller has not issued"),
+    "epoch.behind-controller": (_W, "the master has no entry for the controller's epoch"),
+    "controller.unknown-replica": (_E, "the controller does not know the replica"),
+    "controller.not-in-sync": (_E, "a member of the SyncStateSet lacks confirmed messages"),
+    "log.missing-segment": (_E, "a segment of the log is missing"),
     "log.hole": (_E, "bytes inside the log are zero"),
-    "log.broken-record": (_E, "bytes inside the log are no record"),
-    "log.remains": (_N, "behind the end of the log lies what was cut from it"),
-    "log.cut-below-confirmed": (_E, "the log ends before what it had confirmed"),
-    "log.behind": (_N, "the log ends before another replica's"),
-    "log.diverged": (_E, "a record differs from the other replicas'"),
-    "log.tail-not-common": (_E, "the end of the log is no part of the group's history"),
-    "record.checksum": (_E, "a body does not fit its checksum"),
-    "message.missing": (_E, "the replica lacks a message that others have"),
-    "queue.missing-unit": (_E, "a message is not in its consume queue"),
-    "queue.wrong-unit": (_E, "a consume queue's unit does not fit its message"),
-    "queue.no-record": (_E, "a consume queue's unit leads to no message of the queue"),
-    "queue.behind": (_N, "a consume queue ends before the log; the broker's start mends it"),
-    "queue.remains": (_N, "behind the end of a consume queue lies what was cut from it"),
-    "queue-offset.duplicate": (_E, "two messages of a queue have one offset"),
-    "queue-offset.skipped": (_E, "a queue lacks an offset between two messages"),
-    "consumer-offset.ahead": (_E, "a group's offset is beyond the end of its queue"),
-    "state.unreadable": (_W, "a configuration file cannot be read"),
-    "index.missing-entry": (_E, "a message's key is not in the index"),
-    "index.broken-chain": (_E, "an index entry that a search does not find"),
-    "message.duplicate": (_N, "a message was stored again after a switch"),
-    "more": (_W, "more of the kind, not listed one by one"),
+    "log.broken-record": (_E, "bytes inside the log are not a valid record"),
+    "log.remains": (_N, "old records lie beyond the end of the log; a truncation left them"),
+    "log.cut-below-confirmed": (_E, "the log ends before its own confirm offset"),
+    "log.behind": (_N, "the log ends before that of another replica"),
+    "log.diverged": (_E, "a record differs from the other replicas' copies"),
+    "log.tail-not-common": (_E, "the tail of the log is not part of the group's history"),
+    "record.checksum": (_E, "a body does not match its checksum"),
+    "message.missing": (_E, "the replica lacks a message that other replicas have"),
+    "queue.missing-unit": (_E, "a message has no unit in its consume queue"),
+    "queue.wrong-unit": (_E, "a unit of a consume queue does not match its message"),
+    "queue.no-record": (_E, "a unit of a consume queue points to no message of the queue"),
+    "queue.behind": (_N, "a consume queue ends before the log; the broker repairs it at its start"),
+    "queue.remains": (_N, "old units lie beyond the end of a consume queue; a truncation left them"),
+    "queue-offset.duplicate": (_E, "two messages of a queue have the same offset"),
+    "queue-offset.skipped": (_E, "a queue has no message at an offset between two messages"),
+    "consumer-offset.ahead": (_E, "a consumer group's offset is beyond the end of its queue"),
+    "state.unreadable": (_W, "a state file cannot be read"),
+    "index.missing-entry": (_E, "a key of a message is not in the index"),
+    "index.broken-chain": (_E, "a search does not reach an entry of the index"),
+    "message.duplicate": (_N, "a message was stored again after a change of master"),
+    "more": (_W, "more findings of this kind, not listed one by one"),
 }
 
 
 def finding(group: str, replica: str, kind: str, **fields: Any) -> dict[str, Any]:
-    """A row of `tables.FINDINGS`; fields by the table's names, all optional. KeyError for an unknown kind."""
+    """A row of `schemas.FINDINGS`. `fields` are named after its columns; all are optional. Raises KeyError
+    for an unknown kind or column."""
     row: dict[str, Any] = dict.fromkeys(schemas.FINDINGS.names)
     unknown = fields.keys() - row.keys()
     if unknown:
@@ -83,7 +85,7 @@ def finding(group: str, replica: str, kind: str, **fields: Any) -> dict[str, Any
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """A finding for people: severity, what, where, and of which message."""
+    """One line for people: severity, kind, meaning, position and message."""
     where = [f"replica {row['replica']}"] if row["replica"] else []
     if row["epoch"] is not None:
         where.append(f"epoch {row['epoch']}")

@@ -1,6 +1,6 @@
-"""A replica's volume, held still: which files there are, and how much of each counts, from one moment on.
+"""Shows a replica's store directory as it was at a cut, while the broker goes on writing.
 
-Files stay open, so that what a broker removes meanwhile (segments that are too old) can still be read."""
+Files stay open, so that segments which the broker deletes meanwhile can still be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from epochmq_spark import cut as cuts
 from epochmq_spark.cut import VolumeCut
-from epochmq_spark.decode.queue_units import (
+from epochmq_spark.decode.index_entries import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
     index_header,
@@ -23,13 +23,13 @@ from epochmq_spark.decode.queue_units import (
 )
 from epochmq_spark.files import DirectoryEntry
 
-KEPT = ("brokerIdentity", "checkpoint", "config/consumerOffset.json")
+COPIED = ("brokerIdentity", "checkpoint", "config/consumerOffset.json")
 EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
 QUEUE_ENDS = "queueEnds.json"
-"""Not a broker's file: {topic: {queue: end}} as the queues are when it is read, which a consumer may have
-reached."""
+"""A file that no broker writes: {topic: {queue: end}} at the moment of the request, which consumers may have
+reached by then."""
 SMALL_BYTES_MAX = 64 * 1024 * 1024
-ENTRIES_BYTES = INDEX_ENTRY_BYTES << 18  # of an index are looked at at a time
+ENTRIES_BYTES = INDEX_ENTRY_BYTES << 18  # of an index file read at a time
 OPEN_MAX = 8192
 FILES_MAX = 1_000_000
 
@@ -40,7 +40,7 @@ class FrozenVolumeError(OSError):
 
 @dataclass(frozen=True)
 class FileContent:
-    """A file: `head`, then the file's own bytes up to `length`, then zeros up to `size`."""
+    """A file at the cut: `head`, then the file's own bytes up to `length`, then zeros up to `size`."""
 
     size: int
     length: int
@@ -48,32 +48,33 @@ class FileContent:
 
 
 class FrozenVolume:
-    """A store's directory as it was at a cut. Paths are relative to it."""
+    """A store directory at a cut. Paths are relative to it."""
 
     def __init__(self, root: Path, cut: VolumeCut) -> None:
-        """Looks at the directory, first at what changes in place, then at what only grows. Raises OSError."""
+        """Copies the files that change in place first, then lists the files that only grow. Raises
+        OSError."""
         self.root, self.cut = root, cut
-        self._kept: dict[str, bytes] = {}
+        self._copies: dict[str, bytes] = {}
         self._lists: dict[str, list[DirectoryEntry]] = {}
         self._open: dict[str, int] = {}
         self._contents: dict[str, FileContent] = {}
         self._lock = threading.Lock()
         self.end = self._last_record_end(cut.end)
-        self._keep()
-        self._walk("", 0)
+        self._copy_files()
+        self._list("", 0)
         for folder, entries in list(self._lists.items()):
             if folder == "commitlog":
                 self._lists[folder] = self._segments(entries)
 
     def close(self) -> None:
-        """Lets go of all files."""
+        """Closes all files."""
         for file in self._open.values():
             os.close(file)
         self._open.clear()
 
     def _last_record_end(self, end: int) -> int:
-        """Where the last record below `end` ends: how far a replica is, is told in bytes. `end` itself where
-        the segment's records do not lead there."""
+        """The end of the last record at or below `end`: a cut is a number of bytes and may lie inside a
+        record. It is `end` itself if the segment's records do not lead there."""
         names = [path.name for path in (self.root / "commitlog").glob("*") if path.name.isdecimal()]
         start = max((int(name) for name in names if int(name) < end), default=None)
         if start is None:
@@ -84,17 +85,17 @@ class FrozenVolume:
         with path.open("rb") as file:
             return cuts.last_record_end(file, start, end)
 
-    def _keep(self) -> None:
-        for name in KEPT:
+    def _copy_files(self) -> None:
+        for name in COPIED:
             if (data := self._read_small_file(name)) is not None:
-                self._kept[name] = data
+                self._copies[name] = data
         for name in EPOCHS:
             if (data := self._read_small_file(name)) is not None:
-                self._kept[name] = cuts.epochs(data, self.end)
+                self._copies[name] = cuts.epoch_file_at(data, self.end)
         if self.cut.epochs is not None:
-            self._kept[EPOCHS[0]] = cuts.epochs(self.cut.epochs, self.end)
-        if "checkpoint" in self._kept:
-            self._kept["checkpoint"] = cuts.checkpoint(self._kept["checkpoint"], self.end)
+            self._copies[EPOCHS[0]] = cuts.epoch_file_at(self.cut.epochs, self.end)
+        if "checkpoint" in self._copies:
+            self._copies["checkpoint"] = cuts.checkpoint_at(self._copies["checkpoint"], self.end)
 
     def _read_small_file(self, name: str) -> bytes | None:
         try:
@@ -103,39 +104,41 @@ class FrozenVolume:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _walk(self, folder: str, seen: int) -> int:
-        found = []
+    def _list(self, folder: str, count: int) -> int:
+        """Lists and opens the files below a folder; the number of files so far."""
+        listed = []
         for child in sorted((self.root / folder).iterdir()):
             try:
                 status = child.lstat()
             except FileNotFoundError:
                 continue
             name = f"{folder}/{child.name}" if folder else child.name
-            seen += 1
-            if seen > FILES_MAX:
+            count += 1
+            if count > FILES_MAX:
                 raise FrozenVolumeError(f"{self.root}: more than {FILES_MAX} files")
             if child.is_symlink():
                 continue
             if child.is_dir():
-                seen = self._walk(name, seen)
+                count = self._list(name, count)
             else:
-                self._hold(name)
-            size = len(self._kept[name]) if name in self._kept else status.st_size
-            found.append(DirectoryEntry(child.name, not child.is_dir(), size))
-        if not folder and EPOCHS[0] in self._kept and all(one.name != EPOCHS[0] for one in found):
-            found.append(DirectoryEntry(EPOCHS[0], True, len(self._kept[EPOCHS[0]])))
-        self._lists[folder] = found
-        return seen
+                self._keep_open(name)
+            size = len(self._copies[name]) if name in self._copies else status.st_size
+            listed.append(DirectoryEntry(child.name, not child.is_dir(), size))
+        if not folder and EPOCHS[0] in self._copies and all(one.name != EPOCHS[0] for one in listed):
+            listed.append(DirectoryEntry(EPOCHS[0], True, len(self._copies[EPOCHS[0]])))
+        self._lists[folder] = listed
+        return count
 
-    def _hold(self, name: str) -> None:
-        if len(self._open) < OPEN_MAX and name not in self._kept:
+    def _keep_open(self, name: str) -> None:
+        if len(self._open) < OPEN_MAX and name not in self._copies:
             try:
                 self._open[name] = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
             except OSError:
-                return  # whoever asks for it is told
+                return  # `open` raises it again for the request that needs the file
 
     def _segments(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-        """Without those that began behind the cut; the first stays, or there would be no log."""
+        """Removes segments that began beyond the cut. The first one stays, because a store without a segment
+        counts as empty."""
         first = next((one.name for one in entries if one.name.isdecimal()), "")
         return [
             one
@@ -144,20 +147,20 @@ class FrozenVolume:
         ]
 
     def entries(self, folder: str) -> list[DirectoryEntry]:
-        """What is in a folder. Raises FileNotFoundError, NotADirectoryError."""
-        found = self._lists.get(folder)
-        if found is None:
+        """The entries of a folder. Raises FileNotFoundError, NotADirectoryError."""
+        listed = self._lists.get(folder)
+        if listed is None:
             raise FileNotFoundError(2, "no such directory", folder)
-        return found
+        return listed
 
     def content(self, name: str) -> FileContent:
-        """What counts of a file. Raises OSError."""
+        """The content of a file at the cut. Raises OSError."""
         if name == QUEUE_ENDS:
             data = json.dumps(self._queue_ends()).encode()
             return FileContent(len(data), len(data), data)
-        kept = self._kept.get(name)
-        if kept is not None:
-            return FileContent(len(kept), len(kept), kept)
+        copy = self._copies.get(name)
+        if copy is not None:
+            return FileContent(len(copy), len(copy), copy)
         path = PurePosixPath(name)
         parent = "" if len(path.parts) == 1 else str(path.parent)
         entry = next((one for one in self._lists.get(parent, ()) if one.name == path.name), None)
@@ -165,23 +168,24 @@ class FrozenVolume:
             raise FileNotFoundError(2, "no such file", name)
         with self._lock:
             if name not in self._contents:
-                self._contents[name] = self._cut(name, path, entry.size)
+                self._contents[name] = self._content_at_cut(name, path, entry.size)
             return self._contents[name]
 
-    def _cut(self, name: str, path: PurePosixPath, size: int) -> FileContent:
+    def _content_at_cut(self, name: str, path: PurePosixPath, size: int) -> FileContent:
         top = path.parts[0]
         if top == "commitlog" and path.name.isdecimal():
             return FileContent(size, max(min(size, self.end - int(path.name)), 0))
         if top == "consumequeue" and path.name.isdecimal():
             return FileContent(size, cuts.queue_bytes_below(self.bytes_of(name, 0, size), self.end))
         slots = slot_count(size) if top == "index" else None
-        return self._index(name, path, size, slots) if slots is not None else FileContent(size, size)
+        return self._index_at_cut(name, path, size, slots) if slots is not None else FileContent(size, size)
 
-    def _index(self, name: str, path: PurePosixPath, size: int, slots: int) -> FileContent:
-        """Of an index file that goes beyond the cut, or may grow while it is read: how it was, or is now."""
+    def _index_at_cut(self, name: str, path: PurePosixPath, size: int, slots: int) -> FileContent:
+        """The content of an index file. It is reconstructed if the file extends beyond the cut, or if it is
+        the newest one, which may grow while it is read."""
         header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
-        grows = path.name == max(one.name for one in self._lists["index"])
-        if len(header) < INDEX_HEADER_BYTES or not (grows or index_header(header)[1] >= self.end):
+        is_newest = path.name == max(one.name for one in self._lists["index"])
+        if len(header) < INDEX_HEADER_BYTES or not (is_newest or index_header(header)[1] >= self.end):
             return FileContent(size, size)
         heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
         *_, count = index_header(self.bytes_of(name, 0, INDEX_HEADER_BYTES))
@@ -192,30 +196,30 @@ class FrozenVolume:
             for at in range(start, stop, ENTRIES_BYTES):
                 yield self.bytes_of(name, at, min(stop - at, ENTRIES_BYTES))
 
-        head, length = cuts.index(header, heads, entries, self.end)
+        head, length = cuts.index_at(header, heads, entries, self.end)
         return FileContent(size, min(length, size), head)
 
     def _queue_ends(self) -> dict[str, dict[str, int]]:
-        """How far each queue is by now, by its last file."""
-        found: dict[str, dict[str, int]] = {}
+        """The present end of each queue, by its last file."""
+        ends: dict[str, dict[str, int]] = {}
         folder = self.root / "consumequeue"
         for topic in sorted(folder.iterdir()) if folder.is_dir() else ():
             for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
                 files = sorted(one for one in queue.iterdir() if one.name.isdecimal())
                 for file in reversed(files):
-                    units = cuts.queue_end(file.read_bytes())
+                    units = cuts.unit_count(file.read_bytes())
                     if units or file is files[0]:
-                        found.setdefault(topic.name, {})[queue.name] = int(file.name) // 20 + units
+                        ends.setdefault(topic.name, {})[queue.name] = int(file.name) // 20 + units
                         break
-        return found
+        return ends
 
     def open(self, name: str) -> int:
-        """A descriptor of the file, to be closed by the caller. Raises OSError."""
-        held = self._open.get(name)
-        return os.dup(held) if held is not None else os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+        """A descriptor of the file. The caller must close it. Raises OSError."""
+        kept = self._open.get(name)
+        return os.dup(kept) if kept is not None else os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
 
     def bytes_of(self, name: str, start: int, count: int) -> bytes:
-        """Bytes of the file as it is. Raises OSError."""
+        """Bytes of the file as it is now. Raises OSError."""
         file = self.open(name)
         try:
             parts = []

@@ -1,5 +1,5 @@
-# pure: the shapes of tables
-"""The columns of every table, as Arrow schemas; what they mean stands in docs/audit.md."""
+# pure: Arrow schemas
+"""Declares the columns of every table as Arrow schemas. docs/audit.md explains the columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ EPOCHS: Final = pa.schema(
         ("fault", pa.string()),
     ]
 )
-"""A row for each entry, in the file's order; `fault` says what is wrong with the whole file."""
+"""One row for each entry of an epoch file, in the file's order. `fault` describes what is wrong with the
+whole file."""
 
 RECORDS: Final = pa.schema(
     [
@@ -94,7 +95,7 @@ SUMMARY: Final = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""The sums of one pass over the files. `decode.summary_rows` defines the numbers of each kind."""
+"""The digests of one pass over the files. `decode.summary_rows` defines the numbers of each kind of row."""
 
 FINDINGS: Final = pa.schema(
     [

@@ -1,11 +1,11 @@
-# pure: what findings add up to
-"""The verdict, and the exit code that says it.
+# pure: findings to a verdict
+"""Derives the verdict and its exit code from the findings.
 
 | verdict | exit code | |
 |---|---|---|
-| healthy | 0 | the replicas tell one story; there may be notes |
+| healthy | 0 | no contradiction was found; there may be notes |
 | damaged | 4 | at least one error |
-| undecided | 5 | no error, but something could not be read, or was not there |
+| undecided | 5 | no error, but something could not be read or was missing |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from epochmq_spark.findings import KINDS, FindingSeverity
 
 
 class AuditVerdict(StrEnum):
-    """What an audit says."""
+    """The result of an audit."""
 
     HEALTHY = "healthy"
     DAMAGED = "damaged"
@@ -26,12 +26,12 @@ class AuditVerdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
+        """The exit code of `epochmq audit`."""
         return {AuditVerdict.HEALTHY: 0, AuditVerdict.DAMAGED: 4, AuditVerdict.UNDECIDED: 5}[self]
 
 
-def of(counts: Mapping[str, int], replicas_read: int) -> AuditVerdict:
-    """The verdict of findings counted by kind; an audit that read no replica is never healthy."""
+def verdict_of(counts: Mapping[str, int], replicas_read: int) -> AuditVerdict:
+    """The verdict of findings counted by kind. An audit that read no replica is never healthy."""
     severities = {KINDS[kind][0] for kind, count in counts.items() if count}
     if FindingSeverity.ERROR in severities:
         return AuditVerdict.DAMAGED
@@ -46,11 +46,12 @@ def summary(
     findings: Sequence[Mapping[str, Any]],
     **more: Any,
 ) -> dict[str, Any]:
-    """The JSON summary. `findings` are the first ones; `findingCounts` says how many there are."""
+    """The JSON summary. `findings` may be only the first ones; `findingCounts` counts all."""
     read = sum(one["logEnd"] is not None for one in replicas)
+    verdict = verdict_of(counts, read)
     return {
-        "verdict": of(counts, read).value,
-        "exitCode": of(counts, read).exit_code,
+        "verdict": verdict.value,
+        "exitCode": verdict.exit_code,
         "findingCounts": dict(sorted((kind, count) for kind, count in counts.items() if count)),
         "replicas": list(replicas),
         "findings": [{name: value for name, value in row.items() if value is not None} for row in findings],

@@ -1,4 +1,4 @@
-"""Files of a volume that a reader on another node shows (`epochmq_spark.volume_reader`): places `http://HOST:PORT/…`."""
+"""The HTTP client of volume readers (`epochmq_spark.volume_reader`), for locations `http://HOST:PORT/…`."""
 
 from __future__ import annotations
 
@@ -16,84 +16,90 @@ Array = Any
 TIMEOUT_S = 120
 TRIES = 3
 _SCHEME = "http://"
-_kept = threading.local()
+_thread_state = threading.local()
 
 
-def is_remote(place: str) -> bool:
-    """Whether a reader shows it."""
-    return place.startswith(_SCHEME)
+def is_remote(location: str) -> bool:
+    """Whether a volume reader serves the location."""
+    return location.startswith(_SCHEME)
 
 
-def entries(place: str) -> list[tuple[str, bool, int]]:
-    """(name, whether it is a file, size) of what is in a directory. Raises OSError."""
-    return [(str(name), bool(is_file), int(size)) for name, is_file, size in json.loads(_get(place, "list"))]
+def entries(location: str) -> list[tuple[str, bool, int]]:
+    """The entries of a directory: (name, is a file, size). Raises OSError."""
+    return [
+        (str(name), bool(is_file), int(size)) for name, is_file, size in json.loads(_get(location, "list"))
+    ]
 
 
-def read(place: str) -> bytes:
-    """A small file. Raises OSError."""
-    return _get(place, "files")
+def read(location: str) -> bytes:
+    """The bytes of a small file. Raises OSError."""
+    return _get(location, "files")
 
 
-def hold(place: str, cut: VolumeCut) -> None:
-    """Has the reader show its volume as it was at a cut. Raises OSError, also when it does so for another."""
+def freeze(location: str, cut: VolumeCut) -> None:
+    """Freezes the volume at a cut. Raises OSError, also if it is frozen at another one."""
     body = json.dumps(cut.document()).encode()
-    _call(place, "POST", "/cut", {"Content-Type": "application/json"}, body, lambda answer: answer.read())
+    _call(
+        location, "POST", "/cut", {"Content-Type": "application/json"}, body, lambda response: response.read()
+    )
 
 
-def read_into(place: str, start: int, end: int, buffer: Array) -> Array:
-    """Bytes [start, end) of a file, in the beginning of a uint8 array. Raises OSError."""
+def read_range_into(location: str, start: int, end: int, buffer: Array) -> Array:
+    """Reads bytes [start, end) of a file into the beginning of a uint8 array. Raises OSError."""
     if end <= start:
         return buffer[:0]
 
-    def take(answer: http.client.HTTPResponse) -> Array:
-        size = int(answer.headers["X-Size"])
+    def receive(response: http.client.HTTPResponse) -> Array:
+        size = int(response.headers["X-Size"])
         wanted = max(min(end, size) - start, 0)
-        filled, length = 0, int(answer.headers["Content-Length"])
+        filled, length = 0, int(response.headers["Content-Length"])
         view = memoryview(buffer)
-        while filled < length and (count := answer.readinto(view[filled:length])):
+        while filled < length and (count := response.readinto(view[filled:length])):
             filled += count
         if filled < length:
             raise http.client.IncompleteRead(b"", length - filled)
         buffer[length:wanted] = 0
         return buffer[:wanted]
 
-    return _call(place, "GET", _path(place, "files"), {"Range": f"bytes={start}-{end - 1}"}, None, take)
+    headers = {"Range": f"bytes={start}-{end - 1}"}
+    return _call(location, "GET", _path(location, "files"), headers, None, receive)
 
 
-def window(place: str, start: int, end: int) -> Array:
-    """Bytes [start, end) of a file, not more than there are, as a new array. Zeros at the end cost nothing.
-    Raises OSError."""
+def read_range(location: str, start: int, end: int) -> Array:
+    """Bytes [start, end) of a file, or fewer at its end, as a new array. Zeros at the end are not
+    transferred. Raises OSError."""
     if end <= start:
         return np.zeros(0, np.uint8)
 
-    def take(answer: http.client.HTTPResponse) -> Array:
-        wanted = max(min(end, int(answer.headers["X-Size"])) - start, 0)
-        made = np.zeros(wanted, np.uint8)
-        data = answer.read()
-        made[: len(data)] = np.frombuffer(data, np.uint8)
-        return made
+    def receive(response: http.client.HTTPResponse) -> Array:
+        wanted = max(min(end, int(response.headers["X-Size"])) - start, 0)
+        array = np.zeros(wanted, np.uint8)
+        data = response.read()
+        array[: len(data)] = np.frombuffer(data, np.uint8)
+        return array
 
-    return _call(place, "GET", _path(place, "files"), {"Range": f"bytes={start}-{end - 1}"}, None, take)
+    headers = {"Range": f"bytes={start}-{end - 1}"}
+    return _call(location, "GET", _path(location, "files"), headers, None, receive)
 
 
-def forget() -> None:
+def close_connections() -> None:
     """Closes this thread's connections."""
-    for connection in _kept.__dict__.pop("connections", {}).values():
+    for connection in _thread_state.__dict__.pop("connections", {}).values():
         connection.close()
 
 
-def _path(place: str, kind: str) -> str:
-    _, _, path = place.removeprefix(_SCHEME).partition("/")
+def _path(location: str, kind: str) -> str:
+    _, _, path = location.removeprefix(_SCHEME).partition("/")
     return f"/{kind}/{quote(path)}"
 
 
-def _get(place: str, kind: str) -> bytes:
-    data: bytes = _call(place, "GET", _path(place, kind), {}, None, lambda answer: answer.read())
+def _get(location: str, kind: str) -> bytes:
+    data: bytes = _call(location, "GET", _path(location, kind), {}, None, lambda response: response.read())
     return data
 
 
 def _connection(host: str, *, new: bool) -> http.client.HTTPConnection:
-    known: dict[str, http.client.HTTPConnection] = _kept.__dict__.setdefault("connections", {})
+    known: dict[str, http.client.HTTPConnection] = _thread_state.__dict__.setdefault("connections", {})
     if new and host in known:
         known.pop(host).close()
     if host not in known:
@@ -101,22 +107,25 @@ def _connection(host: str, *, new: bool) -> http.client.HTTPConnection:
     return known[host]
 
 
-def _call(place: str, method: str, path: str, headers: dict[str, str], body: bytes | None, take: Any) -> Any:
-    """What `take` makes of the answer. A connection that breaks is tried again; all of it only reads."""
-    host = place.removeprefix(_SCHEME).partition("/")[0]
+def _call(
+    location: str, method: str, path: str, headers: dict[str, str], body: bytes | None, receive: Any
+) -> Any:
+    """What `receive` returns for the response. A broken connection is retried: all requests are
+    idempotent."""
+    host = location.removeprefix(_SCHEME).partition("/")[0]
     for attempt in range(TRIES):
         connection = _connection(host, new=attempt > 0)
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            if answer.status < 300:
-                return take(answer)
-            said = answer.read(2000).decode("utf-8", "replace").strip()
+            response = connection.getresponse()
+            if response.status < 300:
+                return receive(response)
+            reason = response.read(2000).decode("utf-8", "replace").strip()
         except (OSError, http.client.HTTPException) as error:
             if attempt == TRIES - 1:
-                raise OSError(f"{place}: {type(error).__name__}: {error}") from None
+                raise OSError(f"{location}: {type(error).__name__}: {error}") from None
             continue
-        if answer.status == http.HTTPStatus.NOT_FOUND:
-            raise FileNotFoundError(2, said, place)
-        raise OSError(f"{place}: {answer.status}: {said}")
+        if response.status == http.HTTPStatus.NOT_FOUND:
+            raise FileNotFoundError(2, reason, location)
+        raise OSError(f"{location}: {response.status}: {reason}")
     raise AssertionError("the last attempt returns or raises")

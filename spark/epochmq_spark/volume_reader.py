@@ -1,14 +1,14 @@
-"""`python -m epochmq_spark.volume_reader --root DIR`: serves a volume over HTTP to executors on other nodes.
-It only reads.
+"""`python -m epochmq_spark.volume_reader --root DIR`: serves a frozen volume over HTTP to Spark executors on
+other nodes. It never writes.
 
-- `POST /cut`, `{"end": offset, "epochs": base64 or null}`: from now on the directory is shown as it was at
-  this cut; 409 for another one than the first.
-- `GET /files/PATH`: the bytes of a file, or of a `Range` of it; what is not sent of it is zeros, `X-Size` is
-  the file's size.
+- `POST /cut`, `{"end": offset, "epochs": base64 or null}`: freezes the volume at this cut; 409 if it is
+  frozen at another one.
+- `GET /files/PATH`: the bytes of a file, or of a `Range` of it. `X-Size` is the file's size; bytes that are
+  not sent are zeros.
 - `GET /list/PATH`: a JSON list of [name, is a file, size].
 - `GET /live`: 200.
 
-Before the cut nothing is shown (503). Sixteen requests are served at a time; more wait."""
+Before the cut all requests for files get 503. It serves 16 requests at a time; further ones wait."""
 
 from __future__ import annotations
 
@@ -31,85 +31,85 @@ from epochmq_spark.frozen_volume import FrozenVolume
 
 PORT = 9885
 BODY_BYTES_MAX = 4 * 1024 * 1024
-AT_ONCE_MAX = 16
+CONCURRENT_MAX = 16
 IDLE_S = 120
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)\Z")
 
 
 class VolumeReader(ThreadingHTTPServer):
-    """Shows one directory."""
+    """The HTTP server of one directory. `volume` is None before the cut."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], root: Path) -> None:
-        super().__init__(address, _Handler)
+        super().__init__(address, _VolumeRequestHandler)
         self.root = root
         self.volume: FrozenVolume | None = None
-        self.turn = threading.BoundedSemaphore(AT_ONCE_MAX)
+        self.slots = threading.BoundedSemaphore(CONCURRENT_MAX)
         self._lock = threading.Lock()
 
-    def take(self, cut: VolumeCut) -> bool:
-        """Holds the volume still at this cut; False when it is held at another one. Raises OSError."""
+    def freeze(self, cut: VolumeCut) -> bool:
+        """Freezes the volume at this cut; False if it is frozen at another one. Raises OSError."""
         with self._lock:
             if self.volume is None:
                 self.volume = FrozenVolume(self.root, cut)
             return self.volume.cut == cut
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _VolumeRequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
     disable_nagle_algorithm = True
     server: VolumeReader
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing of requests that went well."""
+        """Does not log requests."""
 
     def do_POST(self) -> None:
-        """The cut."""
+        """Serves POST /cut."""
         length = int(self.headers.get("Content-Length") or 0)
         if self.path != "/cut" or not 0 < length <= BODY_BYTES_MAX:
             self.close_connection = True
-            return self._say(HTTPStatus.BAD_REQUEST, "expected POST /cut with a JSON object")
+            return self._respond_text(HTTPStatus.BAD_REQUEST, "expected POST /cut with a JSON object")
         try:
             cut = VolumeCut.of(json.loads(self.rfile.read(length)))
-            held = self.server.take(cut)
+            frozen = self.server.freeze(cut)
         except ValueError as error:
-            return self._say(HTTPStatus.BAD_REQUEST, str(error))
+            return self._respond_text(HTTPStatus.BAD_REQUEST, str(error))
         except OSError as error:
-            return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        if not held:
-            return self._say(HTTPStatus.CONFLICT, "the volume is held at another cut")
-        return self._say(HTTPStatus.OK, "held")
+            return self._respond_text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        if not frozen:
+            return self._respond_text(HTTPStatus.CONFLICT, "the volume is already frozen at another cut")
+        return self._respond_text(HTTPStatus.OK, "frozen")
 
     def do_GET(self) -> None:
-        """A file, a folder, or whether it lives."""
+        """Serves files, directory lists and the liveness probe."""
         path = unquote(urlsplit(self.path).path)
         if path == "/live":
-            return self._say(HTTPStatus.OK, "alive")
+            return self._respond_text(HTTPStatus.OK, "alive")
         volume = self.server.volume
         if volume is None:
-            return self._say(HTTPStatus.SERVICE_UNAVAILABLE, "there was no cut yet")
+            return self._respond_text(HTTPStatus.SERVICE_UNAVAILABLE, "the volume has no cut yet: POST /cut")
         kind, _, name = path.lstrip("/").partition("/")
         name = name.strip("/")
-        with self.server.turn:
+        with self.server.slots:
             try:
                 if kind == "list":
                     listed = [[one.name, one.is_file, one.size] for one in volume.entries(name)]
-                    return self._answer(HTTPStatus.OK, json.dumps(listed).encode())
+                    return self._respond(HTTPStatus.OK, json.dumps(listed).encode())
                 if kind == "files":
-                    return self._file(volume, name)
+                    return self._respond_file(volume, name)
             except FileNotFoundError as error:
-                return self._say(HTTPStatus.NOT_FOUND, str(error))
+                return self._respond_text(HTTPStatus.NOT_FOUND, str(error))
             except (BrokenPipeError, ConnectionError):
                 self.close_connection = True
                 return None
             except OSError as error:
-                return self._say(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        return self._say(HTTPStatus.NOT_FOUND, f"no such path: {path}")
+                return self._respond_text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        return self._respond_text(HTTPStatus.NOT_FOUND, f"no such path: {path}")
 
-    def _file(self, volume: FrozenVolume, name: str) -> None:
+    def _respond_file(self, volume: FrozenVolume, name: str) -> None:
         content = volume.content(name)
         wanted = _RANGE.match(self.headers.get("Range") or "")
         start, stop = (int(wanted[1]), int(wanted[2]) + 1) if wanted else (0, content.size)
@@ -121,21 +121,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("X-Size", str(content.size))
             self.end_headers()
             try:
-                self._send(content.head[start:stop], file, max(start, len(content.head)), stop)
-            except OSError:  # who asked has a part of it, and can be told nothing more
+                self._send_file(content.head[start:stop], file, max(start, len(content.head)), stop)
+            except OSError:  # the client has a part of the body: only closing the connection tells it
                 self.close_connection = True
 
-    def _send(self, head: bytes, file: BinaryIO | None, start: int, stop: int) -> None:
+    def _send_file(self, head: bytes, file: BinaryIO | None, start: int, stop: int) -> None:
         self.wfile.write(head)
         self.wfile.flush()
         wanted = stop - start
         if file is not None and wanted > 0 and self.connection.sendfile(file, start, wanted) < wanted:
-            self.close_connection = True  # the file is shorter than it was
+            self.close_connection = True  # the file has become shorter
 
-    def _say(self, status: HTTPStatus, text: str) -> None:
-        self._answer(status, (text + "\n").encode())
+    def _respond_text(self, status: HTTPStatus, text: str) -> None:
+        self._respond(status, (text + "\n").encode())
 
-    def _answer(self, status: HTTPStatus, body: bytes) -> None:
+    def _respond(self, status: HTTPStatus, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves until SIGTERM."""
+    """Serves until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="epochmq_spark.volume_reader")
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--host", default="0.0.0.0")
@@ -153,7 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: threading.Thread(target=server.shutdown).start())
     with contextlib.closing(server.socket):
-        print(f"reads {chosen.root} for others, port {server.server_address[1]}", file=sys.stderr, flush=True)
+        port = server.server_address[1]
+        print(f"volume reader serves {chosen.root} on port {port}", file=sys.stderr, flush=True)
         server.serve_forever()
     return 0
 

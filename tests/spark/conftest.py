@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the audit; they skip where Spark or Java is missing."""
+"""Provides one Spark session for all tests of the audit; skips them where Spark or Java is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test that needs RocketMQ's jars where they cannot be had, and says why."""
+    """Skips a test that needs RocketMQ's jars if they are missing, with the reason."""
     if item.get_closest_marker("java") is not None:
         try:
             java_library()

@@ -1,7 +1,7 @@
-"""Kinds of damage, each done to a healthy group at a place that a seed chooses, and what an audit must say.
+"""Lists the kinds of damage. Each injector damages a healthy group at a position chosen by a seed.
 
-Each returns what it did: the kind that must be found, the replica, where; and which further kinds may follow
-from it, at the same replica. Nothing else may be found."""
+It returns the damage: the replica, the kinds of findings that an audit must report and where, and further
+kinds that may follow from it at the same replica. The audit must not report anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to epoch files, alone and beside what the controllers know."""
+"""Injects damage into epoch files, some of it visible only against the controllers' view."""
 
 from __future__ import annotations
 
@@ -8,38 +8,34 @@ from pathlib import Path
 
 from tests.spark.damage_kit import (
     InjectedDamage,
+    damage,
     epochs,
-    injected,
-    kind,
+    epochs_with_bytes,
+    injector,
     records,
     write_epochs,
-    written,
 )
 from tests.spark.damage_log import lost_end
 
 
-def several(group: list[Path]) -> list[tuple[int, int]]:
-    """Entries of the group; a story has at least two."""
-    return written(group[0])
-
-
-@kind
+@injector
 def epoch_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     gone = entries.pop(rng.randrange(len(entries)) if len(entries) > 1 else 0)
     if not entries:
         (replica / "epochFileCheckpoint").unlink()
         (replica / "epochFileCheckpoint.bak").unlink(missing_ok=True)
-        return injected(replica, "epoch.file-missing")
+        return damage(replica, "epoch.file-missing")
     write_epochs(replica, entries)
     allowed = ("epoch.gap",) if gone[1] == 0 else ()
-    return injected(replica, "epoch.missing", allowed=allowed, epoch=gone[0], start_offset=gone[1])
+    return damage(replica, "epoch.missing", allowed=allowed, epoch=gone[0], start_offset=gone[1])
 
 
 def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tuple[int, int]]:
-    """The replica's epochs; a group with a single one gets a second everywhere, from this record on."""
-    entries = written(replica)
+    """The replica's epochs. If there is only one, every replica gets a second one, which starts at this
+    record from the end."""
+    entries = epochs_with_bytes(replica)
     if len(entries) < 2:
         entries.append((entries[-1][0] + 1, records(replica)[-from_end].offset))
         for other in group:
@@ -47,37 +43,37 @@ def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tup
     return entries
 
 
-@kind
+@injector
 def epochs_reordered(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(len(entries) - 1)
     entries[at], entries[at + 1] = entries[at + 1], entries[at]
     write_epochs(replica, entries)
-    return injected(replica, "epoch.out-of-order", allowed=("epoch.overlap",))
+    return damage(replica, "epoch.out-of-order", allowed=("epoch.overlap",))
 
 
-@kind
+@injector
 def epochs_overlapping(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
     at = rng.randrange(1, len(entries))
     entries[at] = (entries[at][0], entries[at - 1][1])
     write_epochs(replica, entries)
-    return injected(replica, "epoch.overlap", allowed=("epoch.two-masters", "epoch.missing"))
+    return damage(replica, "epoch.overlap", allowed=("epoch.two-masters", "epoch.missing"))
 
 
-@kind
+@injector
 def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     last = records(replica)[-1]
     start = last.offset + last.size + rng.randrange(1, 10_000)
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     write_epochs(replica, [*entries, (entries[-1][0] + 1, start)])
-    return injected(replica, "epoch.beyond-log", start_offset=start)
+    return damage(replica, "epoch.beyond-log", start_offset=start)
 
 
-@kind
+@injector
 def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=3)
@@ -87,12 +83,12 @@ def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> InjectedDa
         at + 1 == len(entries) or one < entries[at + 1][1])])  # fmt: skip
     entries[at] = (entries[at][0], other_start)
     write_epochs(replica, entries)
-    return injected(replica, "epoch.two-masters", epoch=entries[at][0], start_offset=other_start)
+    return damage(replica, "epoch.two-masters", epoch=entries[at][0], start_offset=other_start)
 
 
-@kind
+@injector
 def epoch_inside_a_record(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """In every replica alike."""
+    """The same in every replica."""
     entries = two_at_least(group, group[0], from_end=3)
     at = rng.randrange(1, len(entries))
     epoch, start = entries[at] = (entries[at][0], entries[at][1] + rng.randrange(1, 80))
@@ -101,66 +97,66 @@ def epoch_inside_a_record(group: list[Path], rng: random.Random) -> InjectedDama
     return InjectedDamage("*", frozenset({"epoch.inside-record"}), {"epoch": epoch, "start_offset": start})
 
 
-@kind
+@injector
 def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     own = [one.offset for one in records(replica) if one.offset > entries[-1][1]]
     start = rng.choice(own)
     write_epochs(replica, [*entries, (entries[-1][0] + 1, start)])
-    return injected(replica, "epoch.unknown", epoch=entries[-1][0] + 1, start_offset=start)
+    return damage(replica, "epoch.unknown", epoch=entries[-1][0] + 1, start_offset=start)
 
 
-@kind
+@injector
 def epoch_file_checksum(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
     lines = path.read_text().splitlines()
     lines[1] = str(zlib.crc32(b"other") & 0x7FFFFFFF)
     path.write_text("\n".join(lines) + "\n")
-    return injected(replica, "epoch.file-broken", allowed=("epoch.missing",))
+    return damage(replica, "epoch.file-broken", allowed=("epoch.missing",))
 
 
-@kind
+@injector
 def epoch_file_cut(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
     text = path.read_text()
     path.write_text(text[: rng.randrange(len(text) - 3)])
-    return injected(replica, "epoch.file-broken", allowed=("epoch.missing", "epoch.gap", "epoch.two-masters"))
+    return damage(replica, "epoch.file-broken", allowed=("epoch.missing", "epoch.gap", "epoch.two-masters"))
 
 
-@kind
+@injector
 def epoch_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     for path in replica.glob("epochFileCheckpoint*"):
         path.unlink()
-    return injected(replica, "epoch.file-missing")
+    return damage(replica, "epoch.file-missing")
 
 
-@kind
+@injector
 def ahead_of_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     last = records(replica)[-1]
     epoch = max(entry.epoch for other in group for entry in epochs(other)) + 1
     write_epochs(replica, [*entries, (epoch, last.offset + last.size)])
     view = {"brokerName": "group-a", "masterEpoch": epoch - 1, "masterId": 1, "syncStateSet": [1, 2, 3]}
-    return injected(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
+    return damage(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
 
 
-@kind
+@injector
 def not_in_sync(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """The controller counts on a replica that lacks what is confirmed."""
+    """The SyncStateSet contains a replica that lacks confirmed messages."""
     found = lost_end(group, rng)
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "masterId": 9, "syncStateSet": [1, 2, 3]}
     allowed = found.allowed | {"log.cut-below-confirmed"}
     return InjectedDamage(found.replica, frozenset({"controller.not-in-sync"}), {}, allowed, view)
 
 
-@kind
+@injector
 def unknown_to_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     known = [{"brokerId": n} for n in (1, 2, 3) if replica.name != f"r{n}"]
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [], "replicas": known}
-    return injected(replica, "controller.unknown-replica", metadata=view)
+    return damage(replica, "controller.unknown-replica", metadata=view)

@@ -1,4 +1,5 @@
-"""What the kinds of damage are made with: the messages of a log, ways to change bytes, and what was done."""
+"""The toolkit of the damage injectors: the records of a log, ways to change bytes, and the description of a
+damage."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from epochmq_protocol.epochs import EpochEntry, format_file, parse_file
 
 @dataclass(frozen=True)
 class InjectedDamage:
-    """What was done, and must be found: `expected` (all of them), `where` columns that one of the expected
-    findings has, `allowed` what else may be."""
+    """An injected damage. The audit must report all kinds in `expected`, one of them with the columns
+    `where`, and may report the kinds in `allowed`. `replica` is its replica, `*` for all."""
 
     replica: str
     expected: frozenset[str]
@@ -25,26 +26,26 @@ class InjectedDamage:
     metadata: Any = None
 
 
-def injected(
+def damage(
     replica: Path, *expected: str, allowed: tuple[str, ...] = (), metadata: Any = None, **where: Any
 ) -> InjectedDamage:
-    """Short for `Done`."""
+    """Creates an `InjectedDamage`."""
     return InjectedDamage(replica.name, frozenset(expected), where, frozenset(allowed), metadata)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A message of the log, and where it is."""
+    """A message of the log, and its position."""
 
     path: Path
-    at: int  # in the file
+    at: int  # position in the file
     offset: int
     size: int
     message: message.MessageExt
 
 
 def segments(replica: Path) -> list[Path]:
-    """The log's files."""
+    """The segments of the log."""
     return sorted((replica / "commitlog").iterdir())
 
 
@@ -63,24 +64,24 @@ def records(replica: Path) -> list[Record]:
     return found
 
 
-def poke(path: Path, at: int, data: bytes) -> None:
+def overwrite(path: Path, at: int, data: bytes) -> None:
     """Overwrites bytes of a file."""
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
 
 
-def flip(path: Path, at: int, rng: random.Random) -> None:
-    """Turns one bit of a byte round."""
+def flip_bit(path: Path, at: int, rng: random.Random) -> None:
+    """Flips a random bit of a byte."""
     byte = path.read_bytes()[at]
-    poke(path, at, bytes([byte ^ 1 << rng.randrange(8)]))
+    overwrite(path, at, bytes([byte ^ 1 << rng.randrange(8)]))
 
 
-def rewrite(record: Record, changed: message.MessageExt) -> None:
-    """Another message of the same size in the record's place."""
+def replace_record(record: Record, changed: message.MessageExt) -> None:
+    """Replaces a record by a message of the same size."""
     data = message.encode_record(changed)
     assert len(data) == record.size
-    poke(record.path, record.at, data)
+    overwrite(record.path, record.at, data)
 
 
 def epochs(replica: Path) -> list[EpochEntry]:
@@ -89,25 +90,25 @@ def epochs(replica: Path) -> list[EpochEntry]:
 
 
 def write_epochs(replica: Path, entries: list[tuple[int, int]]) -> None:
-    """An epoch file with these entries, sound in itself."""
+    """Writes a valid epoch file with these entries."""
     made = [EpochEntry(*entry) for entry in entries]
     (replica / "epochFileCheckpoint").write_text(format_file(made))
 
 
-def written(replica: Path) -> list[tuple[int, int]]:
-    """Entries with bytes behind them."""
+def epochs_with_bytes(replica: Path) -> list[tuple[int, int]]:
+    """The entries of epochs that contain at least one byte."""
     end = records(replica)[-1].offset + records(replica)[-1].size
     return [(entry.epoch, entry.start_offset) for entry in epochs(replica) if entry.start_offset < end]
 
 
-def named(record: Record) -> dict[str, Any]:
-    """The columns that name a message."""
+def columns_of(record: Record) -> dict[str, Any]:
+    """The columns of a finding that identify a message."""
     one = record.message
     return {"start_offset": record.offset, "queue_offset": one.queue_offset, "topic": one.topic}
 
 
-def inner(replica: Path, rng: random.Random) -> Record:
-    """Any record but the last."""
+def any_record_but_the_last(replica: Path, rng: random.Random) -> Record:
+    """A random record other than the last one."""
     return rng.choice(records(replica)[:-1])
 
 
@@ -115,7 +116,7 @@ Injector = Callable[[list[Path], random.Random], InjectedDamage]
 KINDS: dict[str, Injector] = {}
 
 
-def kind(one: Injector) -> Injector:
+def injector(one: Injector) -> Injector:
     """Registers an injector."""
     KINDS[one.__name__] = one
     return one

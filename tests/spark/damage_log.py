@@ -1,4 +1,4 @@
-"""Damage to a log's bytes."""
+"""Injects damage into the bytes of a log."""
 
 from __future__ import annotations
 
@@ -7,100 +7,100 @@ from pathlib import Path
 
 from tests.spark.damage_kit import (
     InjectedDamage,
-    flip,
-    injected,
-    inner,
-    kind,
-    named,
-    poke,
+    any_record_but_the_last,
+    columns_of,
+    damage,
+    epochs_with_bytes,
+    flip_bit,
+    injector,
+    overwrite,
     records,
-    rewrite,
+    replace_record,
     segments,
     write_epochs,
-    written,
 )
 
 
-@kind
+@injector
 def bit_in_body(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 88 + rng.randrange(len(record.message.body)), rng)
-    return injected(replica, "record.checksum", **named(record))
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 88 + rng.randrange(len(record.message.body)), rng)
+    return damage(replica, "record.checksum", **columns_of(record))
 
 
-@kind
+@injector
 def bit_in_checksum(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 8 + rng.randrange(4), rng)
-    return injected(replica, "record.checksum", **named(record))
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 8 + rng.randrange(4), rng)
+    return damage(replica, "record.checksum", **columns_of(record))
 
 
-@kind
+@injector
 def bit_in_size(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + rng.randrange(4), rng)
-    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + rng.randrange(4), rng)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
-@kind
+@injector
 def bit_in_magic(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    poke(record.path, record.at + 4, bytes([0xDB]))
-    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    overwrite(record.path, record.at + 4, bytes([0xDB]))
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
-@kind
+@injector
 def bit_in_physical_offset(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 28 + rng.randrange(8), rng)
-    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 28 + rng.randrange(8), rng)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
-@kind
+@injector
 def bit_in_body_length(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 84 + rng.randrange(4), rng)
-    return injected(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 84 + rng.randrange(4), rng)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
 
 
-@kind
+@injector
 def bit_in_store_time(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 62, rng)
-    return injected(replica, "log.diverged", **named(record))
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 62, rng)
+    return damage(replica, "log.diverged", **columns_of(record))
 
 
-@kind
+@injector
 def bit_in_flag(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    flip(record.path, record.at + 16 + rng.randrange(4), rng)
-    return injected(replica, "log.diverged", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    flip_bit(record.path, record.at + 16 + rng.randrange(4), rng)
+    return damage(replica, "log.diverged", start_offset=record.offset)
 
 
-@kind
+@injector
 def record_of_another_body(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """Sound in itself, but not what the others have."""
+    """The record is valid, but differs from the other replicas' copies."""
     replica = rng.choice(group)
-    record = inner(replica, rng)
+    record = any_record_but_the_last(replica, rng)
     one = record.message
     one.body = rng.randbytes(len(one.body) - 1) + bytes([one.body[-1] ^ 1])
-    rewrite(record, one)
-    return injected(replica, "log.diverged", **named(record))
+    replace_record(record, one)
+    return damage(replica, "log.diverged", **columns_of(record))
 
 
-@kind
+@injector
 def epoch_written_twice(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """All of an epoch's messages are others: two masters wrote in it."""
+    """All messages of an epoch differ, as if two masters had written in it."""
     replica = rng.choice(group)
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     at = rng.randrange(len(entries))
     start = entries[at][1]
     end = entries[at + 1][1] if at + 1 < len(entries) else 1 << 62
@@ -108,43 +108,43 @@ def epoch_written_twice(group: list[Path], rng: random.Random) -> InjectedDamage
     for record in chosen:
         one = record.message
         one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
-        rewrite(record, one)
-    return injected(replica, "log.diverged", start_offset=chosen[0].offset)
+        replace_record(record, one)
+    return damage(replica, "log.diverged", start_offset=chosen[0].offset)
 
 
-@kind
+@injector
 def hole(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    record = inner(replica, rng)
-    poke(record.path, record.at, bytes(record.size))
-    return injected(replica, "log.hole", "message.missing", start_offset=record.offset)
+    record = any_record_but_the_last(replica, rng)
+    overwrite(record.path, record.at, bytes(record.size))
+    return damage(replica, "log.hole", "message.missing", start_offset=record.offset)
 
 
-@kind
+@injector
 def hole_of_many(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     every = records(replica)
     first = rng.randrange(len(every) - 6)
     chosen = [one for one in every[first : first + 5] if one.path == every[first].path]
-    poke(chosen[0].path, chosen[0].at, bytes(sum(one.size for one in chosen)))
-    return injected(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
+    overwrite(chosen[0].path, chosen[0].at, bytes(sum(one.size for one in chosen)))
+    return damage(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
 
 
-@kind
+@injector
 def lost_end(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """The last messages are zero, and what fills a segment between them: what the checkpoint confirms is not
-    there."""
+    """The last messages are zero, as is a blank between them: the log ends below the confirm offset of its
+    checkpoint."""
     replica = rng.choice(group)
     every = records(replica)
     first = every[-rng.randrange(1, 5)]
     for path in {record.path for record in every[every.index(first) :]}:
         at = first.at if path == first.path else 0
-        poke(path, at, bytes(path.stat().st_size - at))
+        overwrite(path, at, bytes(path.stat().st_size - at))
     allowed = ("queue.no-record", "epoch.beyond-log")
-    return injected(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
+    return damage(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
 
 
-@kind
+@injector
 def short_file(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = segments(replica)[-1]
@@ -154,10 +154,10 @@ def short_file(group: list[Path], rng: random.Random) -> InjectedDamage:
         "log.cut-below-confirmed", "queue.no-record", "epoch.beyond-log", "log.broken-record",
         "message.missing",
     )  # fmt: skip
-    return injected(replica, "file.short", allowed=allowed, file=str(path))
+    return damage(replica, "file.short", allowed=allowed, file=str(path))
 
 
-@kind
+@injector
 def missing_segment(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     used = sorted({record.path for record in records(replica)})
@@ -168,24 +168,24 @@ def missing_segment(group: list[Path], rng: random.Random) -> InjectedDamage:
         "log.hole", "log.broken-record", "message.missing", "log.cut-below-confirmed", "epoch.beyond-log",
         "queue.no-record", "epoch.missing",
     )  # fmt: skip
-    return injected(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
+    return damage(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
 
 
-@kind
+@injector
 def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> InjectedDamage:
-    """A replica keeps what it wrote alone, in an epoch that ended earlier for all others."""
+    """A former master keeps an unreplicated tail, in an epoch that ended earlier for all others."""
     replica = rng.choice(group)
     every = records(replica)
     last = every[-1]
-    entries = written(replica)
+    entries = epochs_with_bytes(replica)
     start = rng.choice([one for one in every if one.offset > entries[-1][1]][-10:])
     for other in group:
-        known = written(other)
+        known = epochs_with_bytes(other)
         if other is not replica:
             write_epochs(other, [*known, (known[-1][0] + 1, start.offset)])
     for record in every[every.index(start) :]:
         one = record.message
         one.body = bytes([one.body[0] ^ 0x55]) + one.body[1:]
-        rewrite(record, one)
+        replace_record(record, one)
     assert last.offset >= start.offset
-    return injected(replica, "log.tail-not-common", start_offset=start.offset)
+    return damage(replica, "log.tail-not-common", start_offset=start.offset)

@@ -1,4 +1,4 @@
-"""Many groups side by side, so that one Spark job audits them all."""
+"""Copies groups, so that one Spark job audits many of them side by side."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from epochmq_spark import store_layout
 from tests.spark import damage, seeded_groups
 from tests.spark.damage import InjectedDamage
 
-NOT_READ = ("timerwheel",)
-"""Of RocketMQ's brokers: 38 MB."""
+NOT_COPIED = ("timerwheel",)
+"""A file of RocketMQ's brokers that the audit does not read: 38 MB."""
 
 
 def replicas(name: str, paths: Sequence[Path]) -> list[store_layout.AuditedReplica]:
-    """A group's directories under a name."""
+    """The directories of a group, under a name."""
     return [store_layout.AuditedReplica(name, path.name, str(path)) for path in paths]
 
 
 def copied(source: Sequence[Path], root: Path, name: str) -> list[Path]:
-    """A copy of a group, which takes itself for one of this name."""
+    """A copy of a group, with this name in its identity files."""
     target = root / name
-    shutil.copytree(source[0].parent, target, ignore=shutil.ignore_patterns(*NOT_READ))
+    shutil.copytree(source[0].parent, target, ignore=shutil.ignore_patterns(*NOT_COPIED))
     for path in target.glob("*/brokerIdentity"):
         path.write_text(path.read_text().replace(f"#{seeded_groups.NAME}#", f"#{name}#"))
     return sorted(target.iterdir())
@@ -33,11 +33,10 @@ def copied(source: Sequence[Path], root: Path, name: str) -> list[Path]:
 def damaged(
     source: Sequence[Path], root: Path, kind: str, seed: object
 ) -> tuple[str, list[Path], InjectedDamage]:
-    """A copy with one damage: its name, its directories, and what must be found."""
+    """A copy with one damage: its name, its directories, and the damage."""
     name = f"{kind}-{seed}"
     paths = copied(source, root, name)
-    done = damage.KINDS[kind](paths, random.Random(name))
-    return name, paths, done
+    return name, paths, damage.KINDS[kind](paths, random.Random(name))
 
 
 def metadata(injected: dict[str, InjectedDamage]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
-"""Groups of real brokers, RocketMQ's or RocketMQ's and ours, in controller mode: led through elections,
-kill -9 and truncations; audited as they go on; and, stopped, a source of directories to be damaged."""
+"""Runs groups of real brokers in controller mode, RocketMQ's alone or RocketMQ's and ours, through elections,
+kill -9 and truncations. Tests audit them while they run, and damage their directories after a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from epochmq_spark import store_layout
 from epochmq_spark.checks.epoch_history import OFFSET_MAX, ReplicaHistory, common_end, leading_replica
 from epochmq_spark.cut import VolumeCut
-from epochmq_spark.decode.epoch_file import parse
+from epochmq_spark.decode.epoch_file import parse_epoch_text
 from tests.spark.damage_kit import records
 from tests.spark.seeded_groups import SETTINGS
 from tests.spark.volume_readers import VolumeReaders
@@ -43,17 +43,17 @@ SMALL = {
     "controllerHeartBeatTimeoutMills": 15_000,
     "messageIndexSafe": True,
 }
-"""Many small files, as in the groups of one process. Without the last one RocketMQ's broker forgets keys when
-it is killed, and the audit says so."""
+"""Small files, as in the groups of one process. Without `messageIndexSafe` a killed broker of RocketMQ loses
+index entries, and the audit reports them."""
 
 
 class Traffic:
-    """A producer that goes on, whoever is master. `numbers` count what is sent, `acknowledged` what was."""
+    """A producer that keeps sending to the present master. `acknowledged` counts acknowledged messages."""
 
     def __init__(self, group: ReplicaGroup, seed: int) -> None:
         self._group, self._rng = group, random.Random(seed)
         self._numbers = itertools.count()
-        self._ended, self._rests = threading.Event(), threading.Event()
+        self._stop_requested, self._paused = threading.Event(), threading.Event()
         self._master: str | None = None
         self.acknowledged = 0
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Traffic:
         self._thread.start()
 
     def send(self, address: str, timeout_s: float = 5) -> bool:
-        """One message with keys and tags, in one of a few queues; whether it was acknowledged."""
+        """Sends one message with keys and tags, to one of a few queues; whether it was acknowledged."""
         rng = self._rng
         header = send_header(rng.randrange(2), f"{rng.getrandbits(32):08X}{next(self._numbers):024X}")
         header["b"], header["d"] = rng.choice(["orders", "payments"]), "2"
@@ -77,8 +77,8 @@ class Traffic:
             return False
 
     def _run(self) -> None:
-        while not self._ended.wait(PACE_S):
-            if self._rests.is_set():
+        while not self._stop_requested.wait(PACE_S):
+            if self._paused.is_set():
                 continue
             with self._lock:
                 if self._master is None:
@@ -91,47 +91,47 @@ class Traffic:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is sent for the length of a block."""
-        self._rests.set()
+        """Pauses the producer for the length of a block."""
+        self._paused.set()
         with self._lock:
             pass
         try:
             yield
         finally:
-            self._rests.clear()
+            self._paused.clear()
 
     def wait_more(self, count: int) -> None:
-        """Waits until so many more are acknowledged."""
+        """Waits until `count` more messages are acknowledged."""
         before = self.acknowledged
         wait_until(
             lambda: self.acknowledged >= before + count, what=f"{count} more messages are acknowledged"
         )
 
     def end(self) -> None:
-        """Ends it."""
-        self._ended.set()
+        """Stops the producer."""
+        self._stop_requested.set()
         self._thread.join(120)
 
 
 class ProcessGroup:
-    """A group that lives: `turns` elections, deaths and truncations were seen."""
+    """A group of broker processes. `cycles` counts the failover cycles so far."""
 
     def __init__(self, root: Path, brokers: Sequence[Factory], seed: int, octet: int) -> None:
         self.root, self._rng = root, random.Random(seed)
         self.group = ReplicaGroup(root, [our_controller], brokers, broker=SMALL, octet=octet)
-        self.turns = 0
-        self.seen: tuple[object, ...] = ()  # what the last cut was made of
+        self.cycles = 0
+        self.last_cut: tuple[object, ...] = ()  # what the last cut was made of
         self.readers = VolumeReaders()
 
-    def store(self, member: Member) -> Path:
-        """Its directory."""
+    def store_directory(self, member: Member) -> Path:
+        """The store of a member."""
         return member.config.parent / "store"
 
-    # What happens
+    # history
 
-    def turn(self, traffic: Traffic, number: int) -> None:
-        """A broker is elected; it writes what nobody gets, and is killed; another one leads, and the first
-        comes back to have its log cut."""
+    def run_cycle(self, traffic: Traffic, number: int) -> None:
+        """One failover cycle: a broker is elected, gets an unreplicated tail and is killed; another one
+        becomes master; the first one returns and its log is truncated."""
         group = self.group
         wanted = group.brokers[number % len(group.brokers)]
         group.elect(wanted)
@@ -143,7 +143,7 @@ class ProcessGroup:
             before = max_offset(wanted)
             for _ in range(self._rng.randrange(1, 4)):
                 traffic.send(wanted.address, timeout_s=1)
-            wait_until(lambda: max_offset(wanted) > before, what="what nobody gets is in its log")
+            wait_until(lambda: max_offset(wanted) > before, what="its log has an unreplicated tail")
             wanted.process.kill()
             for member in others:
                 member.process.signal(signal.SIGCONT)
@@ -152,68 +152,68 @@ class ProcessGroup:
         wanted.start()
         group.wait_in_sync(len(group.brokers))
         traffic.wait_more(5)
-        self.turns += 1
+        self.cycles += 1
 
     def stop(self) -> list[Path]:
-        """An orderly end of all; the directories, by the ids that the controllers gave."""
+        """Stops all brokers cleanly; copies of their directories, named after their broker ids."""
         check_equal(self.group)
         for member in self.group.brokers:
             member.process.stop()
         self.group.kill()
         target = self.root / "healthy"
         for member in self.group.brokers:
-            identity = store_layout.identity(str(self.store(member)))
-            assert identity is not None, member.name
-            shutil.copytree(self.store(member), target / f"r{identity[2]}")
+            read_identity = store_layout.read_identity(str(self.store_directory(member)))
+            assert read_identity is not None, member.name
+            shutil.copytree(self.store_directory(member), target / f"r{read_identity[2]}")
         paths = sorted(target.iterdir())
-        consumers(paths)
+        write_consumer_offsets(paths)
         return paths
 
-    # What is seen of it
+    # cuts
 
     def cut(self) -> tuple[int, dict[str, bytes]] | None:
-        """Up to where all have one history, and the epoch files; None while too few answer. RocketMQ's
-        brokers do not say what is confirmed."""
+        """A cut at the common end of all logs, and the epoch files; None while too few brokers respond.
+        RocketMQ's brokers do not report a confirm offset."""
         before = self._ends()
         copies: dict[str, bytes] = {}
         for member in self.group.brokers:
             with contextlib.suppress(OSError):
-                copies[member.name] = (self.store(member) / store_layout.EPOCH_FILE).read_bytes()
+                copies[member.name] = (self.store_directory(member) / store_layout.EPOCH_FILE).read_bytes()
         after = self._ends()
         if len(before.keys() & after.keys()) < 2:
             return None
         histories = []
         for name, copy in copies.items():
-            entries, fault = parse(copy.decode())
+            entries, fault = parse_epoch_text(copy.decode())
             if fault is not None:
                 return None  # it is being written
             one = ReplicaHistory(name, 0, [], entries)
             one.end = min(before.get(name, OFFSET_MAX), after.get(name, OFFSET_MAX))
             histories.append(one)
-        self.seen = before, after, copies
+        self.last_cut = before, after, copies
         leading = leading_replica(histories)
         return min(common_end(one, leading) for one in histories), copies
 
     def _ends(self) -> dict[str, int]:
-        """Where the logs of those end that answer."""
+        """The max offsets of the brokers that respond."""
         ends = {member.name: max_offset(member) for member in self.group.brokers if member.process.alive}
         return {name: end for name, end in ends.items() if end >= 0}
 
     def replicas(self, name: str) -> list[store_layout.AuditedReplica]:
-        """The group under this name, held as it is now."""
-        found = []
+        """The group under this name, frozen at a cut made now."""
+        replicas = []
         deadline = time.monotonic() + 60
         while (cut := self.cut()) is None:
-            assert time.monotonic() < deadline, "nobody says how far the group is"
+            assert time.monotonic() < deadline, "too few brokers report their max offset"
         end, copies = cut
         for member in self.group.brokers:
             cut = VolumeCut(end, copies.get(member.name))
-            found.append(self.readers.show(name, member.name, self.store(member), cut))
-        return found
+            replicas.append(self.readers.show(name, member.name, self.store_directory(member), cut))
+        return replicas
 
 
-def consumers(paths: Sequence[Path]) -> None:
-    """A consumer group in the midst of the queues, which every replica has noted."""
+def write_consumer_offsets(paths: Sequence[Path]) -> None:
+    """Writes consumer offsets inside the queues to every replica."""
     ends: dict[str, dict[str, int]] = {}
     for record in records(paths[0]):
         one = record.message

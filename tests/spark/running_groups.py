@@ -1,5 +1,6 @@
-"""Groups in use: each lives on in a thread of its own, through elections, lags and truncations, until it is
-ended. Meanwhile cuts are made of it as the operator makes them, and readers hold its volumes at those."""
+"""Runs groups in use: each in a thread of its own, through elections, lags and truncations, until it is
+stopped. Meanwhile cuts are made as the operator makes them, and volume readers freeze the volumes at these
+cuts."""
 
 from __future__ import annotations
 
@@ -21,44 +22,46 @@ from tests.spark.seeded_groups import NAME, SeededGroup
 from tests.spark.volume_readers import VolumeReaders
 from tests.unit.ha.kit import Node
 
-PATIENCE_S = 60
-HELD_LATER_S = 0.1
-SLOWER_BYTES = 256 * 1024
-Answer = TypeVar("Answer")
+WAIT_MAX_S = 60
+FREEZE_DELAY_MAX_S = 0.1
+PACE_GROWTH_BYTES = 256 * 1024
+Value = TypeVar("Value")
 
 
 class RunningGroup(SeededGroup):
-    """A story without an end, of a group that confirms what all members have or, with an odd seed, what the
-    master has. `pace_s` is how long it rests between its steps, at least: as long as they
-    take, and longer as its log grows, so that whoever audits it comes to an end. `switches` and `truncations`
-    count elections, and masters that were lost and came back to have their logs cut."""
+    """A group with an endless history. It confirms what all members have or, with an odd seed, what the
+    master has.
+
+    `pace_s` is the shortest pause between two steps; a pause also takes as long as the step before it, and
+    longer as the log grows, so that an audit can keep up. `switches` and `truncations` count elections, and
+    masters that returned with an unreplicated tail."""
 
     def __init__(self, root: Path, seed: int, pace_s: float = 0.02) -> None:
         super().__init__(root, seed, settings={"allAckInSyncStateSet": str(seed % 2 == 0).lower()})
         self.root = root
         self.pace_s = pace_s
         self.switches = self.truncations = 0
-        self.ended = False
-        self.last: tuple[object, ...] = ()  # what the last cut was made of
+        self.stop_requested = False
+        self.last_cut: tuple[object, ...] = ()  # the inputs of the last cut, for failure messages
 
-    async def live(self) -> None:
-        """Until it is ended."""
+    async def run(self) -> None:
+        """Runs until a stop is requested."""
         for node in self.nodes:
             await node.open()
         try:
             await self.elect(self.nodes[0])
             took_s = 0.0
-            while not self.ended:
+            while not self.stop_requested:
                 self.write(self.master, self.rng.randrange(5, 60))
-                await self.consume()
-                await asyncio.sleep(max(self.pace_s, took_s) * (1 + self.master.end / SLOWER_BYTES))
+                await self.commit_offsets()
+                await asyncio.sleep(max(self.pace_s, took_s) * (1 + self.master.end / PACE_GROWTH_BYTES))
                 began = time.monotonic()
                 chance = self.rng.random()
                 if chance < 0.3:
-                    await self.lose_a_master()
+                    await self.lose_master()
                     self.truncations += 1
                 elif chance < 0.7:
-                    await self.in_step()
+                    await self.wait_in_sync()
                     await self.elect(self.rng.choice(self.nodes))
                     self.switches += 1
                 took_s = time.monotonic() - began
@@ -66,9 +69,9 @@ class RunningGroup(SeededGroup):
             for node in self.nodes:
                 await node.close()
 
-    async def consume(self) -> None:
-        """Consumers are somewhere within what is confirmed; every replica has noted it. As a broker does, the
-        master writes its queues before it writes how far consumers are."""
+    async def commit_offsets(self) -> None:
+        """Writes consumer offsets inside the queues to every replica. Like a broker, the master writes its
+        queues before it writes consumer offsets."""
         table: dict[str, dict[str, int]] = {}
         for (topic, queue_id), queue in self.master.store.queues.items():
             table.setdefault(f"{topic}@readers", {})[str(queue_id)] = queue.max_offset
@@ -81,27 +84,28 @@ class RunningGroup(SeededGroup):
             path.with_suffix(".new").write_text(json.dumps({"dataVersion": {}, "offsetTable": table}))
             path.with_suffix(".new").replace(path)
 
-    async def cut(self) -> GroupCut:
-        """A cut: what each says of itself, at a time of its own; then the epoch files; then once more."""
+    async def make_cut(self) -> GroupCut:
+        """Makes a cut: asks each broker for its state at a time of its own, copies the epoch files, and asks
+        again."""
 
-        async def each(ask: Callable[[Node], Answer]) -> dict[str, Answer]:
-            said = {}
+        async def each(ask: Callable[[Node], Value]) -> dict[str, Value]:
+            values = {}
             for node in self.nodes:
-                said[node.directory.name] = ask(node)
+                values[node.directory.name] = ask(node)
                 await asyncio.sleep(0.003)
-            return said
+            return values
 
         while True:
-            states: dict[str, ReportedState] = dict(await each(self.word))
+            states: dict[str, ReportedState] = dict(await each(self.reported_state))
             copies = await each(lambda node: (node.directory / store_layout.EPOCH_FILE).read_bytes())
-            later: dict[str, ReportedState] = dict(await each(self.word))
-            found = cut_of(tuple(states), states, copies, later, NAME)
-            if isinstance(found, GroupCut):
-                self.last = states, copies, later, found
-                return found
+            later: dict[str, ReportedState] = dict(await each(self.reported_state))
+            cut = cut_of(tuple(states), states, copies, later, NAME)
+            if isinstance(cut, GroupCut):
+                self.last_cut = states, copies, later, cut
+                return cut
 
-    def word(self, node: Node) -> ReportedBrokerState:
-        """What a broker's sidecar says of it."""
+    def reported_state(self, node: Node) -> ReportedBrokerState:
+        """The state that a broker's sidecar reports."""
         ha = node.ha
         role = {Role.MASTER: "master", Role.REPLICA: "replica"}.get(ha.role, "none")
         sync = ha.sync_state
@@ -109,7 +113,7 @@ class RunningGroup(SeededGroup):
             broker_name=NAME,
             broker_id=node.id,
             role=role,  # type: ignore[arg-type]
-            master_epoch=self.led.get(node.id),
+            master_epoch=self.led_epochs.get(node.id),
             sync_state_set=sorted(sync.members) if sync is not None else [],
             confirm_offset=ha.confirm_offset,
             confirmed_by_all=sync is not None and sync.all_ack,
@@ -118,67 +122,68 @@ class RunningGroup(SeededGroup):
 
 
 class BackgroundGroup:
-    """A story that goes on beside the test."""
+    """Runs a group in a thread beside the test."""
 
-    def __init__(self, story: RunningGroup) -> None:
-        self.story = story
+    def __init__(self, group: RunningGroup) -> None:
+        self.group = group
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self.fault: BaseException | None = None
         self.readers = VolumeReaders()
 
     def start(self) -> None:
-        """Begins, and returns when something is confirmed."""
+        """Starts the group, and returns when a message is confirmed."""
         self._thread.start()
-        self.wait(lambda: self.story.epoch > 0 and self.story.master.ha.confirm_offset > 0)
+        self.wait(lambda: self.group.epoch > 0 and self.group.master.ha.confirm_offset > 0)
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self.story.live())
+            self._loop.run_until_complete(self.group.run())
         except BaseException as error:
             self.fault = error
         finally:
             self._loop.close()
 
     def wait(self, condition: Any) -> None:
-        """Until it is so; fails when the story has."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Waits for a condition; fails if the group failed."""
+        deadline = time.monotonic() + WAIT_MAX_S
         while not condition():
             self.check()
-            assert time.monotonic() < deadline, "the story does not go on"
+            assert time.monotonic() < deadline, "the group makes no progress"
             time.sleep(0.005)
 
     def check(self) -> None:
-        """Fails when the story has."""
+        """Fails if the group failed."""
         if self.fault is not None:
-            raise AssertionError(f"the story broke off: {self.fault!r}") from self.fault
+            raise AssertionError(f"the group failed: {self.fault!r}") from self.fault
 
     def replicas(self, name: str) -> list[store_layout.AuditedReplica]:
-        """The group under this name, held as it is now; each volume at a time of its own."""
+        """The group under this name, frozen at a cut made now; each volume is frozen a little later than the
+        one before."""
         self.check()
-        future = asyncio.run_coroutine_threadsafe(self.story.cut(), self._loop)
-        found = []
-        for one in future.result(PATIENCE_S).replicas:
-            time.sleep(min(self.story.pace_s / 3, HELD_LATER_S))  # each volume is held a little later
+        future = asyncio.run_coroutine_threadsafe(self.group.make_cut(), self._loop)
+        replicas = []
+        for one in future.result(WAIT_MAX_S).replicas:
+            time.sleep(min(self.group.pace_s / 3, FREEZE_DELAY_MAX_S))
             cut = VolumeCut(one.end, one.epochs)
-            found.append(self.readers.show(name, one.name, self.story.root / one.name, cut))
-        return found
+            replicas.append(self.readers.show(name, one.name, self.group.root / one.name, cut))
+        return replicas
 
-    def end(self) -> None:
-        """Ends the readers, and the story."""
-        self.readers.release()
-        self.story.ended = True
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive(), "the story does not end"
+    def stop(self) -> None:
+        """Stops the volume readers and the group."""
+        self.readers.stop()
+        self.group.stop_requested = True
+        self._thread.join(WAIT_MAX_S)
+        assert not self._thread.is_alive(), "the group does not stop"
         self.check()
 
 
 @contextmanager
 def running_group(root: Path, seed: int, pace_s: float = 0.02) -> Iterator[BackgroundGroup]:
     """A group that is in use for the length of a block."""
-    life = BackgroundGroup(RunningGroup(root, seed, pace_s))
-    life.start()
+    background = BackgroundGroup(RunningGroup(root, seed, pace_s))
+    background.start()
     try:
-        yield life
+        yield background
     finally:
-        life.end()
+        background.stop()

@@ -1,5 +1,5 @@
-"""Groups with real histories: stores and replication of ours, in one process, led through elections, lags
-and cuts by a seed. What they leave is healthy by construction."""
+"""Creates groups with real histories: stores and replication of ours, in one process, with elections, lags
+and truncations chosen by a seed. Their directories are healthy by construction."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SETTINGS = {"maxHashSlotNum": "100", "maxIndexNum": "400", "maxMessageSize": "20
 NAME = "group-a"
 
 
-def some(rng: random.Random, numbers: list[int]) -> Message:
-    """A message with keys and tags, in one of a few queues."""
+def random_message(rng: random.Random, numbers: list[int]) -> Message:
+    """A random message with keys and tags, in one of a few queues."""
     numbers[0] += 1
     properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{rng.getrandbits(32):08X}{numbers[0]:04X}"}
     if rng.random() < 0.5:
@@ -35,7 +35,7 @@ def some(rng: random.Random, numbers: list[int]) -> Message:
 
 
 class SeededGroup:
-    """A group that lives through what the seed says."""
+    """A group with a history chosen by a seed."""
 
     def __init__(
         self, root: Path, seed: int, count: int = 3, *, settings: Mapping[str, str] | None = None
@@ -43,7 +43,7 @@ class SeededGroup:
         self.rng = random.Random(seed)
         self.numbers = [0]
         self.epoch = 0
-        self.led: dict[int, int] = {}  # the last epoch that each was told to lead
+        self.led_epochs: dict[int, int] = {}  # the last epoch of which each node became master
         self.nodes = [
             Node(root / f"r{number}", number, SETTINGS | dict(settings or {}))
             for number in range(1, count + 1)
@@ -51,33 +51,34 @@ class SeededGroup:
         self.master: Node = self.nodes[0]
 
     async def elect(self, node: Node) -> None:
-        """A new master of the next epoch, and all others behind it, in step when this returns."""
+        """Makes the node master of the next epoch, and returns when all others are in sync."""
         self.epoch += 1
         self.master = node
-        self.led[node.id] = self.epoch
+        self.led_epochs[node.id] = self.epoch
         address = await node.lead(self.epoch, {one.id for one in self.nodes})
         for other in self.nodes:
             if other is not node:
                 await other.follow(address, self.epoch)
-        await self.in_step()
+        await self.wait_in_sync()
 
-    async def in_step(self) -> None:
-        """Waits until all logs and queues are the master's. A log that is still to be cut may by chance be as
-        long as the master's, and have as many messages in its queues."""
+    async def wait_in_sync(self) -> None:
+        """Waits until all logs and queues equal the master's. Comparing lengths alone is not enough: a log
+        that is still to be truncated may by chance be as long as the master's, with as many messages in its
+        queues."""
         await until(lambda: len({node.end for node in self.nodes}) == 1, "equal ends", 60)
         await until(lambda: all(node.offsets() == self.master.offsets() for node in self.nodes), "queues", 60)
         await until(lambda: len({node.log_bytes() for node in self.nodes}) == 1, "equal logs", 60)
 
     def write(self, node: Node, count: int) -> None:
-        """Messages of the master."""
+        """Writes messages to the node."""
         for _ in range(count):
-            status, *_ = put(node.store, some(self.rng, self.numbers))
+            status, *_ = put(node.store, random_message(self.rng, self.numbers))
             assert status is PutStatus.PUT_OK, status
         if node.puts.appended is not None:
             node.puts.appended()
 
-    async def tell(self) -> None:
-        """Opens the nodes, lives the story, and stops them all."""
+    async def run_history(self) -> None:
+        """Opens the nodes, runs through the history, and stops all nodes."""
         for node in self.nodes:
             await node.open()
         try:
@@ -85,19 +86,19 @@ class SeededGroup:
             for _ in range(self.rng.randrange(2, 5)):
                 self.write(self.master, self.rng.randrange(30, 120))
                 if self.rng.random() < 0.3:
-                    await self.lose_a_master()
+                    await self.lose_master()
                 elif self.rng.random() < 0.8:
-                    await self.in_step()
+                    await self.wait_in_sync()
                     await self.elect(self.rng.choice(self.nodes))
             self.write(self.master, self.rng.randrange(5, 40))
-            await self.in_step()
+            await self.wait_in_sync()
         finally:
             for node in self.nodes:
                 await node.close()
 
-    async def lose_a_master(self) -> None:
-        """The master writes what nobody else gets, and is cut when it comes back."""
-        await self.in_step()
+    async def lose_master(self) -> None:
+        """Fails over from a master with an unreplicated tail, which is truncated when the master returns."""
+        await self.wait_in_sync()
         old = self.master
         others = [node for node in self.nodes if node is not old]
         for node in others:
@@ -106,23 +107,23 @@ class SeededGroup:
         await old.follow(None, self.epoch)
         self.epoch += 1
         self.master = self.rng.choice(others)
-        self.led[self.master.id] = self.epoch
+        self.led_epochs[self.master.id] = self.epoch
         address = await self.master.lead(self.epoch, {one.id for one in others})
         self.write(self.master, self.rng.randrange(5, 30))
         for node in self.nodes:
             if node is not self.master:
                 await node.follow(address, self.epoch)
-        await self.in_step()
+        await self.wait_in_sync()
 
 
-def consumers(root: Path, story: SeededGroup) -> None:
-    """Consumer groups somewhere within the queues."""
-    rng = random.Random(story.epoch)
+def write_consumer_offsets(root: Path, group: SeededGroup) -> None:
+    """Writes consumer offsets somewhere inside the queues."""
+    rng = random.Random(group.epoch)
     table: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), queue in story.master.store.queues.items():
+    for (topic, queue_id), queue in group.master.store.queues.items():
         if queue.max_offset:
             table.setdefault(f"{topic}@readers", {})[str(queue_id)] = rng.randrange(queue.max_offset + 1)
-    for node in story.nodes:
+    for node in group.nodes:
         folder = root / f"r{node.id}" / "config"
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"dataVersion": {}, "offsetTable": table})
@@ -130,10 +131,10 @@ def consumers(root: Path, story: SeededGroup) -> None:
         (root / f"r{node.id}" / "brokerIdentity").write_text(f"DefaultCluster#{NAME}#{node.id}")
 
 
-def healthy(root: Path, seed: int) -> list[Path]:
-    """A healthy group's directories."""
+def create_healthy_group(root: Path, seed: int) -> list[Path]:
+    """The directories of a healthy group."""
     shutil.rmtree(root, ignore_errors=True)
-    story = SeededGroup(root, seed)
-    asyncio.run(story.tell())
-    consumers(root, story)
-    return [root / f"r{node.id}" for node in story.nodes]
+    group = SeededGroup(root, seed)
+    asyncio.run(group.run_history())
+    write_consumer_offsets(root, group)
+    return [root / f"r{node.id}" for node in group.nodes]

@@ -1,5 +1,5 @@
-"""Audits over groups of ours with real histories: nothing is found in healthy ones, and each kind of damage
-is found, at its replica and place, and nothing else."""
+"""Tests the audit with Spark, on groups of ours with real histories: it finds nothing in healthy ones, and
+each kind of damage at its replica and offset, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import audit, local_audit, store_layout, volume_client
+from epochmq_spark import audit, local_audit, results, store_layout, volume_client
 from tests.spark import damage, expectations, group_copies, seeded_groups
 from tests.spark.damage import InjectedDamage
 from tests.spark.running_groups import running_group
@@ -41,11 +41,11 @@ def findings(
     return by_group
 
 
-def judged(
+def audit_damaged(
     spark: SparkSession, root: Path, sources: Mapping[str, list[Path]], kinds: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Healthy groups by name, each as it is and with each of these kinds of damage, in one audit: what is
-    wrong."""
+    """Audits healthy groups, by name, as they are and with each of these kinds of damage, in one audit.
+    Returns what is wrong with the findings, by group."""
     everything: list[store_layout.AuditedReplica] = []
     injected: dict[str, InjectedDamage] = {}
     for seed, source in sources.items():
@@ -55,7 +55,9 @@ def judged(
             injected[name] = injected_here
             everything += group_copies.replicas(name, paths)
     found = findings(spark, everything, group_copies.metadata(injected))
-    wrong = {name: expectations.faults(done, found[name]) for name, done in injected.items()}
+    wrong = {
+        name: expectations.mismatches(damage_done, found[name]) for name, damage_done in injected.items()
+    }
     for name in sources:
         wrong[name] = [f"found {row}" for row in found[name] if row["severity"] != "note"]
     return {name: faults for name, faults in wrong.items() if faults}
@@ -64,12 +66,12 @@ def judged(
 def test_each_kind_of_damage_is_found_and_healthy_groups_have_no_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 900)
-    assert judged(spark, tmp_path / "groups", {"900": source}, {"900": list(damage.KINDS)}) == {}
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 900)
+    assert audit_damaged(spark, tmp_path / "groups", {"900": source}, {"900": list(damage.KINDS)}) == {}
 
 
-def test_ranges_that_start_inside_records_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 17)
+def test_ranges_that_start_inside_records_give_the_same_findings(spark: SparkSession, tmp_path: Path) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 17)
     injected = {}
     everything = group_copies.replicas("healthy", group_copies.copied(source, tmp_path / "groups", "healthy"))
     for kind in ("bit_in_body", "bit_in_size", "hole", "record_of_another_body", "unit_missing"):
@@ -77,23 +79,24 @@ def test_ranges_that_start_inside_records_find_the_same(spark: SparkSession, tmp
         everything += group_copies.replicas(name, paths)
     found = findings(spark, everything, None, partition_bytes=30_001)
     assert found["healthy"] == []
-    assert {kind: expectations.faults(done, found[f"{kind}-17"]) for kind, done in injected.items()} == {
-        kind: [] for kind in injected
-    }
+    assert {
+        kind: expectations.mismatches(damage_done, found[f"{kind}-17"])
+        for kind, damage_done in injected.items()
+    } == {kind: [] for kind in injected}
 
 
-def test_the_command_leaves_a_summary_a_table_and_a_page(spark: SparkSession, tmp_path: Path) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 3)
-    name, paths, done = group_copies.damaged(source, tmp_path / "groups", "bit_in_body", 3)
+def test_an_audit_writes_a_summary_a_table_and_a_report(spark: SparkSession, tmp_path: Path) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 3)
+    name, paths, damage_done = group_copies.damaged(source, tmp_path / "groups", "bit_in_body", 3)
     outcome = local_audit.run(local_audit.replicas_of([str(path) for path in paths]), tmp_path / "out")
     assert outcome.exit_code == 4
-    summary = json.loads((tmp_path / "out" / local_audit.SUMMARY).read_text())
+    summary = json.loads((tmp_path / "out" / results.SUMMARY_FILE).read_text())
     assert summary["verdict"] == "damaged"
     assert summary["findingCounts"] == {"record.checksum": 1}
     assert [one["group"] for one in summary["replicas"]] == [name] * 3
-    assert summary["findings"][0]["replica"] == done.replica
-    assert spark.read.parquet(str(tmp_path / "out" / local_audit.FINDINGS)).count() == 1
-    page = (tmp_path / "out" / local_audit.REPORT).read_text()
+    assert summary["findings"][0]["replica"] == damage_done.replica
+    assert spark.read.parquet(str(tmp_path / "out" / results.FINDINGS_FILE)).count() == 1
+    page = (tmp_path / "out" / results.REPORT_FILE).read_text()
     assert "<svg" in page
     assert "record.checksum" in page
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
@@ -107,7 +110,7 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
     from epochmq_spark.sources import register
 
     register(spark)
-    source = seeded_groups.healthy(tmp_path / "healthy", 5)
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 5)
     log = spark.read.format("epochmq.commitlog").load(str(source[0]))
     own = damage.records(source[0])
     messages = log.where("kind = 'message'")
@@ -137,12 +140,12 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
     assert spark.read.format("epochmq.index").load(str(source[0])).count() >= len(own)
 
 
-def test_the_command_line_ends_with_the_verdict(
+def test_the_exit_code_of_the_command_is_that_of_the_verdict(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from epochmq.app import run
 
-    source = [str(path) for path in seeded_groups.healthy(tmp_path / "healthy", 8)]
+    source = [str(path) for path in seeded_groups.create_healthy_group(tmp_path / "healthy", 8)]
     state = ["--state", str(tmp_path / "state")]
     assert run(["report", *state]) == 3
     assert run(["audit", *source, *state]) == 0
@@ -155,9 +158,9 @@ def test_the_command_line_ends_with_the_verdict(
     assert summary["findings"][0]["file"] == str(tmp_path / "nowhere")
     (tmp_path / "broken.json").write_text('{"controllerGroups": 7}')
     assert run(["audit", *source, *state, "--metadata", str(tmp_path / "broken.json")]) == 2
-    said = capsys.readouterr().err
-    assert "broken.json" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "broken.json" in output
+    assert "Traceback" not in output
     taken = str(tmp_path / "broken.json" / "out")
     assert run(["audit", *source, *state, "--out", taken]) == 2
     assert f"--out {taken}: Not a directory" in capsys.readouterr().err
@@ -165,16 +168,18 @@ def test_the_command_line_ends_with_the_verdict(
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_path: Path) -> None:
-    """Kinds in turn: more than four of each, and 200 healthy groups beside them."""
+def test_200_healthy_groups_and_200_injected_damages(spark: SparkSession, tmp_path: Path) -> None:
+    """Takes the kinds in turn: more than four of each."""
     kinds = itertools.cycle(sorted(damage.KINDS))
     count = 0
     for first in range(0, 200, BATCH):
         root = tmp_path / str(first)
         seeds = [str(seed) for seed in range(first, first + BATCH)]
-        sources = {seed: seeded_groups.healthy(root / "healthy" / seed, int(seed)) for seed in seeds}
+        sources = {
+            seed: seeded_groups.create_healthy_group(root / "healthy" / seed, int(seed)) for seed in seeds
+        }
         chosen = {seed: [next(kinds)] for seed in seeds}
-        assert judged(spark, root / "groups", sources, chosen) == {}
+        assert audit_damaged(spark, root / "groups", sources, chosen) == {}
         count += len(seeds)
         shutil.rmtree(root)
     print(f"{count} healthy histories, {count} injections of {len(damage.KINDS)} kinds")
@@ -182,27 +187,27 @@ def test_two_hundred_injections_and_as_many_histories(spark: SparkSession, tmp_p
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_two_hundred_histories_of_groups_in_use(spark: SparkSession, tmp_path: Path) -> None:
-    """Each is a cut of a group that goes on, through failovers and truncations, while Spark reads it."""
+def test_200_cuts_of_groups_in_use_have_no_findings(spark: SparkSession, tmp_path: Path) -> None:
+    """The groups go on through failovers and truncations while Spark reads."""
     cuts, turns = 0, [0, 0]
     for first in range(0, 200, GROUPS_IN_USE * CUTS):
         with ExitStack() as stack:
-            living = [
+            backgrounds = [
                 stack.enter_context(running_group(tmp_path / str(first + number), first + number, pace_s=1))
                 for number in range(GROUPS_IN_USE)
             ]
             everything: list[store_layout.AuditedReplica] = []
             for number in range(CUTS):
-                for place, life in enumerate(living):
-                    everything += life.replicas(f"{first}-{place}-{number}")
+                for group, background in enumerate(backgrounds):
+                    everything += background.replicas(f"{first}-{group}-{number}")
                     cuts += 1
             found = findings(spark, everything, None)
             wrong = [row for rows in found.values() for row in rows if row["severity"] != "note"]
             assert wrong == []
-            for life in living:
-                life.wait(lambda story=life.story: story.switches and story.truncations)  # type: ignore[misc]
-                turns[0] += life.story.switches
-                turns[1] += life.story.truncations
-        volume_client.forget()
+            for background in backgrounds:
+                background.wait(lambda group=background.group: group.switches and group.truncations)  # type: ignore[misc]
+                turns[0] += background.group.switches
+                turns[1] += background.group.truncations
+        volume_client.close_connections()
     print(f"{cuts} cuts, during {turns[0]} elections and {turns[1]} truncations")
     assert cuts == 200

@@ -1,5 +1,5 @@
-"""Directories that are no replica's, or only a part of one: `epochmq audit` says which, and never that all is
-well."""
+"""Tests `epochmq audit` on directories that are not a replica's store, or only a part of one: it names them,
+and the verdict is never healthy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ CHANGES: dict[str, tuple[Change, str]] = {}
 
 
 def change(kind: str) -> Callable[[Change], Change]:
-    """Registers what is done to a store, and the finding it must lead to; it returns what must be named."""
+    """Registers a change of a store and the kind of finding it must cause. The change returns a text that the
+    finding must contain."""
 
     def register(one: Change) -> Change:
         CHANGES[one.__name__] = one, kind
@@ -168,41 +169,41 @@ def a_file_of_somebody_else(store: Path) -> str:
 def audited(
     paths: list[Path], state: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, object]]:
-    """What the command ended with, and its summary; no stack trace in what it wrote."""
+    """The exit code and the summary of the command. Its output must not contain a traceback."""
     code = run(["audit", *map(str, paths), "--state", str(state), "-o", "json"])
-    said = capsys.readouterr()
-    assert "Traceback" not in said.out + said.err
-    return code, json.loads(said.out)
+    output = capsys.readouterr()
+    assert "Traceback" not in output.out + output.err
+    return code, json.loads(output.out)
 
 
 def check(name: str, source: list[Path], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, kind = CHANGES[name]
+    change_store, kind = CHANGES[name]
     shutil.copytree(source[0].parent, root, symlinks=True)
     store = root / source[1].name
-    named = made(store)
+    expected_text = change_store(store)
     paths = [root / path.name for path in source]
     code, summary = audited(paths, root / "state", capsys)
     found = summary["findings"]
     assert isinstance(found, list)
     assert code in (4, 5), (name, summary["verdict"])
     assert summary["verdict"] != "healthy"
-    right = [row for row in found if row["kind"] == kind]
-    assert right, (name, [(row["kind"], row["replica"]) for row in found])
-    texts = [f"{row['replica']} {row.get('file', '')} {row.get('detail', '')}" for row in right]
-    assert any(named in text for text in texts), (name, texts)
+    of_kind = [row for row in found if row["kind"] == kind]
+    assert of_kind, (name, [(row["kind"], row["replica"]) for row in found])
+    texts = [f"{row['replica']} {row.get('file', '')} {row.get('detail', '')}" for row in of_kind]
+    assert any(expected_text in text for text in texts), (name, texts)
     assert {row["replica"] for row in found if row["severity"] != "note"} == {store.name}, (name, found[:3])
 
 
 def test_a_directory_copied_in_part_is_not_healthy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 8)
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
     check("an_index_file_copied_in_part", source, tmp_path / "damaged", capsys)
 
 
 @pytest.mark.soak
-def test_bad_directories_are_told_of_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 8)
+def test_the_findings_name_bad_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
     for name in CHANGES:
         check(name, source, tmp_path / name, capsys)
 
@@ -211,7 +212,7 @@ def test_bad_directories_are_told_of_by_name(tmp_path: Path, capsys: pytest.Capt
 def test_bad_directories_alone_have_no_healthy_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", 8)
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
     for name in ("missing", "empty", "foreign", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
         store = tmp_path / name / "store"
         shutil.copytree(source[0], store)

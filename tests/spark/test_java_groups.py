@@ -1,6 +1,6 @@
-"""Groups of RocketMQ's brokers in controller mode, and of RocketMQ's and ours: audited while they go on,
-through elections, kill -9 and truncations, nothing is found; and what is damaged in the directories that they
-leave is found as it is in ours."""
+"""Tests the audit on groups of RocketMQ's brokers in controller mode, alone and mixed with ours. It finds
+nothing while they run through elections, kill -9 and truncations, and it finds damage to their directories
+afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epochmq_spark.findings import sentence
 from tests.interop.java_cluster import java_broker
 from tests.spark import damage
 from tests.spark.process_groups import ProcessGroup, Traffic
-from tests.spark.test_audit import judged
+from tests.spark.test_audit import audit_damaged
 from tests.support.replica_group import Factory, our_broker
 from tests.unit.spark import inprocess
 
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore"),
 ]
-TURNS, HISTORIES = 4, 50
+CYCLES, AUDITS_MIN = 4, 50
 SEEDS = 2
 """Of each kind of damage and group: more than 200 injections in all."""
 GROUPS = [
@@ -41,58 +41,59 @@ GROUPS = [
 ]
 
 
-def lived(story: ProcessGroup) -> list[Path]:
-    """The directories that are left when the group has lived; nothing was found in it meanwhile."""
+def run_and_audit(process_group: ProcessGroup) -> list[Path]:
+    """Runs the group through failover cycles, audits it meanwhile, and returns its directories. Fails on any
+    finding."""
     faults: list[BaseException] = []
-    traffic = Traffic(story.group, 1)
+    traffic = Traffic(process_group.group, 1)
 
-    def live() -> None:
+    def run_cycles() -> None:
         try:
-            for number in range(TURNS):
-                story.turn(traffic, number)
+            for number in range(CYCLES):
+                process_group.run_cycle(traffic, number)
         except BaseException as error:
             faults.append(error)
 
-    thread = threading.Thread(target=live)
+    thread = threading.Thread(target=run_cycles)
     traffic.wait_more(20)
     thread.start()
-    histories = 0
+    audits = 0
     try:
-        while not faults and (thread.is_alive() or histories < HISTORIES):
-            replicas = story.replicas("group-a")
-            found = inprocess.serious(inprocess.run(replicas))
-            said = [sentence(row) for row in found]
-            assert said == [], (said[:5], histories, story.turns, story.seen)
-            story.readers.release()
-            histories += 1
+        while not faults and (thread.is_alive() or audits < AUDITS_MIN):
+            replicas = process_group.replicas("group-a")
+            found = inprocess.without_notes(inprocess.run(replicas))
+            sentences = [sentence(row) for row in found]
+            assert sentences == [], (sentences[:5], audits, process_group.cycles, process_group.last_cut)
+            process_group.readers.stop()
+            audits += 1
     finally:
         thread.join(600)
-        story.readers.release()
+        process_group.readers.stop()
         traffic.end()
     if faults:
         raise faults[0]
-    print(f"{histories} cuts during {story.turns} turns, {traffic.acknowledged} messages acknowledged")
-    return story.stop()
+    print(f"{audits} cuts during {process_group.cycles} turns, {traffic.acknowledged} messages acknowledged")
+    return process_group.stop()
 
 
 @pytest.mark.parametrize("brokers", GROUPS)
-def test_a_group_in_use_is_sound_and_damage_to_what_it_leaves_is_found(
+def test_a_group_in_use_has_no_findings_and_damage_to_its_directories_is_found(
     brokers: Sequence[Factory], spark: SparkSession, tmp_path: Path
 ) -> None:
-    story = ProcessGroup(tmp_path / "group", brokers, 1, 79)
+    process_group = ProcessGroup(tmp_path / "group", brokers, 1, 79)
     try:
-        story.group.start()
-        source = lived(story)
+        process_group.group.start()
+        source = run_and_audit(process_group)
     except BaseException as error:
-        error.add_note(story.group.logs(4000))
+        error.add_note(process_group.group.logs(4000))
         raise
     finally:
-        story.readers.release()
-        story.group.kill()
-    assert inprocess.serious(inprocess.run(inprocess.replicas_of(source))) == []
+        process_group.readers.stop()
+        process_group.group.kill()
+    assert inprocess.without_notes(inprocess.run(inprocess.replicas_of(source))) == []
     kinds = sorted(damage.KINDS)
     for seed in range(SEEDS):
         root = tmp_path / str(seed)
-        assert judged(spark, root, {str(seed): source}, {str(seed): kinds}) == {}
+        assert audit_damaged(spark, root, {str(seed): source}, {str(seed): kinds}) == {}
         shutil.rmtree(root)
     print(f"{SEEDS * len(kinds)} injections of {len(kinds)} kinds")

@@ -1,5 +1,5 @@
-"""Stores that RocketMQ 5.3.3 wrote, alone and as a replica of ours, have nothing to be found; what is damaged
-in them is found as it is in ours."""
+"""Tests the audit on stores written by RocketMQ 5.3.3, alone and as a replica of ours: it finds nothing in
+them, and it finds damage to copies of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900), pytest.mark.filterwarn
 KINDS = ("bit_in_body", "bit_in_size", "bit_in_store_time", "hole", "unit_of_another_size", "unit_missing")
 
 
-def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: Path) -> None:
+def test_a_store_of_rocketmq_has_no_findings_and_damage_to_a_copy_is_found(tmp_path: Path) -> None:
     sizes = [str(1 << 20), "200000", "1000", "4000"]
     root = tmp_path / "group" / "r1"
     classes = compile_java("StoreTool.java")
@@ -36,17 +36,17 @@ def test_a_store_of_rocketmq_s_is_sound_and_damage_to_a_copy_is_found(tmp_path: 
     for name in ("r2", "r3"):
         shutil.copytree(root, root.with_name(name))
     paths = sorted(root.parent.iterdir())
-    assert inprocess.serious(inprocess.run(inprocess.replicas_of(paths))) == []
+    assert inprocess.without_notes(inprocess.run(inprocess.replicas_of(paths))) == []
     for kind in KINDS:
         target = tmp_path / kind
         shutil.copytree(root.parent, target)
         copies = sorted(target.iterdir())
-        done = damage.KINDS[kind](copies, random.Random(kind))
+        damage_done = damage.KINDS[kind](copies, random.Random(kind))
         found = inprocess.run(inprocess.replicas_of(copies))
-        assert (kind, expectations.faults(done, found)) == (kind, [])
+        assert (kind, expectations.mismatches(damage_done, found)) == (kind, [])
 
 
-async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: Path) -> None:
+async def test_a_group_with_a_replica_of_rocketmq_has_no_findings_after_truncations(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
     ours = await Node(tmp_path / "ours", 1, SETTINGS).open()
     try:
@@ -55,7 +55,7 @@ async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: 
         fill(ours, 1500)
         assert await java.tell(f"slave {ours.address} 1") == "true"
         await agree(ours, java)
-        # Each writes alone, and is cut.
+        # Each of them writes alone and is truncated afterwards.
         assert await java.tell("slave 127.0.0.1:9 1") == "true"
         await until(lambda: not ours.ha.runtime_info().ha_connection_info)
         fill(ours, 70)
@@ -73,4 +73,4 @@ async def test_a_group_with_rocketmq_in_it_tells_one_story_after_cuts(tmp_path: 
         java.process.kill()
         await ours.close()
     replicas = inprocess.replicas_of([java.store, tmp_path / "ours"])
-    assert inprocess.serious(inprocess.run(replicas)) == []
+    assert inprocess.without_notes(inprocess.run(replicas)) == []

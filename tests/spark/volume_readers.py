@@ -1,4 +1,4 @@
-"""Readers of this process: they show volumes as they were at a cut."""
+"""Runs volume readers in threads of this process."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from epochmq_spark.cut import VolumeCut
 from epochmq_spark.volume_reader import VolumeReader
 
 POLL_S = 0.2
-"""How often each looks whether it is to end. There may be more than a hundred at a time."""
+"""How often each checks whether it must stop. There may be more than a hundred at a time."""
 
 
 class VolumeReaders:
-    """Those that run."""
+    """The running volume readers."""
 
     def __init__(self) -> None:
         self._running: list[tuple[VolumeReader, threading.Thread]] = []
 
     def show(self, group: str, name: str, root: Path, cut: VolumeCut) -> store_layout.AuditedReplica:
-        """A directory, held from now on."""
+        """Freezes a directory at a cut and serves it."""
         server = VolumeReader(("127.0.0.1", 0), root)
         thread = threading.Thread(target=server.serve_forever, args=(POLL_S,))
         thread.start()
         self._running.append((server, thread))
-        place = f"http://127.0.0.1:{server.server_address[1]}"
-        volume_client.hold(place, cut)
-        return store_layout.AuditedReplica(group, name, place)
+        location = f"http://127.0.0.1:{server.server_address[1]}"
+        volume_client.freeze(location, cut)
+        return store_layout.AuditedReplica(group, name, location)
 
-    def release(self) -> None:
-        """Ends all of them."""
-        volume_client.forget()
+    def stop(self) -> None:
+        """Stops all of them."""
+        volume_client.close_connections()
         ends = [threading.Thread(target=server.shutdown) for server, _ in self._running]
         for end in ends:
             end.start()

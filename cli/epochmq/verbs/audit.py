@@ -93,7 +93,7 @@ def _metadata(path: Path) -> Any:
 
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
-        controller_view.views(known)
+        controller_view.parse_views(known)
         return known
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise UsageError(f"{path}: {error}, expected the output of: epochmq status -o json") from None

@@ -1,1 +1,1 @@
-"""The audits: each a small module from tables to findings."""
+"""The checks: pure functions that compare decoded files and return findings."""

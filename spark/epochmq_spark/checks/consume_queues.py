@@ -1,5 +1,5 @@
 # pure: messages of a queue against its units
-"""The messages of one queue against its consume queue, offset by offset (`ConsumeQueue`)."""
+"""Compares the messages of one queue with its consume queue, offset by offset (`ConsumeQueue`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
+QueueKey = tuple[str, str, str, int]  # group, replica, topic, queue id
 LISTED_MAX = 200
-EXT_TAGS_MAX = -(1 << 31) - 1  # at and below it a tag code is the address of an extension
+EXT_TAGS_MAX = -(1 << 31) - 1  # a tag code of this value or below is the address of an extension unit
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class QueueUnit:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """What can be expected: of messages in [log_start, dispatched) outside the holes, and of units below
-    `queue_end`."""
+    """What to expect. Messages in [log_start, dispatched) outside the holes must have units, and units must
+    exist at queue offsets below `queue_end`."""
 
     log_start: int
     log_end: int
@@ -49,109 +50,103 @@ class QueueLimits:
     compare_tags: bool = True
 
 
-def compare(
-    who: tuple[str, str, str, int],
+def compare_queue(
+    queue: QueueKey,
     messages: Sequence[QueueMessage],
     units: Mapping[int, QueueUnit],
     limits: QueueLimits,
     elsewhere: Mapping[int, str],
 ) -> list[Row]:
-    """Findings for a range of queue offsets. `who` is group, replica, topic and queue; `messages` are all
-    messages of the log in that range, `units` by queue offset; `elsewhere` says what stands at the places in
-    the log that units lead to and no message of the range does."""
-    found: list[Row] = []
+    """Findings for a range of queue offsets. `messages` are all messages of the log in that range, `units`
+    are by queue offset. `elsewhere` describes the records at physical offsets that units point to although no
+    message of the range lies there."""
+    findings: list[Row] = []
     if remains := _remains(messages, units, limits):
-        said = f"{len(remains)} units; the log ends at {limits.log_end}"
-        row = finding(who[0], who[1], "queue.remains", topic=who[2], queue_id=who[3], detail=said)
-        found.append(row | {"queue_offset": min(remains)})
+        detail = f"{len(remains)} units; the log ends at {limits.log_end}"
+        findings.append(_of_queue(queue, "queue.remains", queue_offset=min(remains), detail=detail))
         units = {offset: unit for offset, unit in units.items() if offset not in remains}
         limits = replace(limits, queue_end=min(limits.queue_end, *remains))
     by_offset: dict[int, QueueMessage] = {}
-    for one in sorted(messages, key=lambda one: one.physical):
-        first = by_offset.setdefault(one.queue_offset, one)
-        if first is not one:
-            said = f"the other is at {first.physical} of the log"
-            found.append(_of(who, "queue-offset.duplicate", one, detail=said))
-    _skipped(who, by_offset, units, limits, found)
-    by_place = {one.physical: one for one in messages}
+    for message in sorted(messages, key=lambda message: message.physical):
+        first = by_offset.setdefault(message.queue_offset, message)
+        if first is not message:
+            detail = f"the other message is at physical offset {first.physical}"
+            findings.append(_of_message(queue, "queue-offset.duplicate", message, detail=detail))
+    findings += _skipped_offsets(queue, by_offset, units, limits)
+    by_physical = {message.physical: message for message in messages}
     for offset, unit in sorted(units.items()):
         if unit.physical >= limits.log_start and not _in_hole(unit.physical, limits):
-            _check_unit(who, offset, unit, by_offset, by_place, limits, elsewhere, found)
+            findings += _check_unit(queue, offset, unit, by_offset, by_physical, limits, elsewhere)
     behind = 0
-    for offset, one in sorted(by_offset.items()):
+    for offset, message in sorted(by_offset.items()):
         if offset in units:
             continue
-        if offset >= limits.queue_end and one.physical + one.size > limits.dispatched:
+        if offset >= limits.queue_end and message.physical + message.size > limits.dispatched:
             behind += 1
         else:
-            found.append(_of(who, "queue.missing-unit", one))
+            findings.append(_of_message(queue, "queue.missing-unit", message))
     if behind:
-        row = finding(
-            who[0], who[1], "queue.behind", topic=who[2], queue_id=who[3], detail=f"{behind} messages"
-        )
-        found.append(row | {"queue_offset": limits.queue_end})
-    if len(found) > LISTED_MAX:
-        said = f"{len(found) - LISTED_MAX} of the queue"
-        more = finding(who[0], who[1], "more", topic=who[2], queue_id=who[3], detail=said)
-        found = [*found[:LISTED_MAX], more]
-    return found
+        detail = f"{behind} messages"
+        findings.append(_of_queue(queue, "queue.behind", queue_offset=limits.queue_end, detail=detail))
+    if len(findings) > LISTED_MAX:
+        detail = f"{len(findings) - LISTED_MAX} of the queue"
+        findings = [*findings[:LISTED_MAX], _of_queue(queue, "more", detail=detail)]
+    return findings
 
 
 def _remains(
     messages: Sequence[QueueMessage], units: Mapping[int, QueueUnit], limits: QueueLimits
 ) -> frozenset[int]:
-    """Offsets of units that a cut left behind the queue's end (RocketMQ moves positions only): where any
-    leads behind the log's end, all that follow the last one that leads to its message."""
+    """Offsets of units that a truncation left beyond the queue's end (RocketMQ moves only positions). If any
+    unit points beyond the log's end, these are all units after the last one that points to its message."""
     if all(unit.physical < limits.log_end for unit in units.values()):
         return frozenset()
-    places = {(one.queue_offset, one.physical) for one in messages}
-    last = max((offset for offset, unit in units.items() if (offset, unit.physical) in places), default=-1)
+    positions = {(message.queue_offset, message.physical) for message in messages}
+    last = max((offset for offset, unit in units.items() if (offset, unit.physical) in positions), default=-1)
     return frozenset(offset for offset in units if offset > last)
 
 
 def _check_unit(
-    who: tuple[str, str, str, int],
+    queue: QueueKey,
     offset: int,
     unit: QueueUnit,
     by_offset: Mapping[int, QueueMessage],
-    by_place: Mapping[int, QueueMessage],
+    by_physical: Mapping[int, QueueMessage],
     limits: QueueLimits,
     elsewhere: Mapping[int, str],
-    found: list[Row],
-) -> None:
-    there, due = by_place.get(unit.physical), by_offset.get(offset)
-    if there is not None and there.queue_offset == offset:
+) -> list[Row]:
+    target, expected = by_physical.get(unit.physical), by_offset.get(offset)
+    if target is not None and target.queue_offset == offset:
         wrong = []
-        if unit.size != there.size:
-            wrong.append(f"size {unit.size}, the message has {there.size}")
-        if limits.compare_tags and unit.tags_code > EXT_TAGS_MAX and unit.tags_code != there.tags_code:
-            wrong.append(f"tag code {unit.tags_code}, the message has {there.tags_code}")
-        if wrong:
-            found.append(_of(who, "queue.wrong-unit", there, detail="; ".join(wrong)))
-    elif there is not None:
-        said = f"unit {offset} leads to a message that says it is {there.queue_offset}"
-        found.append(_of(who, "queue.wrong-unit", there, detail=said) | {"queue_offset": offset})
-    elif due is not None:
-        said = f"leads to {unit.physical}, the message is at {due.physical}"
-        found.append(_of(who, "queue.wrong-unit", due, detail=said))
-    else:
-        said = elsewhere.get(unit.physical, "no record starts there")
-        if unit.physical >= limits.log_end:
-            said = f"the log ends at {limits.log_end}"
-        row = finding(who[0], who[1], "queue.no-record", topic=who[2], queue_id=who[3], detail=said)
-        found.append(row | {"queue_offset": offset, "start_offset": unit.physical})
+        if unit.size != target.size:
+            wrong.append(f"size {unit.size}, the message has {target.size}")
+        if limits.compare_tags and unit.tags_code > EXT_TAGS_MAX and unit.tags_code != target.tags_code:
+            wrong.append(f"tag code {unit.tags_code}, the message has {target.tags_code}")
+        return [_of_message(queue, "queue.wrong-unit", target, detail="; ".join(wrong))] if wrong else []
+    if target is not None:
+        detail = f"unit {offset} points to a message whose queue offset is {target.queue_offset}"
+        return [_of_message(queue, "queue.wrong-unit", target, detail=detail) | {"queue_offset": offset}]
+    if expected is not None:
+        detail = f"points to {unit.physical}, the message is at {expected.physical}"
+        return [_of_message(queue, "queue.wrong-unit", expected, detail=detail)]
+    detail = elsewhere.get(unit.physical, "no record starts there")
+    if unit.physical >= limits.log_end:
+        detail = f"the log ends at {limits.log_end}"
+    columns = {"queue_offset": offset, "start_offset": unit.physical}
+    return [_of_queue(queue, "queue.no-record", **columns, detail=detail)]
 
 
-def _skipped(
-    who: tuple[str, str, str, int],
+def _skipped_offsets(
+    queue: QueueKey,
     by_offset: Mapping[int, QueueMessage],
     units: Mapping[int, QueueUnit],
     limits: QueueLimits,
-    found: list[Row],
-) -> None:
-    """Offsets between two messages that no message of the log has; a unit that leads into a hole says why."""
+) -> list[Row]:
+    """Offsets between two messages at which the log has no message. An offset whose unit points into a hole
+    is explained by the hole."""
+    findings: list[Row] = []
     if not by_offset:
-        return
+        return findings
     for offset in range(min(by_offset) + 1, max(by_offset)):
         unit = units.get(offset)
         if offset in by_offset or (unit is not None and _in_hole(unit.physical, limits)):
@@ -161,26 +156,28 @@ def _skipped(
         low, high = by_offset[before].physical, by_offset[after].physical
         if any(low < start < high for start, _ in limits.holes):
             continue
-        row = finding(who[0], who[1], "queue-offset.skipped", topic=who[2], queue_id=who[3])
-        found.append(row | {"queue_offset": offset, "start_offset": low, "end_offset": high})
+        columns = {"queue_offset": offset, "start_offset": low, "end_offset": high}
+        findings.append(_of_queue(queue, "queue-offset.skipped", **columns))
+    return findings
 
 
 def _in_hole(physical: int, limits: QueueLimits) -> bool:
     return any(start <= physical < end for start, end in limits.holes)
 
 
-def _of(who: tuple[str, str, str, int], kind: str, one: QueueMessage, **more: Any) -> Row:
-    return finding(
-        who[0],
-        who[1],
+def _of_queue(queue: QueueKey, kind: str, **more: Any) -> Row:
+    return finding(queue[0], queue[1], kind, topic=queue[2], queue_id=queue[3], **more)
+
+
+def _of_message(queue: QueueKey, kind: str, message: QueueMessage, **more: Any) -> Row:
+    return _of_queue(
+        queue,
         kind,
-        topic=who[2],
-        queue_id=who[3],
-        queue_offset=one.queue_offset,
-        start_offset=one.physical,
-        end_offset=one.physical + one.size,
-        key=one.key,
-        message_id=one.message_id,
-        store_timestamp=one.store_time,
+        queue_offset=message.queue_offset,
+        start_offset=message.physical,
+        end_offset=message.physical + message.size,
+        key=message.key,
+        message_id=message.message_id,
+        store_timestamp=message.store_time,
         **more,
     )

@@ -1,7 +1,7 @@
-# pure: the controller's view against epoch files
-"""What the controllers know of a group against what its replicas' files say.
+# pure: the controllers' view against epoch files
+"""Compares what the controllers know of a group with the files of its replicas.
 
-The view is that of `epochmq status -o json`: an entry of `controllerGroups[].replicaGroups`."""
+The view is an entry of `controllerGroups[].replicaGroups` in the output of `epochmq status -o json`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from epochmq_spark.checks.epoch_history import ReplicaHistory
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
-View = Mapping[str, Any]
+ControllerView = Mapping[str, Any]
 
 
-def views(metadata: Any) -> dict[str, View]:
-    """The replica groups of a status, by brokerName; also of a bare entry, or a list of them. ValueError for
-    something else."""
-    found: dict[str, View] = {}
-    for one in _entries(metadata):
-        name, epoch, members = one.get("brokerName"), one.get("masterEpoch"), one.get("syncStateSet")
+def parse_views(metadata: Any) -> dict[str, ControllerView]:
+    """The replica groups of a status, by brokerName. Accepts a single entry, or a list of them, too. Raises
+    ValueError for anything else."""
+    views: dict[str, ControllerView] = {}
+    for entry in _entries(metadata):
+        name, epoch, members = entry.get("brokerName"), entry.get("masterEpoch"), entry.get("syncStateSet")
         if not isinstance(name, str) or not isinstance(epoch, int) or not isinstance(members, list):
-            raise ValueError(f"replica group {one!r:.200}: expected brokerName, masterEpoch and syncStateSet")
-        found[name] = one
-    return found
+            raise ValueError(
+                f"replica group {entry!r:.200}: expected brokerName, masterEpoch and syncStateSet"
+            )
+        views[name] = entry
+    return views
 
 
-def _entries(metadata: Any) -> Iterator[View]:
+def _entries(metadata: Any) -> Iterator[ControllerView]:
     if isinstance(metadata, list):
         for one in metadata:
             yield from _entries(one)
@@ -40,42 +42,50 @@ def _entries(metadata: Any) -> Iterator[View]:
         raise ValueError(f"{type(metadata).__name__}: expected the output of epochmq status -o json")
 
 
-def compare(
-    group: str, histories: Sequence[ReplicaHistory], ids: Mapping[str, int | None], view: View, confirmed: int
+def compare_with_view(
+    group: str,
+    histories: Sequence[ReplicaHistory],
+    ids: Mapping[str, int | None],
+    view: ControllerView,
+    confirmed: int,
 ) -> list[Row]:
-    """Findings for one group. `ids` are the replicas' broker ids by name, as far as they are known;
-    `confirmed` is the highest offset that any of them knows to be confirmed."""
-    found: list[Row] = []
-    known = {one["brokerId"] for one in view.get("replicas") or []}
+    """Findings for one group. `ids` are the known broker ids, by replica name; `confirmed` is the highest
+    confirm offset in any replica's checkpoint."""
+    findings: list[Row] = []
+    known_ids = {replica["brokerId"] for replica in view.get("replicas") or []}
     members, epoch = set(view["syncStateSet"]), view["masterEpoch"]
-    for one in histories:
-        number = ids.get(one.name)
-        for own, start in one.entries:
-            if own > epoch:
-                said = f"the controller's epoch is {epoch}"
-                found.append(
-                    finding(
-                        group,
-                        one.name,
-                        "epoch.ahead-of-controller",
-                        epoch=own,
-                        start_offset=start,
-                        detail=said,
-                    )
-                )
-        if number is None:
-            continue
-        if known and number not in known:
-            found.append(finding(group, one.name, "controller.unknown-replica", detail=f"its id is {number}"))
-        if number in members and one.possible_end < confirmed:
-            said = f"{confirmed} is confirmed"
-            found.append(
-                finding(group, one.name, "controller.not-in-sync", start_offset=one.end, detail=said)
+    for history in histories:
+        broker_id = ids.get(history.name)
+        findings += [
+            finding(
+                group,
+                history.name,
+                "epoch.ahead-of-controller",
+                epoch=own,
+                start_offset=start,
+                detail=f"the controller's epoch is {epoch}",
             )
-        if number == view.get("masterId") and one.entries:
-            last, start = one.entries[-1]
-            # An epoch of which nothing was written may have no entry: nothing lies behind the last one then.
-            if last < epoch and start < one.end and not one.stopped:
-                said = f"the controller's epoch is {epoch}"
-                found.append(finding(group, one.name, "epoch.behind-controller", epoch=last, detail=said))
-    return found
+            for own, start in history.entries
+            if own > epoch
+        ]
+        if broker_id is None:
+            continue
+        if known_ids and broker_id not in known_ids:
+            detail = f"its broker id is {broker_id}"
+            findings.append(finding(group, history.name, "controller.unknown-replica", detail=detail))
+        if broker_id in members and history.possible_end < confirmed:
+            detail = f"the confirm offset is {confirmed}"
+            findings.append(
+                finding(
+                    group, history.name, "controller.not-in-sync", start_offset=history.end, detail=detail
+                )
+            )
+        if broker_id == view.get("masterId") and history.entries:
+            last, start = history.entries[-1]
+            # An epoch without a byte may have no entry. Then the log ends at the start of the last entry.
+            if last < epoch and start < history.end and not history.stopped:
+                detail = f"the controller's epoch is {epoch}"
+                findings.append(
+                    finding(group, history.name, "epoch.behind-controller", epoch=last, detail=detail)
+                )
+    return findings

@@ -1,18 +1,19 @@
 # pure: epochs and extents of a group
-"""One group's epoch files against each other and against the logs' extents.
+"""Compares the epoch files of one group with each other and with the extents of the logs.
 
-The rules are those of a handshake between replicas (`epochmq_protocol.epochs.truncation_point`): two logs
-are one up to the end of the newest epoch that both have with the same start. An epoch without a byte is
-nobody's history: a master that wrote nothing may leave its entry behind, which nobody else learns of."""
+The rule is the one of a handshake between replicas (`truncation_point`): two logs are equal up to the end of
+the newest epoch that both list with the same start. An epoch without a byte does not count: a master that
+wrote nothing may leave its entry behind, and no other replica learns of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, truncation_point
+from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
@@ -20,12 +21,12 @@ EpochStart = tuple[int, int]  # epoch, start offset
 
 
 UNREAD = "unread"
-"""Why a span ends of which nothing is known: its bytes cannot be read."""
+"""The `stop` of a span that could not be read. It may contain records."""
 
 
 @dataclass(frozen=True)
 class LogSpan:
-    """A run of records: [start, end), store times of the first and the last, why it ends."""
+    """A run of records in [start, end), the store times (ms) of the first and the last, and why it ends."""
 
     start: int
     end: int
@@ -36,30 +37,30 @@ class LogSpan:
 
 @dataclass
 class ReplicaHistory:
-    """What one replica's files say of its past."""
+    """The epochs and the log of one replica, as its files show them. Ranges are physical offsets."""
 
     name: str
     log_start: int  # where the first segment starts
     spans: list[LogSpan]
     entries: list[EpochStart] = field(default_factory=list)
-    file_fault: str | None = None  # of the file that counts
+    file_fault: str | None = None  # what is wrong with epochFileCheckpoint
     backup_used: bool = False
     has_file: bool = True
-    confirmed: int = 0  # what the checkpoint says is confirmed, 0: nothing
-    stopped: bool = True  # the broker ended in an orderly way
-    unread: list[tuple[int, int]] = field(default_factory=list)  # ranges, set by `extent`
-    holes: list[tuple[int, int]] = field(default_factory=list)  # the same
-    start: int = 0  # extent of the log, set by `extent`
-    end: int = 0
+    confirmed: int = 0  # the confirm offset of the checkpoint; 0: none
+    stopped: bool = True  # the broker stopped cleanly
+    unread: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
+    holes: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
+    start: int = 0  # set by `find_extent`
+    end: int = 0  # set by `find_extent`
 
     @property
     def possible_end(self) -> int:
-        """Up to where the log may go on: what cannot be read may be records."""
+        """The highest offset at which the log may end: a range that cannot be read may contain records."""
         return max([self.end, *(high for _, high in self.unread)])
 
     def written(self) -> list[EpochStart]:
-        """The epochs in which a byte was written, by their start. A file whose entries are in another order
-        has the same epochs."""
+        """The epochs that contain at least one byte, ordered by start. The order of the entries in the file
+        makes no difference."""
         ordered = sorted(self.entries, key=lambda entry: entry[1])
         ends = [start for _, start in ordered[1:]] + [OFFSET_MAX]
         return [
@@ -69,23 +70,12 @@ class ReplicaHistory:
         ]
 
 
-@dataclass(frozen=True)
-class LogExtent:
-    """Where a replica's log starts and ends, and up to where it is the group's history."""
+def find_extent(group: str, history: ReplicaHistory) -> list[Row]:
+    """Sets `start`, `end`, `unread` and `holes` of a history; returns findings about gaps between its spans.
+    Ranges that cannot be read are reported by another check.
 
-    replica: str
-    start: int
-    end: int
-    common: int
-    leading: bool
-
-
-def extent(group: str, history: ReplicaHistory) -> list[Row]:
-    """Sets where the log starts and ends; findings about what is missing between. What cannot be read is told
-    of elsewhere.
-
-    Behind the end of a log may lie what was cut from it: records older than those before them."""
-    found: list[Row] = []
+    Records beyond the end of the log that are older than those before them were left by a truncation."""
+    findings: list[Row] = []
     at = history.log_start
     history.start = at
     last_time = 0
@@ -98,58 +88,59 @@ def extent(group: str, history: ReplicaHistory) -> list[Row]:
             continue
         if span.start != at:
             if 0 < span.first_time < last_time:
-                found.append(
+                findings.append(
                     finding(group, history.name, "log.remains", start_offset=span.start, end_offset=span.end)
                 )
                 continue
             kind = "log.hole" if stop == "zeros" else "log.broken-record"
-            said = {
+            detail = {
                 "zeros": None,
-                "magic": "no message's magic number",
-                "offset": "a record that says it is elsewhere",
-                "size": "sizes that do not add up",
+                "magic": "no valid magic number",
+                "offset": "the record's own physical offset is another one",
+                "size": "the sizes in the record contradict each other",
             }.get(stop, "no record follows")
             history.holes.append((at, span.start))
             if not any(low < span.start and at < high for low, high in history.unread):
-                found.append(
-                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=said)
+                findings.append(
+                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=detail)
                 )
         stop = span.stop
         at = max(at, span.end)
         last_time = span.last_time or last_time
     history.end = at
     if history.confirmed > history.possible_end:
-        said = f"its checkpoint confirms {history.confirmed}"
-        found.append(
+        findings.append(
             finding(
                 group,
                 history.name,
                 "log.cut-below-confirmed",
                 start_offset=history.end,
                 end_offset=history.confirmed,
-                detail=said,
+                detail=f"the confirm offset in its checkpoint is {history.confirmed}",
             )
         )
-    return found
+    return findings
 
 
 def check_epoch_file(group: str, history: ReplicaHistory, *, others_have: bool) -> list[Row]:
-    """What is wrong with one epoch file in itself, and against its own log."""
-    found: list[Row] = []
+    """Checks one epoch file in itself and against its own log. `others_have`: another replica has a file."""
+    findings: list[Row] = []
 
     def add(kind: str, epoch: int | None = None, start: int | None = None, **more: Any) -> None:
-        found.append(finding(group, history.name, kind, epoch=epoch, start_offset=start, **more))
+        findings.append(finding(group, history.name, kind, epoch=epoch, start_offset=start, **more))
 
     if not history.has_file:
         if others_have and history.end > history.start:
             add("epoch.file-missing")
-        return found
+        return findings
     if history.file_fault:
-        said = history.file_fault + ("; the .bak beside it is sound" if history.backup_used else "")
-        add("epoch.file-broken", detail=said)
+        add(
+            "epoch.file-broken",
+            detail=history.file_fault + ("; its .bak is valid and was used" if history.backup_used else ""),
+        )
     for (before, before_start), (epoch, start) in pairwise(history.entries):
         if epoch <= before:
-            add("epoch.out-of-order", epoch, start, detail=f"behind epoch {before}")
+            add("epoch.out-of-order", epoch, start, detail=f"follows epoch {before}")
         if start <= before_start:
             add("epoch.overlap", epoch, start, detail=f"epoch {before} starts at {before_start}")
     for epoch, start in history.entries:
@@ -159,7 +150,7 @@ def check_epoch_file(group: str, history: ReplicaHistory, *, others_have: bool) 
         first = min(start for _, start in history.entries)
         if first > history.start:
             add("epoch.gap", None, history.start, end_offset=min(first, history.end))
-    return found
+    return findings
 
 
 def leading_replica(histories: Sequence[ReplicaHistory]) -> ReplicaHistory:
@@ -170,75 +161,102 @@ def leading_replica(histories: Sequence[ReplicaHistory]) -> ReplicaHistory:
 
 
 def common_end(local: ReplicaHistory, leading: ReplicaHistory) -> int:
-    """Up to where a replica's log is the leading one's, by their epochs; its whole extent when one of the two
-    has no epochs, because nothing speaks against it. Without a common epoch, where both start."""
+    """The offset up to which a replica's log must equal the leading replica's, by their epochs. If one of the
+    two has no epochs, it is the end of the shorter log, because nothing contradicts the comparison. If they
+    share no epoch, it is the higher of the two starts."""
     if local is leading:
         return local.end
     ours, theirs = local.written(), leading.written()
     if not ours or not theirs:
         return min(local.end, leading.end)
-    point = truncation_point(_epochs(ours), local.end, _epochs(theirs), leading.end)
+    point = truncation_point(_epoch_entries(ours), local.end, _epoch_entries(theirs), leading.end)
     return min(local.end, leading.end, max(local.start, leading.start)) if point is None else point
 
 
-def _epochs(entries: Sequence[EpochStart]) -> list[EpochEntry]:
-    return [EpochEntry(*entry) for entry in entries]
+def _epoch_entries(starts: Sequence[EpochStart]) -> list[EpochEntry]:
+    return [EpochEntry(*start) for start in starts]
 
 
-def beyond(group: str, histories: Sequence[ReplicaHistory]) -> list[Row]:
-    """Replicas without a message whose log starts behind the end of all others: its segments are gone."""
+def find_lost_logs(group: str, histories: Sequence[ReplicaHistory]) -> list[Row]:
+    """Replicas without a message whose log starts beyond the end of all others: their segments are
+    missing."""
     end = max((one.end for one in histories if one.end > one.start), default=None)
     return [
         finding(
-            group, one.name, "log.missing-segment", start_offset=one.start, detail=f"other logs end at {end}"
+            group,
+            one.name,
+            "log.missing-segment",
+            start_offset=one.start,
+            detail=f"the longest other log ends at {end}",
         )
         for one in histories
         if end is not None and one.start == one.end and one.start > end
     ]
 
 
-def extents(histories: Sequence[ReplicaHistory]) -> list[LogExtent]:
-    """Every replica's extent, and what of it must be the leading one's."""
+def log_extents(histories: Sequence[ReplicaHistory]) -> dict[str, LogExtent]:
+    """The extent of every replica's log, by replica."""
     leading = leading_replica(histories)
-    return [
-        LogExtent(one.name, one.start, one.end, common_end(one, leading), one is leading) for one in histories
-    ]
+    return {
+        one.name: LogExtent(one.start, one.end, common_end(one, leading), one is leading) for one in histories
+    }
 
 
-def between(group: str, histories: Sequence[ReplicaHistory], torn: frozenset[str]) -> list[Row]:
-    """Epoch file against epoch file. `torn` are the replicas whose log differs from the leading one's behind
-    their common end: what they lack from there on is no fault of their epoch file."""
-    found: list[Row] = []
+def compare_epoch_files(
+    group: str, histories: Sequence[ReplicaHistory], diverged: frozenset[str]
+) -> list[Row]:
+    """Compares the epoch files of a group. `diverged` are the replicas whose log differs from the leading
+    replica's beyond their common end: they need not list epochs beyond it."""
     leading = leading_replica(histories)
     limits = {
-        one.name: common_end(one, leading) if one.name in torn else min(one.end, leading.end)
+        one.name: common_end(one, leading) if one.name in diverged else min(one.end, leading.end)
         for one in histories
     }
     limits[leading.name] = leading.end
     entries = {one.name: set(one.written()) for one in histories}
-    skipped: set[EpochStart] = set()
+    two_masters, minority = _two_masters(group, leading.name, entries, limits)
+    return two_masters + _missing_entries(group, histories, entries, limits, minority)
+
+
+def _two_masters(
+    group: str, leading: str, entries: Mapping[str, set[EpochStart]], limits: Mapping[str, int]
+) -> tuple[list[Row], set[EpochStart]]:
+    """Findings for epochs that start at different offsets, and the entries that a minority has."""
+    findings: list[Row] = []
+    minority: set[EpochStart] = set()
     starts: dict[int, dict[int, list[str]]] = {}
-    for one in histories:
-        for epoch, start in entries[one.name]:
-            if start < limits[one.name]:
-                starts.setdefault(epoch, {}).setdefault(start, []).append(one.name)
-    for epoch, places in sorted(starts.items()):
-        if len(places) < 2:
+    for name, own in entries.items():
+        for epoch, start in own:
+            if start < limits[name]:
+                starts.setdefault(epoch, {}).setdefault(start, []).append(name)
+    for epoch, holders in sorted(starts.items()):
+        if len(holders) < 2:
             continue
-        ranked = sorted(places, key=lambda start: (-len(places[start]), leading.name not in places[start]))
+        ranked = sorted(holders, key=lambda start: (-len(holders[start]), leading not in holders[start]))
         for start in ranked[1:]:
-            skipped.add((epoch, start))
-            for name in places[start]:
-                said = f"at {ranked[0]} says {', '.join(places[ranked[0]])}"
-                found.append(
-                    finding(group, name, "epoch.two-masters", epoch=epoch, start_offset=start, detail=said)
+            minority.add((epoch, start))
+            for name in holders[start]:
+                detail = f"it starts at {ranked[0]} at {', '.join(holders[ranked[0]])}"
+                findings.append(
+                    finding(group, name, "epoch.two-masters", epoch=epoch, start_offset=start, detail=detail)
                 )
-    every = sorted({entry for known in entries.values() for entry in known} - skipped)
-    for epoch, start in every:
+    return findings, minority
+
+
+def _missing_entries(
+    group: str,
+    histories: Sequence[ReplicaHistory],
+    entries: Mapping[str, set[EpochStart]],
+    limits: Mapping[str, int],
+    minority: set[EpochStart],
+) -> list[Row]:
+    """Findings for entries that some replicas have and others lack although they have the bytes."""
+    findings: list[Row] = []
+    for epoch, start in sorted({entry for own in entries.values() for entry in own} - minority):
         holders = [one.name for one in histories if (epoch, start) in entries[one.name]]
         if all(start >= limits[name] for name in holders):
             continue
-        end = min(_end_of((epoch, start), one) for one in histories if one.name in holders)
+        end = min(_end_of_epoch((epoch, start), one) for one in histories if one.name in holders)
         lacking = [
             one
             for one in histories
@@ -249,30 +267,18 @@ def between(group: str, histories: Sequence[ReplicaHistory], torn: frozenset[str
             and end > one.start
             and not any(known == epoch for known, _ in entries[one.name])
         ]
-        if not lacking:
-            continue
+        columns = {"epoch": epoch, "start_offset": start, "end_offset": end}
         if len(lacking) > len(holders):
-            found.extend(
-                finding(group, name, "epoch.unknown", epoch=epoch, start_offset=start, end_offset=end)
-                for name in holders
-            )
+            findings += [finding(group, name, "epoch.unknown", **columns) for name in holders]
         else:
-            said = f"{', '.join(holders)} has it" if len(holders) == 1 else f"{', '.join(holders)} have it"
-            found.extend(
-                finding(
-                    group,
-                    one.name,
-                    "epoch.missing",
-                    epoch=epoch,
-                    start_offset=start,
-                    end_offset=end,
-                    detail=said,
-                )
-                for one in lacking
-            )
-    return found
+            verb = "has" if len(holders) == 1 else "have"
+            detail = f"{', '.join(holders)} {verb} it"
+            findings += [
+                finding(group, one.name, "epoch.missing", **columns, detail=detail) for one in lacking
+            ]
+    return findings
 
 
-def _end_of(entry: EpochStart, history: ReplicaHistory) -> int:
+def _end_of_epoch(entry: EpochStart, history: ReplicaHistory) -> int:
     later = [start for _, start in history.written() if start > entry[1]]
     return min(later, default=history.end)

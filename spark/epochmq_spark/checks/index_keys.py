@@ -1,8 +1,8 @@
 # pure: keys of messages against index entries
-"""The keys of a block's messages against the index's entries that lead into it.
+"""Compares the keys of a block's messages with the index entries that point into the block.
 
-An entry that leads to no message with its key is no fault: a cut leaves such entries behind, and clients look
-at what they are given. A message that names a key twice has two entries of it."""
+An entry that points to no message with its key is no error: a truncation leaves such entries behind, and
+clients check the messages that a query returns. A message that names a key twice has two entries for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTED_MAX = 200
 
 @dataclass(frozen=True)
 class KeyedMessage:
-    """A message that has keys, and may be in the index."""
+    """A message that has at least one key, so that the index may have entries for it."""
 
     physical: int
     size: int
@@ -31,46 +31,46 @@ class KeyedMessage:
     keys: str | None
     store_time: int
 
-    def names(self) -> list[str]:
-        """The keys under which the index has it."""
+    def index_keys(self) -> list[str]:
+        """The keys under which the index lists the message."""
         return ([self.uniq_key] if self.uniq_key else []) + [
             key for key in (self.keys or "").split(" ") if key
         ]
 
 
-def compare(
+def compare_keys(
     group: str,
     replica: str,
     messages: Sequence[KeyedMessage],
     entries: Iterable[tuple[int, int]],
     covered: tuple[int, int],
 ) -> list[Row]:
-    """Findings of a block. `entries` are (hash, physical offset); `covered` is what the index files say they
-    hold, first and last offset: what lies outside is not expected there."""
-    there = Counter(entries)
-    found: list[Row] = []
-    for one in messages:
+    """Findings of one block. `entries` are (hash, physical offset). `covered` is the first and the last
+    physical offset that the index must cover; messages outside it are not expected there."""
+    present = Counter(entries)
+    findings: list[Row] = []
+    for keyed in messages:
         wanted: Counter[tuple[int, int]] = Counter()
-        for name in one.names():
-            pair = key_hash(one.topic, name), one.physical
+        for key in keyed.index_keys():
+            pair = key_hash(keyed.topic, key), keyed.physical
             wanted[pair] += 1
-            if there[pair] < wanted[pair] and covered[0] <= one.physical <= covered[1]:
-                found.append(
+            if present[pair] < wanted[pair] and covered[0] <= keyed.physical <= covered[1]:
+                findings.append(
                     finding(
                         group,
                         replica,
                         "index.missing-entry",
-                        start_offset=one.physical,
-                        end_offset=one.physical + one.size,
-                        topic=one.topic,
-                        queue_id=one.queue_id,
-                        queue_offset=one.queue_offset,
-                        key=name,
-                        message_id=one.uniq_key,
-                        store_timestamp=one.store_time,
+                        start_offset=keyed.physical,
+                        end_offset=keyed.physical + keyed.size,
+                        topic=keyed.topic,
+                        queue_id=keyed.queue_id,
+                        queue_offset=keyed.queue_offset,
+                        key=key,
+                        message_id=keyed.uniq_key,
+                        store_timestamp=keyed.store_time,
                     )
                 )
-    if len(found) > LISTED_MAX:
-        said = f"{len(found) - LISTED_MAX} of the index"
-        found = [*found[:LISTED_MAX], finding(group, replica, "more", detail=said)]
-    return found
+    if len(findings) > LISTED_MAX:
+        detail = f"{len(findings) - LISTED_MAX} of the index"
+        findings = [*findings[:LISTED_MAX], finding(group, replica, "more", detail=detail)]
+    return findings

@@ -1,5 +1,5 @@
-# pure: copies of records of one block
-"""The records of one block, as each replica has them: which differ, in what, and who is alone."""
+# pure: copies of the records of one block
+"""Compares the replicas' copies of the records of one block, field by field."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
+from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
-LISTED_MAX = 200  # findings of one kind, block and replica that are written out
+LISTED_MAX = 200  # findings of one kind, block and replica that are listed one by one
 
 _FIELDS = (
     ("body", "body"), ("topic", "topic"), ("properties", "properties"), ("queue_id", "queue id"),
@@ -26,104 +27,97 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class RecordCopy:
-    """A record (or a blank) of one replica."""
+    """One replica's copy of a record, or of the blank at the end of a segment."""
 
     offset: int
     raw: bytes
-    sound: bool  # its body fits its checksum
+    crc_ok: bool
     blank: bool = False
 
 
-@dataclass(frozen=True)
-class BlockExtent:
-    """Which of the block's offsets a replica must have, and from where on it is known to differ."""
-
-    start: int
-    end: int
-    common: int
-    leading: bool
-
-
-def compare(
-    group: str, copies: Mapping[str, Sequence[RecordCopy]], extents: Mapping[str, BlockExtent]
+def compare_records(
+    group: str, copies: Mapping[str, Sequence[RecordCopy]], extents: Mapping[str, LogExtent]
 ) -> list[Row]:
-    """Findings for every place where replicas that must agree do not. What differs behind a replica's common
-    end is its tail; a body that does not fit its checksum is reported elsewhere."""
+    """Findings for every offset at which the replicas differ; `copies` and `extents` are by replica. A
+    difference beyond a replica's common end is its tail. A body that does not match its checksum is reported
+    by another check."""
     by_offset: dict[int, dict[str, RecordCopy]] = {}
     for name, records in copies.items():
         for copy in records:
             by_offset.setdefault(copy.offset, {})[name] = copy
-    found: list[Row] = []
+    findings: list[Row] = []
     listed: Counter[tuple[str, str]] = Counter()
     leading = next((name for name, extent in extents.items() if extent.leading), None)
     for offset in sorted(by_offset):
         here = by_offset[offset]
         covering = [name for name, extent in extents.items() if extent.start <= offset < extent.end]
         present = {name: here[name] for name in covering if name in here}
-        alone = len(covering) == 1 and offset < extents[covering[0]].common
+        alone = len(covering) == 1 and offset < extents[covering[0]].common_end
         if not present or alone:
             continue
-        right = _right(present, leading)
+        reference = _reference_copy(present, leading)
         for name in covering:
-            have = present.get(name)
-            if have is not None and have.raw == right.raw and len(covering) > 1:
+            copy_here = present.get(name)
+            if copy_here is not None and copy_here.raw == reference.raw and len(covering) > 1:
                 continue
-            for row in _finding(group, name, offset, have, right, extents[name]):
+            for row in _findings_of_copy(group, name, offset, copy_here, reference, extents[name]):
                 listed[name, row["kind"]] += 1
                 if listed[name, row["kind"]] <= LISTED_MAX:
-                    found.append(row)
+                    findings.append(row)
     for (name, kind), count in sorted(listed.items()):
         if count > LISTED_MAX:
-            said = f"{count - LISTED_MAX} of {kind}"
-            found.append(finding(group, name, "more", start_offset=min(by_offset), detail=said))
-    return found
+            detail = f"{count - LISTED_MAX} of {kind}"
+            findings.append(finding(group, name, "more", start_offset=min(by_offset), detail=detail))
+    return findings
 
 
-def _right(present: Mapping[str, RecordCopy], leading: str | None) -> RecordCopy:
-    """What most have, of what is sound; among equals what the leading replica has."""
+def _reference_copy(present: Mapping[str, RecordCopy], leading: str | None) -> RecordCopy:
+    """The copy that most replicas have, among copies with a valid checksum; a tie goes to the leading
+    replica."""
     votes = Counter(copy.raw for copy in present.values())
     ours = present.get(leading) if leading is not None else None
     return max(
         present.values(),
-        key=lambda copy: (copy.sound, votes[copy.raw], ours is not None and copy.raw == ours.raw, copy.raw),
+        key=lambda copy: (copy.crc_ok, votes[copy.raw], ours is not None and copy.raw == ours.raw, copy.raw),
     )
 
 
-def _finding(
-    group: str, name: str, offset: int, copy: RecordCopy | None, right: RecordCopy, extent: BlockExtent
+def _findings_of_copy(
+    group: str, name: str, offset: int, copy: RecordCopy | None, reference: RecordCopy, extent: LogExtent
 ) -> list[Row]:
-    place: dict[str, Any] = {"start_offset": offset, "end_offset": offset + len(right.raw)}
+    columns: dict[str, Any] = {"start_offset": offset, "end_offset": offset + len(reference.raw)}
     if copy is None:
-        if offset >= extent.common or right.blank:
+        if offset >= extent.common_end or reference.blank:
             return []
-        return [finding(group, name, "message.missing", **place, **columns_of_message(right))]
-    if offset >= extent.common:
-        place["end_offset"] = offset + len(copy.raw)
-        return [finding(group, name, "log.tail-not-common", **place, **columns_of_message(copy))]
-    if not copy.sound:
+        return [finding(group, name, "message.missing", **columns, **columns_of_message(reference))]
+    if offset >= extent.common_end:
+        columns["end_offset"] = offset + len(copy.raw)
+        return [finding(group, name, "log.tail-not-common", **columns, **columns_of_message(copy))]
+    if not copy.crc_ok:
         return []
-    said = difference(copy, right)
-    return [finding(group, name, "log.diverged", **place, **columns_of_message(copy), detail=said)]
+    detail = difference(copy, reference)
+    return [finding(group, name, "log.diverged", **columns, **columns_of_message(copy), detail=detail)]
 
 
 def difference(left: RecordCopy, right: RecordCopy) -> str:
-    """Which fields differ."""
+    """Names the fields that differ."""
     if left.blank and right.blank:
-        return "the filler at the end of a segment differs; no message is affected"
+        return "only the padding at the end of the segment differs; no message is affected"
     if left.blank != right.blank:
-        return "one has a message where the other's segment ends"
+        return "one replica has a message where the other one's segment ends"
     try:
         one, other = message.decode_record(left.raw, 0, False), message.decode_record(right.raw, 0, False)
     except EpochMQError as error:
         return str(error)
     names = [title for name, title in _FIELDS if getattr(one, name) != getattr(other, name)]
+    text = f"different {', '.join(names)}"
     if one.topic != other.topic or one.queue_id != other.queue_id:
-        names.append(f"it is message {other.queue_offset} of {other.topic}/{other.queue_id} elsewhere")
-    return "other " + ", ".join(names)
+        text += f"; the other copy is message {other.queue_offset} of {other.topic}/{other.queue_id}"
+    return text
 
 
 def columns_of_message(copy: RecordCopy) -> dict[str, Any]:
-    """The columns that name a message; none for a blank."""
+    """The columns of a finding that identify the message; empty for a blank."""
     if copy.blank:
         return {}
     try:

@@ -1,8 +1,9 @@
-# pure: messages on both sides of a switch
-"""Messages that were stored again after a switch of masters: a producer that got no answer sends once more.
+# pure: messages on both sides of the start of an epoch
+"""Finds messages that were stored again after a change of master: a producer that gets no response sends the
+message again.
 
-No fault: RocketMQ delivers at least once. Elements of one batch share a unique key; they stand in one queue
-side by side with one store time, and are not taken for repetitions."""
+That is no error, because RocketMQ delivers at least once. The messages of one batch share a unique key; they
+lie side by side in one queue with the same store time and are not taken for repetitions."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LISTED_MAX = 200
 
 @dataclass(frozen=True)
 class SentMessage:
-    """A message that a producer named."""
+    """A message with a unique key of its producer."""
 
     physical: int
     size: int
@@ -33,57 +34,61 @@ class SentMessage:
     store_time: int
 
     @property
-    def named(self) -> tuple[str, str, int]:
-        """What copies of it have in common."""
+    def identity(self) -> tuple[str, str, int]:
+        """Equal for all copies of the message."""
         return self.topic, self.uniq_key, self.body_size
 
 
-def find(
-    group: str, replica: str, switches: Iterable[tuple[int, int]], messages: Iterable[SentMessage], reach: int
+def find_resent(
+    group: str,
+    replica: str,
+    epoch_starts: Iterable[tuple[int, int]],
+    messages: Iterable[SentMessage],
+    window_bytes: int,
 ) -> list[Row]:
-    """Messages behind a switch that stand in front of it too, both at most `reach` bytes and a minute from
-    it. `switches` are epochs and where they start."""
-    ordered = sorted(messages, key=lambda one: one.physical)
-    places = [one.physical for one in ordered]
-    counts = Counter(one.named for one in ordered)
-    repeated = [one for one in ordered if counts[one.named] > 1]
-    found = []
-    for epoch, start in switches:
-        at = bisect_left(places, start)
-        if at < len(places) and places[at] < start + reach:
-            near = [one for one in repeated if start - reach <= one.physical < start + reach]
-            found += _of_switch((group, replica), epoch, start, ordered[at].store_time, near)
-    return found
+    """Findings for messages that lie both before and after the start of an epoch, at most `window_bytes` and
+    one minute from it. `epoch_starts` are (epoch, start offset)."""
+    ordered = sorted(messages, key=lambda sent: sent.physical)
+    offsets = [sent.physical for sent in ordered]
+    counts = Counter(sent.identity for sent in ordered)
+    repeated = [sent for sent in ordered if counts[sent.identity] > 1]
+    findings = []
+    for epoch, start in epoch_starts:
+        first = bisect_left(offsets, start)
+        if first < len(offsets) and offsets[first] < start + window_bytes:
+            near = [sent for sent in repeated if start - window_bytes <= sent.physical < start + window_bytes]
+            findings += _resent_at((group, replica), epoch, start, ordered[first].store_time, near)
+    return findings
 
 
-def _of_switch(
-    who: tuple[str, str], epoch: int, start: int, switched: int, messages: Iterable[SentMessage]
+def _resent_at(
+    who: tuple[str, str], epoch: int, start: int, epoch_time: int, messages: Iterable[SentMessage]
 ) -> list[Row]:
-    """`switched`: when the epoch's first message was stored, ms. Messages are in the order of the log."""
+    """`epoch_time` is the store time of the epoch's first message, in ms. Messages are in the log's order."""
     before: dict[tuple[str, str, int], SentMessage] = {}
-    found = []
-    for one in messages:
-        if one.physical < start:
-            if one.store_time >= switched - WINDOW_MS:
-                before[one.named] = one
+    findings = []
+    for sent in messages:
+        if sent.physical < start:
+            if sent.store_time >= epoch_time - WINDOW_MS:
+                before[sent.identity] = sent
             continue
-        first = before.get(one.named)
-        if first is None or one.store_time > switched + WINDOW_MS or first.store_time == one.store_time:
+        first = before.get(sent.identity)
+        if first is None or sent.store_time > epoch_time + WINDOW_MS or first.store_time == sent.store_time:
             continue
-        said = f"also message {first.queue_offset} of queue {first.queue_id}, at {first.physical}"
-        found.append(
+        detail = f"first stored at {first.physical}, message {first.queue_offset} of queue {first.queue_id}"
+        findings.append(
             finding(
                 *who,
                 "message.duplicate",
                 epoch=epoch,
-                start_offset=one.physical,
-                end_offset=one.physical + one.size,
-                topic=one.topic,
-                queue_id=one.queue_id,
-                queue_offset=one.queue_offset,
-                message_id=one.uniq_key,
-                store_timestamp=one.store_time,
-                detail=said,
+                start_offset=sent.physical,
+                end_offset=sent.physical + sent.size,
+                topic=sent.topic,
+                queue_id=sent.queue_id,
+                queue_offset=sent.queue_offset,
+                message_id=sent.uniq_key,
+                store_timestamp=sent.store_time,
+                detail=detail,
             )
         )
-    return found[:LISTED_MAX]
+    return findings[:LISTED_MAX]

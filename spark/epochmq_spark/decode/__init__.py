@@ -1,1 +1,1 @@
-"""From bytes to columns: what stands in RocketMQ's files, without Spark."""
+"""Decodes the bytes of RocketMQ's files into columns, without Spark."""

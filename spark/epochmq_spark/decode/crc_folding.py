@@ -1,9 +1,9 @@
 # pure: carry-less products over a byte array
-"""CRC-32 by carry-less multiplication, 64 bytes a step, where the processor can (x86 with PCLMULQDQ).
+"""Folds bytes for CRC-32 by carry-less multiplication, 64 bytes a step, on x86 with PCLMULQDQ.
 
-After V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel,
-2009): four 128-bit lanes are folded forward by 512 bits, then into one lane, which is congruent to all that
-was read. Its 16 bytes go through the table, so no reduction is needed here."""
+Method: V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
+(Intel, 2009). Four 128-bit lanes are folded forward by 512 bits, then into one lane, which is congruent to
+all bytes read. The caller looks its 16 bytes up in the CRC table, so that no reduction is needed here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 def _has_clmul() -> bool:
     try:
         return bool(llvm.get_host_cpu_features().get("pclmul", False))
-    except RuntimeError:  # the host cannot be asked
+    except RuntimeError:  # LLVM does not know the features of this host
         return False
 
 
@@ -45,8 +45,8 @@ def _fold(builder: Any, lane: Any, by: Any) -> Any:
 
 @intrinsic
 def fold(typing_context: Any, data: Any, at: Any, steps: Any, crc: Any) -> Any:
-    """The 128 bits that `steps` (1 or more) times 64 bytes from `at` on come down to, as (low, high) uint64;
-    `crc` is the sum so far (a uint64 below 2³²)."""
+    """Folds `steps` (1 or more) times 64 bytes from `at` on into 128 bits, as (low, high) uint64. `crc` is
+    the CRC so far (a uint64 below 2³²)."""
     pair = types.UniTuple(types.uint64, 2)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

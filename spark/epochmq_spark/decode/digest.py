@@ -1,9 +1,9 @@
 # pure: sums over bytes
-"""CRC-32 and XXH64 over a slice of a byte array, compiled.
+"""Computes CRC-32 and XXH64 of a slice of a byte array, in compiled code.
 
-CRC-32 is zlib's, by carry-less products where the processor has them, else by tables (slicing by 16). XXH64
-is the published function; two records are taken for equal when it and their sizes are. `mix` turns a number
-into one whose sums do not cancel out."""
+CRC-32 is zlib's: by carry-less multiplication where the processor has it, else by tables (slicing by 16).
+XXH64 is the published function; two records count as equal if their XXH64 and their sizes are equal. `mix`
+spreads the bits of a number, so that the combined digests of different sets do not cancel out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FF = np.uint64(255)
 
 @nb.njit(nogil=True, cache=True, inline="always")
 def _sixteen(low: Any, high: Any) -> Any:
-    """The sum of 16 bytes (slicing by 16); what was summed before is already in `low`."""
+    """The CRC of 16 bytes (slicing by 16). The CRC of the bytes before them is already in `low`."""
     table = CRC_TABLE
     return (
         table[15, low & _FF]
@@ -67,7 +67,7 @@ def _sixteen(low: Any, high: Any) -> Any:
 
 @nb.njit(nogil=True, cache=True)
 def _by_table(data: Bytes, at: int, end: int, crc: Any) -> Any:
-    """The sum continued over data[at:end]."""
+    """The CRC `crc`, continued over data[at:end]."""
     while end - at >= 16:
         crc = _sixteen(little64(data, at) ^ np.uint64(crc), little64(data, at + 8))
         at += 16
@@ -78,7 +78,7 @@ def _by_table(data: Bytes, at: int, end: int, crc: Any) -> Any:
 
 
 @nb.njit(nogil=True, cache=True)
-def _crc32_anywhere(data: Bytes, start: int, end: int) -> Any:
+def _crc32_by_table(data: Bytes, start: int, end: int) -> Any:
     return _by_table(data, np.int64(start), np.int64(end), np.uint32(0xFFFFFFFF)) ^ np.uint32(0xFFFFFFFF)
 
 
@@ -97,7 +97,7 @@ if crc_folding.AVAILABLE:
         return _by_table(data, at, np.int64(end), crc) ^ np.uint32(0xFFFFFFFF)
 
 else:
-    crc32 = _crc32_anywhere
+    crc32 = _crc32_by_table
 
 
 @nb.njit(nogil=True, cache=True, inline="always")

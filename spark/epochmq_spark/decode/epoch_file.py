@@ -1,14 +1,14 @@
 # pure: the text of an epoch file
-"""An epoch file as it stands, sound or not (`CheckpointFile`; the sound form: `epochmq_protocol.epochs`)."""
+"""Parses an epoch file, valid or not (`CheckpointFile`). `epochmq_protocol` parses valid files only."""
 
 from __future__ import annotations
 
 import zlib
 
 
-def parse(text: str) -> tuple[list[tuple[int, int]], str | None]:
-    """The entries, in the file's order, and what is wrong with the file: its count, its checksum, or a line
-    that is no entry. Order and overlaps are not looked at here."""
+def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
+    """The entries (epoch, start offset) in the file's order, and what is wrong with the file: its count, its
+    checksum, or a line that is not an entry. Order and overlaps are not checked."""
     if not text.strip():
         return [], "empty"
     lines = text.splitlines()
@@ -25,11 +25,11 @@ def parse(text: str) -> tuple[list[tuple[int, int]], str | None]:
     try:
         count, checksum = int(lines[0]), int(lines[1])
     except (ValueError, IndexError):
-        faults.append("no count and checksum in its first two lines")
+        faults.append("the first two lines are not a count and a checksum")
     else:
         if count != len(entries):
-            faults.append(f"{len(entries)} entries, {count} announced")
+            faults.append(f"{len(entries)} entries, but the count is {count}")
         body = "".join(f"{line}\n" for line in lines[2:] if line)
         if checksum and checksum != zlib.crc32(body.encode()) & 0x7FFFFFFF:
-            faults.append(f"checksum {checksum} does not fit its lines")
+            faults.append(f"checksum {checksum} does not match the lines")
     return entries, "; ".join(faults) or None

@@ -1,7 +1,7 @@
 # pure: loads from a byte array
-"""Numbers out of a byte array at any place, in compiled code: one load each, whatever its alignment.
+"""Loads integers from a byte array in compiled code: one load instruction each, at any alignment.
 
-No bounds are checked: callers know their place. `data` is a C-contiguous uint8 array."""
+Bounds are not checked; the caller must keep to them. `data` is a C-contiguous uint8 array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("the audit reads files on little-endian machines only")
+    raise ImportError("the audit runs on little-endian machines only")
 
 
 def _loader(bits: int, swap: bool, result: Any) -> Any:

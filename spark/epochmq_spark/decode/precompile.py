@@ -1,5 +1,5 @@
-"""`python -m epochmq_spark.decode.precompile`: compiles the walk for a machine like this one, into the folder
-that `NUMBA_CACHE_DIR` names. Images are built with it, so that executors need not compile."""
+"""`python -m epochmq_spark.decode.precompile`: compiles the walk for this type of processor into the folder
+that `NUMBA_CACHE_DIR` names. The image is built with it, so that executors start without compiling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from epochmq_spark.decode.summary_rows import SummaryRows, add_pairs, add_record
 
 
 def main() -> None:
-    """Has every compiled function read one message, of memory that can be written and of such that cannot."""
+    """Makes every compiled function read one message, from writable and from read-only memory: numba compiles
+    each function once for each."""
     properties = message.format_properties({"UNIQ_KEY": "K", "KEYS": "a b", "TAGS": "t"})
     record = message.encode_record(message.MessageExt("warm", bytes(300), properties))
     for data in (np.frombuffer(record, np.uint8), np.frombuffer(bytearray(record), np.uint8)):

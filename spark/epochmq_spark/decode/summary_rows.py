@@ -1,24 +1,27 @@
-# pure: columns to sums
-"""What one pass over a log leaves behind: a few rows for each block instead of one for each message.
+# pure: columns to digests
+"""Condenses one pass over the files into summary rows: a few rows for each block instead of one for each
+message.
 
-Kinds of rows, and what their numbers are (`tables.SUMMARY`):
+Kinds of rows (`schemas.SUMMARY`) and their columns:
 
-- span: `at`, `end` physical offsets of a run of records, `count` of them, `low`, `high` the store times of
-  the first and the last, `detail` why it ends; "unread" for a range that cannot be read, whose records are
-  not known
-- bad: `at`, `end` of a record whose body does not fit its CRC, `low` its queue offset, `high` its store time
-- block: `at` the number of the block, `end` that of its last record, `count` bytes of the records that begin
-  in it, `digest` of them all, `low`, `high` their store times
-- queue: `at` the number of a bucket of queue offsets, `first`, `end` the physical offsets in it, `count` of
-  its messages, `digest` of their units, `low`, `high` their queue offsets; `unit`: the same by the queue
-- keys: `at` the number of the block, `count` of its index entries, `digest` of their (hash, offset); `entry`
-  is the same, by the index
-- index: `at`, `end` the first and last physical offset that an index file says it covers
-- chain: `at` an entry of it that a search does not find, `end` the physical offset it leads to
-- file: `at`, `end` of a file that cannot be read, `detail` why
+- span: `at`, `end` the physical offsets of a run of records, `count` the number of records, `low`, `high` the
+  store times of the first and the last, `detail` why it ends ("unread": the range could not be read)
+- bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `low` its queue offset,
+  `high` its store time
+- block: `at` the number of the block, `end` the end of its last record, `count` the bytes of the records that
+  begin in it, `digest` of these records, `low`, `high` their store times
+- queue: `at` the number of a bucket of queue offsets, `first`, `end` the lowest and the highest physical
+  offset, `count` of its messages, `digest` of their units, `low`, `high` their queue offsets, by the log
+- unit: the same, by the consume queue
+- keys: `at` the number of the block, `count` of its index entries, `digest` of their (hash, offset), by the
+  log
+- entry: the same, by the index
+- index: `at`, `end` the first and the last physical offset in the header of an index file
+- chain: `at` the number of an entry that a search does not reach, `end` the physical offset it points to
+- file: `at`, `end` the range of a file that cannot be read, `detail` why
 
-Digests of one kind and place are joined by exclusive or: equal sets have equal ones. The rows of a block or
-bucket may come in several parts, from several ranges."""
+Digests of one kind and number are combined by exclusive or, so equal sets have equal digests. Several ranges
+may contribute rows to one block or bucket."""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ import pyarrow as pa
 
 from epochmq_spark import schemas
 from epochmq_spark.decode import walk as w
-from epochmq_spark.decode.queue_units import IndexEntries, QueueUnits
+from epochmq_spark.decode.index_entries import IndexEntries
+from epochmq_spark.decode.queue_units import QueueUnits
 
 BLOCK_BITS: Final = 20
 BUCKET_BITS: Final = 12
@@ -44,7 +48,7 @@ Array = Any
 
 
 class SummaryRows:
-    """Collects rows of one replica and makes a batch of them."""
+    """Collects the summary rows of one replica."""
 
     def __init__(self, group: str, replica: str) -> None:
         self._who = (group, replica)
@@ -68,7 +72,7 @@ class SummaryRows:
         first: Array | None = None,
         detail: list[str | None] | None = None,
     ) -> None:
-        """Adds rows of one kind; arrays of one length."""
+        """Adds rows of one kind. The arrays have equal lengths."""
         size = len(at)
         for name, values in (
             ("at", at),
@@ -86,22 +90,22 @@ class SummaryRows:
         self._columns["detail"].extend(detail or [None] * size)
 
     def batch(self) -> pa.RecordBatch:
-        """All rows."""
+        """All rows, as one batch."""
         size = len(self)
         columns = {"group": [self._who[0]] * size, "replica": [self._who[1]] * size, **self._columns}
         return pa.RecordBatch.from_pydict(columns, schema=schemas.SUMMARY)
 
 
-def runs(keys: Array) -> Array:
-    """Where each run of equal keys starts."""
+def run_starts(keys: Array) -> Array:
+    """The index at which each run of equal keys starts."""
     if not len(keys):
         return np.zeros(0, _INT)
     return np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
 
 
 def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
-    """Adds block, queue, keys and bad rows for records, which are in the order of the log. `rows` as `walk`
-    leaves them."""
+    """Adds block, queue, keys and bad rows for records in the order of the log. `rows` are those of
+    `walk`."""
     if not len(rows):
         return
     offsets = rows[:, w.POSITION] + base
@@ -126,13 +130,13 @@ def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
 
 
 def text_of(data: Array, at: int, size: int) -> str:
-    """A slice as text."""
+    """A slice of the data as text."""
     return bytes(data[at : at + size]).decode("utf-8", "replace")
 
 
 def _add_blocks(out: SummaryRows, rows: Array, offsets: Array) -> None:
     blocks = offsets >> BLOCK_BITS
-    starts = runs(blocks)
+    starts = run_starts(blocks)
     ends = np.append(starts[1:], len(rows)) - 1
     times = rows[:, w.STORE_TIME]
     known = np.where(times > 0, times, np.iinfo(_INT).max)
@@ -155,18 +159,18 @@ def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> N
     rows, offsets = rows[chosen], offsets[chosen]
     topics, queues, numbers = rows[:, w.TOPIC_HASH], rows[:, w.QUEUE_ID], rows[:, w.QUEUE_OFFSET]
     buckets = numbers >> BUCKET_BITS
-    # One number for each (topic, queue, bucket). Should two of them ever share one, their sums differ from
-    # the queue's, and a closer look finds nothing.
+    # One number for each (topic, queue, bucket). If two of them ever share a number, their digests differ
+    # from the queue's, and the drill-down finds no difference.
     places = topics + queues * _SPREAD_QUEUES + buckets * _SPREAD_BUCKETS
     order = np.argsort(places, kind="stable")
-    starts = runs(places[order])
+    starts = run_starts(places[order])
     heads = order[starts]
     names = [bytes(data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) for row in rows[heads]]
     tags = rows[:, w.TAGS_CODE].copy()
     if SCHEDULE_TOPIC in names:
-        tags[topics == topics[heads[names.index(SCHEDULE_TOPIC)]]] = 0  # a time there, by the broker's levels
+        tags[topics == topics[heads[names.index(SCHEDULE_TOPIC)]]] = 0  # its units have a delivery time
     sums = np.empty(len(rows), _INT)
-    w.unit_sums(numbers, offsets, rows[:, w.SIZE], tags, sums)
+    w.unit_digests(numbers, offsets, rows[:, w.SIZE], tags, sums)
     counts = np.diff(np.append(starts, len(rows)))
     out.add(
         "queue",
@@ -194,7 +198,7 @@ def _add_keys(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
 
 
 def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, log_start: int) -> None:
-    """Adds unit rows for the units of a queue that lead to what the log still has."""
+    """Adds unit rows for the units of a queue that point to what the log still has."""
     live = np.flatnonzero(units.physical >= log_start)
     if not len(live):
         return
@@ -203,9 +207,9 @@ def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, lo
     if topic.encode() == SCHEDULE_TOPIC:
         tags = np.zeros_like(tags)
     sums = np.empty(len(live), _INT)
-    w.unit_sums(numbers, physical, units.sizes[live], tags, sums)
+    w.unit_digests(numbers, physical, units.sizes[live], tags, sums)
     buckets = numbers >> BUCKET_BITS
-    starts = runs(buckets)
+    starts = run_starts(buckets)
     out.add(
         "unit",
         buckets[starts],
@@ -221,8 +225,8 @@ def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, lo
 
 
 def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tuple[int, int]]:
-    """Adds entry rows for a part of an index; (number, physical offset) of those that lead where they should
-    not, at most BROKEN_MAX."""
+    """Adds entry rows for a part of an index. Returns (number, physical offset) of entries with a wrong link,
+    at most BROKEN_MAX."""
     live = np.flatnonzero(part.physical >= log_start)
     add_pairs(out, part.hashes[live], part.physical[live], "entry")
     broken = part.broken[:BROKEN_MAX]
@@ -232,7 +236,7 @@ def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tu
 def add_index(
     out: SummaryRows, name: str, covered: tuple[int, int], broken: Sequence[tuple[int, int]]
 ) -> None:
-    """Adds one row of what an index file covers, and one for each entry that a search does not find."""
+    """Adds one index row for a file, and one chain row for each entry that a search does not reach."""
     zero: Any = [0]
     out.add("index", [covered[0]], [covered[1]], *(zero,) * 4, detail=[name])
     if listed := sorted(set(broken))[:BROKEN_MAX]:
@@ -243,16 +247,16 @@ def add_index(
 
 
 def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "keys") -> None:
-    """Adds keys rows for index entries."""
+    """Adds keys rows, or entry rows, for index entries."""
     if not len(hashes):
         return
     blocks = positions >> BLOCK_BITS
     if np.any(blocks[1:] < blocks[:-1]):
         order = np.argsort(blocks, kind="stable")
         hashes, positions, blocks = hashes[order], positions[order], blocks[order]
-    starts = runs(blocks)
+    starts = run_starts(blocks)
     sums = np.empty(len(hashes), _INT)
-    w.pair_sums(hashes, positions, sums)
+    w.pair_digests(hashes, positions, sums)
     nothing = np.zeros(len(starts), _INT)
     out.add(
         kind,
@@ -266,7 +270,7 @@ def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "ke
 
 
 def add_spans(out: SummaryRows, spans: Array, base: int) -> None:
-    """Adds span rows."""
+    """Adds span rows for the spans of `walk`."""
     if len(spans):
         out.add(
             "span",

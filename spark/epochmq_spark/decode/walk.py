@@ -1,14 +1,14 @@
 # pure: bytes of a commit log to columns
-"""One pass over the bytes of a commit log segment: records, blanks, and the places where there is neither.
+"""Walks over the bytes of a commit log segment and finds its records, blanks and gaps.
 
-`walk` reads the records that start in a range of a segment. A range that starts inside a record, or bytes
-that are no record, are skipped to the next place where a record can stand: its magic number, its own physical
-offset and the sizes of its parts all fit. Runs of records without anything between them are spans; where one
-span does not start where the one before ended, something is missing (or the log ends, and zeros or remains
-follow).
+`walk` reads the records that start in a range of a segment. If the range starts inside a record, or meets
+bytes that are not a record, it resumes at the next valid position: one where the magic number, the record's
+own physical offset and the sizes of its parts are consistent. A span is a run of records without a gap. Where
+a span does not start at the end of the previous one, bytes are missing, or the log has ended and zeros or old
+records follow.
 
-Shape of a record: `epochmq_protocol.message`. The rest of a segment behind its last message is one blank,
-whose bytes count as one record."""
+`epochmq_protocol.message` defines the format of a record. The rest of a segment after its last message is one
+blank, which counts as one record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ V2: Final = 0xDAA320AB
 BLANK: Final = 0xCBD43194
 SIZE_MIN: Final = 91
 
-# Columns of a record, all int64. POSITION is in `data`.
+# Columns of a record, all int64. POSITION is an index into `data`.
 POSITION, SIZE, MAGIC, DIGEST, CRC_OK, BODY_AT, BODY_SIZE, TOPIC_AT, TOPIC_SIZE = range(9)
 PROPERTIES_AT, PROPERTIES_SIZE, UNIQ_AT, UNIQ_SIZE, KEYS_AT, KEYS_SIZE, TAGS_AT, TAGS_SIZE = range(9, 17)
 QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIME, TAGS_CODE, TOPIC_HASH = range(17, 23)
 COLUMNS: Final = 23
 
-# Columns of a span, all int64; START and END in `data`, STOP why it ends.
+# Columns of a span, all int64. START and END are indexes into `data`; STOP is one of the constants below.
 SPAN_START, SPAN_END, SPAN_FIRST_TIME, SPAN_LAST_TIME, SPAN_RECORDS, SPAN_STOP = range(6)
 SPAN_COLUMNS: Final = 6
 
@@ -39,7 +39,7 @@ SPAN_COLUMNS: Final = 6
 RANGE_END, FILE_END, ZEROS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE = range(6)
 STOP_NAMES: Final = ("range", "file", "zeros", "magic", "offset", "size")
 
-# What a call leaves in `state`.
+# Indexes into `state`.
 NEXT, RECORDS, SPANS, OPEN = range(4)
 RESYNC: Final = -1
 
@@ -51,9 +51,9 @@ def i32(data: Bytes, at: int) -> Any:
 
 
 @nb.njit(nogil=True, cache=True)
-def shape(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
-    """Whether a record or a blank stands at `at`: 0, or BAD_MAGIC, BAD_OFFSET, BAD_SIZE. `parts` gets size,
-    magic, where body, topic and properties are, and their sizes."""
+def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
+    """0 if a record or a blank starts at `at`; else BAD_MAGIC, BAD_OFFSET or BAD_SIZE. Sets `parts` to size
+    and magic, and to the positions and sizes of body, topic and properties."""
     left = end_of_file - at
     parts[:] = 0
     if len(data) - at < 8:
@@ -101,19 +101,19 @@ def shape(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
 
 @nb.njit(nogil=True, cache=True)
 def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
-    """The first place in [at, stop) where a record or a blank can stand; `stop` when there is none."""
+    """The first position in [at, stop) at which a record or a blank starts; `stop` if there is none."""
     while at < stop:
         if at + 8 > len(data):
             return stop
-        # Most of what is skipped are zeros: eight at once, where a magic number would start.
+        # Most of the skipped bytes are zeros: skip eight at once where a magic number would be.
         if at + 12 <= len(data) and little64(data, at + 4) == 0:
             at += 8
             continue
-        third = data[at + 6]  # the two magics differ in all of their first three bytes
+        third = data[at + 6]  # the magic numbers of messages and of blanks differ here
         if (
             (third == 0x20 and data[at + 4] == 0xDA and data[at + 5] == 0xA3)
             or (third == 0x31 and data[at + 4] == 0xCB and data[at + 5] == 0xD4)
-        ) and shape(data, at, base, end_of_file, parts) == 0:
+        ) and check_record(data, at, base, end_of_file, parts) == 0:
             return at
         at += 1
     return stop
@@ -121,8 +121,8 @@ def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, pa
 
 @nb.njit(nogil=True, cache=True)
 def java_hash(data: Bytes, start: int, end: int, seed: Any) -> Any:
-    """String.hashCode of UTF-8 bytes, continued from the unsigned hash `seed`; unsigned, in an int64.
-    Bytes that are no UTF-8 count as U+FFFD, one for each."""
+    """Java's String.hashCode of UTF-8 bytes, continued from the hash `seed`. Both are unsigned, in an int64.
+    Each byte that is not valid UTF-8 counts as U+FFFD."""
     mask = np.int64(0xFFFFFFFF)
     total = np.int64(seed)
     at = start
@@ -156,7 +156,7 @@ def java_hash(data: Bytes, start: int, end: int, seed: Any) -> Any:
 
 @nb.njit(nogil=True, cache=True)
 def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
-    """Finds UNIQ_KEY, KEYS and TAGS: the last of each name with a value counts."""
+    """Finds UNIQ_KEY, KEYS and TAGS. Of repeated names, the last one with a value counts."""
     at = start
     while at < end:
         stop = at
@@ -192,7 +192,7 @@ def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
 
 @nb.njit(nogil=True, cache=True)
 def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
-    """Fills the columns of the record (or blank) at `at`, whose shape is in `parts`."""
+    """Fills the columns of the record (or blank) at `at`, by the `parts` of `check_record`."""
     row[:] = 0
     size, magic = parts[0], parts[1]
     row[POSITION] = at
@@ -223,13 +223,13 @@ def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
 def walk(
     data: Bytes, begin: int, stop: int, base: int, end_of_file: int, rows: Any, spans: Any, state: Any
 ) -> None:
-    """Reads records that start in [max(begin, state[NEXT]), stop) into `rows` until one of the tables is
-    full; call again while state[NEXT] < stop, with emptied tables.
+    """Reads the records that start in [max(begin, state[NEXT]), stop) into `rows`, until `rows` or `spans` is
+    full. Call it again with emptied tables while state[NEXT] < stop.
 
-    `data` is a segment, or a window of it that reaches far enough behind `stop` to hold the last record;
-    `base` is the physical offset of its first byte, `end_of_file` where the segment's file ends, counted like
-    all places from the window's start. `state`: NEXT (before the first call 0, or RESYNC when the range
-    begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span goes on in the next
+    `data` is a segment, or a window of it that extends far enough beyond `stop` to hold the last record.
+    `base` is the physical offset of its first byte, `end_of_file` the end of the segment's file; all
+    positions count from the window's start. `state`: NEXT (before the first call 0, or RESYNC if the range
+    begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span continues in the next
     call)."""
     parts = np.zeros(8, np.int64)
     at = max(begin, state[NEXT])
@@ -243,7 +243,7 @@ def walk(
     elif state[NEXT] == RESYNC:
         at = next_record(data, at, stop, base, end_of_file, parts)
     while at < stop and count < len(rows):
-        fault = shape(data, at, base, end_of_file, parts)
+        fault = check_record(data, at, base, end_of_file, parts)
         if fault != 0:
             if fault == BAD_MAGIC and parts[0] == 0 and parts[1] == 0:
                 fault = ZEROS
@@ -284,8 +284,8 @@ def walk(
 
 @nb.njit(nogil=True, cache=True)
 def key_hashes(data: Bytes, rows: Any, count: int, base: int, hashes: Any, positions: Any) -> Any:
-    """The index entries (IndexFile: `topic#key`) of records: hash and physical offset of each, at most
-    len(hashes); how many there are."""
+    """Computes the index entries of records (`IndexFile`: the hash of `topic#key`, and the physical offset),
+    at most len(hashes). Returns how many there are."""
     found = 0
     for at in range(count):
         row = rows[at]
@@ -315,9 +315,9 @@ def key_hashes(data: Bytes, rows: Any, count: int, base: int, hashes: Any, posit
 
 
 @nb.njit(nogil=True, cache=True)
-def unit_sums(offsets: Any, physical: Any, sizes: Any, tags: Any, out: Any) -> None:
-    """A number for each (queue offset, physical offset, size, tag code), to be summed: equal sets have equal
-    sums."""
+def unit_digests(offsets: Any, physical: Any, sizes: Any, tags: Any, out: Any) -> None:
+    """Computes a number for each (queue offset, physical offset, size, tag code), to be combined into a
+    digest."""
     for at in range(len(offsets)):
         value = mix(np.uint64(offsets[at]) + np.uint64(0x9E3779B97F4A7C15))
         value = mix(value + np.uint64(physical[at]))
@@ -326,8 +326,8 @@ def unit_sums(offsets: Any, physical: Any, sizes: Any, tags: Any, out: Any) -> N
 
 
 @nb.njit(nogil=True, cache=True)
-def pair_sums(left: Any, right: Any, out: Any) -> None:
-    """A number for each pair, to be summed."""
+def pair_digests(left: Any, right: Any, out: Any) -> None:
+    """Computes a number for each pair, to be combined into a digest."""
     for at in range(len(left)):
         value = mix(np.uint64(left[at]) + np.uint64(0x9E3779B97F4A7C15))
         out[at] = np.int64(mix(value + np.uint64(right[at])))
@@ -335,7 +335,8 @@ def pair_sums(left: Any, right: Any, out: Any) -> None:
 
 @nb.njit(nogil=True, cache=True)
 def gather(data: Bytes, starts: Any, sizes: Any, offsets: Any, out: Bytes) -> None:
-    """Slices of `data` one after the other in `out`; `offsets` gets where each ends (len + 1 numbers)."""
+    """Copies slices of `data` one after the other into `out`, and sets `offsets` to their ends (len + 1
+    numbers)."""
     at = 0
     offsets[0] = 0
     for number in range(len(starts)):

@@ -1,1 +1,1 @@
-"""The report of an audit: one page that needs nothing but itself."""
+"""The HTML report of an audit: one self-contained page."""

@@ -1,5 +1,5 @@
 # pure: a summary to a page
-"""The report: HTML with its pictures inside (SVG), readable without a network, in light and dark."""
+"""Renders the report: one HTML page with embedded SVG, readable without a network, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 
 
 def render(summary: Mapping[str, Any]) -> str:
-    """The page of a summary (`verdict.summary`)."""
-    said = summary["verdict"]
+    """The page for a summary (`verdict.summary`)."""
+    verdict = summary["verdict"]
     when = datetime.fromtimestamp(summary.get("startedAt", 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     groups = sorted({one["group"] for one in summary["replicas"]})
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
-        f"<title>Audit of {escape(', '.join(groups))}: {said}</title><style>{STYLE}</style>",
+        f"<title>Audit of {escape(', '.join(groups))}: {verdict}</title><style>{STYLE}</style>",
         f"<h1>Audit of {escape(', '.join(groups))}: <span class='verdict' ",
-        f"style='background:var(--{said})'>{said}</span></h1>",
+        f"style='background:var(--{verdict})'>{verdict}</span></h1>",
         f"<p>{when}, {summary.get('seconds', '?')} s, {len(summary['replicas'])} replicas.</p>",
     ]
     for group in groups:
@@ -51,7 +51,7 @@ def render(summary: Mapping[str, Any]) -> str:
             _replicas(members),
         ]
         if any(found):
-            parts += [f"<h2>{escape(group)}: findings by place</h2>", plots.findings(members, found)]
+            parts += [f"<h2>{escape(group)}: findings by offset</h2>", plots.findings(members, found)]
     parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"]), _findings(summary["findings"])]
     return "\n".join(parts) + "\n"
 
@@ -75,12 +75,12 @@ def _replicas(members: Sequence[Mapping[str, Any]]) -> str:
         epochs = ", ".join(f"{epoch} from {start}" for epoch, start in one["epochs"])
         cells = [one["replica"], one["place"], one["logStart"], one["logEnd"], one["commonEnd"], epochs]
         rows.append([_cell(value) for value in cells])
-    return _table(["replica", "place", "log from", "to", "common to", "epochs"], rows)
+    return _table(["replica", "location", "log start", "log end", "common end", "epochs"], rows)
 
 
 def _counts(counts: Mapping[str, int]) -> str:
     if not counts:
-        return "<p>None: the replicas tell one story.</p>"
+        return "<p>None: the files of all replicas are consistent.</p>"
     rows = [
         [
             f"<td class='{KINDS[kind][0]}'>{KINDS[kind][0]}</td>",
@@ -90,7 +90,7 @@ def _counts(counts: Mapping[str, int]) -> str:
         ]
         for kind, count in counts.items()
     ]
-    return _table(["severity", "kind", "what it is", "how many"], rows)
+    return _table(["severity", "kind", "meaning", "count"], rows)
 
 
 def _findings(found: Sequence[Mapping[str, Any]]) -> str:
@@ -98,4 +98,4 @@ def _findings(found: Sequence[Mapping[str, Any]]) -> str:
         return ""
     empty = dict.fromkeys(FINDINGS.names)
     items = "".join(f"<li>{escape(sentence(empty | dict(row)))}</li>" for row in found)
-    return f"<h2>The first {len(found)}, one by one</h2><ol>{items}</ol>"
+    return f"<h2>The first {len(found)} findings</h2><ol>{items}</ol>"

@@ -1,5 +1,5 @@
-# pure: numbers to pictures
-"""Pictures of a group as SVG: each replica's log as a bar, coloured by epoch; findings by place."""
+# pure: numbers to SVG
+"""Draws the plots of the report as SVG: logs and epochs as bars, findings as marks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Scale:
 
 
 def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
-    """A bar for each replica: its epochs from left to right, its end, and a mark at every finding."""
+    """A bar for each replica, coloured by epoch, with a mark at each finding."""
     scale = _Scale(members)
     height = len(members) * (BAR + GAP) + 40
     parts = [_open(height, "the replicas' logs by offset, coloured by epoch")]
@@ -53,10 +53,10 @@ def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
 
 
 def findings(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each kind, a mark where each finding is."""
+    """A row for each kind, with a mark at the offset of each finding."""
     kinds = sorted({row["kind"] for row in found if row.get("start_offset") is not None})
     if not kinds:
-        return "<p>No finding has a place in the log.</p>"
+        return "<p>No finding has an offset in the log.</p>"
     scale = _Scale(members)
     height = len(kinds) * 26 + 40
     parts = [_open(height, "findings by kind and offset")]
@@ -74,14 +74,15 @@ def findings(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, 
 
 
 def epochs(members: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each replica: when each epoch's first message was stored, until the log's last one."""
+    """A row for each replica: its epochs by the store time of their first message, up to the log's last
+    message."""
     times = [time for one in members for _, time in one["epochTimes"] if time]
     if not times:
-        return "<p>No epoch with a message.</p>"
+        return "<p>No epoch has a message.</p>"
     low, high = min(times), max([*times, *(one["lastTime"] for one in members)])
     width = WIDTH - LEFT - 10
 
-    def place(time: int) -> float:
+    def position(time: int) -> float:
         return LEFT + width * (min(max(time, low), high) - low) / max(high - low, 1)
 
     height = len(members) * (BAR + GAP) + 40
@@ -91,7 +92,7 @@ def epochs(members: Sequence[Mapping[str, Any]]) -> str:
         parts.append(_text(LEFT - 8, y + 15, one["replica"], "end"))
         known = [(epoch, time) for epoch, time in one["epochTimes"] if time]
         for (epoch, time), end in zip(known, [t for _, t in known[1:]] + [one["lastTime"]], strict=False):
-            x, right = place(time), place(end)
+            x, right = position(time), position(end)
             parts.append(
                 f"<rect x='{x:.1f}' y='{y}' width='{max(right - x, 1):.1f}' height='{BAR}' "
                 f"fill='{COLOURS[epoch % len(COLOURS)]}'>"

@@ -1,4 +1,4 @@
-"""Data sources for Spark: `register(spark)`, then `spark.read.format("epochmq.commitlog")` and so on."""
+"""The Spark data sources: `register(spark)`, then `spark.read.format("epochmq.commitlog")` and so on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the sources known to a session."""
+    """Registers the data sources in a session."""
     from epochmq_spark.sources.commitlog import CommitLogSource
     from epochmq_spark.sources.consumequeue import ConsumeQueueSource
     from epochmq_spark.sources.epochs import EpochsSource

@@ -1,7 +1,8 @@
-"""`epochmq.commitlog`: messages and blanks, one a row.
+"""The data source `epochmq.commitlog`: one row for each message and each blank.
 
-With the option `pushFilters=true` filters decide what is read. It is off unless asked for, because Spark
-refuses a source that can where the session does not allow it (`spark.sql.python.filterPushdown.enabled`)."""
+With the option `pushFilters=true`, filters restrict what is read. It is off by default, because Spark rejects
+a source with filter push-down if the session does not allow it
+(`spark.sql.python.filterPushdown.enabled`)."""
 
 from __future__ import annotations
 
@@ -24,63 +25,63 @@ from epochmq_protocol.epochs import OFFSET_MAX
 from epochmq_spark import schemas, store_layout
 from epochmq_spark.decode import walk as w
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
-from epochmq_spark.sources.log_chunks import LogChunk, chunks
+from epochmq_spark.sources.log_chunks import LogChunk, read_chunks
 
 Array = Any
 
 
 class CommitLogSource(ReplicaDataSource):
-    """Rows of `tables.RECORDS`."""
+    """Rows of `schemas.RECORDS`."""
 
     arrow_schema = schemas.RECORDS
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "epochmq.commitlog"
 
     def reader(self, schema: StructType) -> CommitLogReader:
-        """Reads it."""
+        """The reader; with `pushFilters=true` one that accepts filters."""
         filtering = self.options.get("pushFilters", "false").lower() == "true"
-        made = FilteringCommitLogReader if filtering else CommitLogReader
-        return made(self.replicas(), self.options)
+        reader = FilteringCommitLogReader if filtering else CommitLogReader
+        return reader(self.replicas(), self.options)
 
 
 class CommitLogReader(FileRangeReader):
-    """Reads the segments of replicas."""
+    """Reads the segments of replicas, from `_low` to below `_high`."""
 
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
         self._low, self._high = 0, OFFSET_MAX
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """Segments, as far as they are asked for."""
-        for file in store_layout.contents(replica.place).log:
+        """The segments, restricted to the wanted offsets."""
+        for file in store_layout.scan_store(replica.location).log:
             begin = min(max(self._low - file.start, 0), file.size)
             end = min(max(self._high - file.start, 0), file.size)
             if begin < end:
-                yield FileRange(replica.group, replica.name, file.place, file.start, file.size, begin, end)
+                yield FileRange(replica.group, replica.name, file.location, file.start, file.size, begin, end)
 
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The records of a range."""
-        for chunk in chunks(piece):
+        for chunk in read_chunks(file_range):
             if len(chunk.rows):
-                yield batch_of(piece, chunk)
+                yield batch_of(file_range, chunk)
 
 
 class FilteringCommitLogReader(CommitLogReader):
-    """Filters on group, replica and physical_offset decide what it reads."""
+    """Accepts filters on group, replica and physical_offset."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Takes what decides about replicas and ranges; the rest stays with Spark."""
-        for one in filters:
-            if not self._take(one):
-                yield one
+        """Applies the filters on replicas and offsets; returns the others, which Spark applies."""
+        for condition in filters:
+            if not self._apply(condition):
+                yield condition
 
-    def _take(self, one: Filter) -> bool:
-        name, value = getattr(one, "attribute", None), getattr(one, "value", None)
+    def _apply(self, condition: Filter) -> bool:
+        name, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
         if name == ("physical_offset",) and isinstance(value, int):
-            match one:
+            match condition:
                 case GreaterThan():
                     self._low = max(self._low, value + 1)
                 case GreaterThanOrEqual():
@@ -94,15 +95,15 @@ class FilteringCommitLogReader(CommitLogReader):
                 case _:
                     return False
             return True
-        if isinstance(one, EqualTo) and name in (("replica",), ("group",)):
+        if isinstance(condition, EqualTo) and name in (("replica",), ("group",)):
             wanted = "name" if name == ("replica",) else "group"
             self._replicas = [replica for replica in self._replicas if getattr(replica, wanted) == value]
             return True
         return False
 
 
-def batch_of(piece: FileRange, chunk: LogChunk) -> pa.RecordBatch:
-    """A chunk as Arrow columns."""
+def batch_of(file_range: FileRange, chunk: LogChunk) -> pa.RecordBatch:
+    """A chunk as an Arrow batch."""
     rows, size = chunk.rows, len(chunk.rows)
     blank = rows[:, w.MAGIC] == w.BLANK
     kinds = np.where(blank, "blank", "message")
@@ -111,9 +112,9 @@ def batch_of(piece: FileRange, chunk: LogChunk) -> pa.RecordBatch:
         return pa.array(rows[:, column].astype(kind), mask=blank)
 
     columns = [
-        pa.array([piece.group] * size),
-        pa.array([piece.replica] * size),
-        pa.array(np.full(size, piece.base)),
+        pa.array([file_range.group] * size),
+        pa.array([file_range.replica] * size),
+        pa.array(np.full(size, file_range.base)),
         pa.array(rows[:, w.POSITION] + chunk.base),
         pa.array(rows[:, w.SIZE]),
         pa.array(kinds.tolist()),
@@ -134,7 +135,7 @@ def batch_of(piece: FileRange, chunk: LogChunk) -> pa.RecordBatch:
 
 
 def texts(chunk: LogChunk, column: int) -> pa.Array:
-    """Slices of the log as strings, null where they are empty. `column` holds where they start, the next one
+    """Slices of the log as strings; empty ones are null. `column` holds their positions, the next column
     their sizes."""
     starts, sizes = (
         np.ascontiguousarray(chunk.rows[:, column]),

@@ -1,4 +1,4 @@
-"""`epochmq.consumequeue`: units of consume queues, one a row."""
+"""The data source `epochmq.consumequeue`: one row for each unit of a consume queue."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits, units
+from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits, decode_units
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 RANGE_BYTES = 20 * (1 << 20)
 
 
 class ConsumeQueueSource(ReplicaDataSource):
-    """Rows of `tables.UNITS`."""
+    """Rows of `schemas.UNITS`."""
 
     arrow_schema = schemas.UNITS
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "epochmq.consumequeue"
 
     def reader(self, schema: StructType) -> ConsumeQueueReader:
-        """Reads it."""
+        """The reader."""
         return ConsumeQueueReader(self.replicas(), self.options)
 
 
 def queue_file_ranges(
     replica: store_layout.AuditedReplica, contents: store_layout.StoreContents
 ) -> Iterator[FileRange]:
-    """The queues' files, in ranges that do not cut a unit. Light queues (%LMQ%) hold units of other topics'
-    messages and are left out."""
+    """The files of the consume queues, in ranges of whole units. Light queues (%LMQ%) are left out: their
+    units point to messages of other topics."""
     for queue in contents.queues:
         if queue.topic.startswith("%LMQ%"):
             continue
@@ -44,7 +44,7 @@ def queue_file_ranges(
                 yield FileRange(
                     replica.group,
                     replica.name,
-                    file.place,
+                    file.location,
                     file.start,
                     file.size,
                     begin,
@@ -54,33 +54,34 @@ def queue_file_ranges(
                 )
 
 
-def read_units(piece: FileRange) -> QueueUnits:
-    """The units of a piece. Raises OSError."""
-    return units(files.window(piece.place, piece.begin, piece.end), (piece.base + piece.begin) // UNIT_BYTES)
+def read_units(file_range: FileRange) -> QueueUnits:
+    """The units of a range. Raises OSError."""
+    data = files.read_range(file_range.location, file_range.begin, file_range.end)
+    return decode_units(data, (file_range.base + file_range.begin) // UNIT_BYTES)
 
 
 class ConsumeQueueReader(FileRangeReader):
-    """Whole files, or ranges of them."""
+    """Reads consume queues in ranges of whole units."""
 
     splits = False
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """Ranges of all queues' files."""
-        return queue_file_ranges(replica, store_layout.contents(replica.place))
+        """Ranges of the files of all queues."""
+        return queue_file_ranges(replica, store_layout.scan_store(replica.location))
 
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The units of a range."""
-        found = read_units(piece)
-        size = len(found.offsets)
+        decoded = read_units(file_range)
+        size = len(decoded.offsets)
         if size:
             columns = [
-                pa.array([piece.group] * size),
-                pa.array([piece.replica] * size),
-                pa.array([piece.topic] * size),
-                pa.array(np.full(size, piece.queue_id, np.int32)),
-                pa.array(found.offsets),
-                pa.array(found.physical),
-                pa.array(found.sizes.astype(np.int32)),
-                pa.array(found.tags),
+                pa.array([file_range.group] * size),
+                pa.array([file_range.replica] * size),
+                pa.array([file_range.topic] * size),
+                pa.array(np.full(size, file_range.queue_id, np.int32)),
+                pa.array(decoded.offsets),
+                pa.array(decoded.physical),
+                pa.array(decoded.sizes.astype(np.int32)),
+                pa.array(decoded.tags),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schemas.UNITS)

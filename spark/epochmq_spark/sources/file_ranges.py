@@ -1,8 +1,9 @@
-"""What the data sources have in common: whose files they read, and how ranges become partitions.
+"""The common part of the data sources: the replicas that the options name, and the packing of file ranges
+into partitions.
 
-Options of all: `path` (`load(PLACE)`; one replica, named by options `group` and `replica`), or `replicas` (a
-JSON list of [group, name, place]); `partitionBytes` (64 MiB): how much is read at a time; `taskBytes` (the
-same): how much a task reads in all."""
+Options of all data sources: `path` (`load(LOCATION)`: one replica, named by the options `group` and
+`replica`) or `replicas` (a JSON list of [group, name, place]); `partitionBytes` (64 MiB): how much is read at
+a time; `taskBytes` (the same): how much one task reads."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from pyspark.sql.types import StructType
 from epochmq_spark import store_layout
 
 PARTITION_BYTES = 64 * 1024 * 1024
-OPEN_COST_BYTES = 1024 * 1024  # what opening a file counts for when small ones are put together
+OPEN_COST_BYTES = 1024 * 1024  # the cost of opening a file, when small files are packed into one task
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """A range of one file: the records that start in it."""
+    """A range of one file. A reader returns the records that start in it."""
 
     group: str
     replica: str
-    place: str
-    base: int  # physical offset (log), logical byte (queue) of the file's first byte
+    location: str
+    base: int  # of the file's first byte: physical offset (log), logical byte (queue)
     size: int  # of the file
     begin: int
     end: int
@@ -38,86 +39,86 @@ class FileRange:
     kind: str = "log"
     log_start: int = 0  # of the replica's log
 
-    def of(self, kind: str, log_start: int) -> FileRange:
-        """The same, of a queue or an index."""
+    def of_kind(self, kind: str, log_start: int) -> FileRange:
+        """The same range, of a queue or an index."""
         return replace(self, kind=kind, log_start=log_start)
 
 
 @dataclass
 class FileRangePartition(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
-    pieces: tuple[FileRange, ...]
+    ranges: tuple[FileRange, ...]
 
 
 class ReplicaDataSource(DataSource):
-    """A data source over replicas' directories."""
+    """A data source over the directories of replicas."""
 
     arrow_schema: ClassVar[pa.Schema]
 
     def schema(self) -> StructType:
-        """Its columns."""
+        """The columns."""
         return from_arrow_schema(self.arrow_schema)
 
     def replicas(self) -> list[store_layout.AuditedReplica]:
-        """Whose files. Raises ValueError when no option says so."""
-        return replicas_of(self.options)
+        """The replicas that the options name. Raises ValueError if there are none."""
+        return replicas_of_options(self.options)
 
 
-def replicas_of(options: Mapping[str, str]) -> list[store_layout.AuditedReplica]:
-    """The replicas that options name. Raises ValueError."""
+def replicas_of_options(options: Mapping[str, str]) -> list[store_layout.AuditedReplica]:
+    """The replicas that the options name. Raises ValueError."""
     if text := options.get("replicas"):
-        return store_layout.decode(text)
-    if place := options.get("path"):
-        return [store_layout.AuditedReplica(options.get("group", ""), options.get("replica", place), place)]
+        return store_layout.decode_replicas(text)
+    if location := options.get("path"):
+        name = options.get("replica", location)
+        return [store_layout.AuditedReplica(options.get("group", ""), name, location)]
     raise ValueError("no directory: expected load(DIR), or the option replicas")
 
 
 class FileRangeReader(DataSourceReader):
-    """A reader whose partitions are packed ranges of files."""
+    """A reader whose partitions are packed file ranges."""
 
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         self._replicas = list(replicas)
-        self._partition_bytes = positive(options, "partitionBytes", PARTITION_BYTES)
-        self._task_bytes = positive(options, "taskBytes", PARTITION_BYTES)
+        self._partition_bytes = positive_option(options, "partitionBytes", PARTITION_BYTES)
+        self._task_bytes = positive_option(options, "taskBytes", PARTITION_BYTES)
 
     splits = True
-    """Whether a file may be read in ranges."""
+    """Whether a range may be split."""
 
     @abstractmethod
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """Files to read, or ranges of them."""
+        """The ranges to read of a replica."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Files are cut into ranges of at most `partitionBytes`, and these put together up to `taskBytes`."""
-        limit = self._partition_bytes
-        packed: list[FileRangePartition] = []
-        waiting: list[FileRange] = []
+        """Splits the ranges into ranges of at most `partitionBytes`, and packs these up to `taskBytes`."""
+        partitions: list[FileRangePartition] = []
+        packed: list[FileRange] = []
         weight = 0
         for replica in self._replicas:
-            for piece in self.file_ranges(replica):
-                for part in split(piece, limit) if self.splits else (piece,):
+            for whole in self.file_ranges(replica):
+                for part in split_range(whole, self._partition_bytes) if self.splits else (whole,):
                     cost = part.end - part.begin + OPEN_COST_BYTES
-                    if waiting and weight + cost > self._task_bytes + OPEN_COST_BYTES:
-                        packed.append(FileRangePartition(tuple(waiting)))
-                        waiting, weight = [], 0
-                    waiting.append(part)
+                    if packed and weight + cost > self._task_bytes + OPEN_COST_BYTES:
+                        partitions.append(FileRangePartition(tuple(packed)))
+                        packed, weight = [], 0
+                    packed.append(part)
                     weight += cost
-        if waiting:
-            packed.append(FileRangePartition(tuple(waiting)))
-        return packed or [FileRangePartition(())]
+        if packed:
+            partitions.append(FileRangePartition(tuple(packed)))
+        return partitions or [FileRangePartition(())]
 
     @abstractmethod
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""
-        for piece in partition.pieces:
-            yield from self.batches(piece)
+        for file_range in partition.ranges:
+            yield from self.batches(file_range)
 
 
-def positive(options: Mapping[str, str], name: str, default: int) -> int:
+def positive_option(options: Mapping[str, str], name: str, default: int) -> int:
     """An option that is a whole number, at least 1. Raises ValueError."""
     text = options.get(name, str(default)).strip()
     if not text.isdecimal() or int(text) < 1:
@@ -125,7 +126,7 @@ def positive(options: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def split(piece: FileRange, limit: int) -> Iterator[FileRange]:
-    """A range cut into such of at most `limit` bytes."""
-    for begin in range(piece.begin, piece.end, limit):
-        yield replace(piece, begin=begin, end=min(begin + limit, piece.end))
+def split_range(file_range: FileRange, bytes_max: int) -> Iterator[FileRange]:
+    """A range split into ranges of at most `bytes_max`."""
+    for begin in range(file_range.begin, file_range.end, bytes_max):
+        yield replace(file_range, begin=begin, end=min(begin + bytes_max, file_range.end))

@@ -1,4 +1,5 @@
-"""`epochmq.index`: entries of index files, one a row. Option `indexSlots` when files are of unusual shape."""
+"""The data source `epochmq.index`: one row for each entry of an index file. The option `indexSlots` is needed
+for files that do not have four entries for each slot."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.decode.queue_units import (
+from epochmq_spark.decode.index_entries import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
     IndexChains,
@@ -19,98 +20,102 @@ from epochmq_spark.decode.queue_units import (
     index_header,
     slot_count,
 )
-from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, positive
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, positive_option
 
 Array = Any
 
 
 class IndexSource(ReplicaDataSource):
-    """Rows of `tables.INDEX`."""
+    """Rows of `schemas.INDEX`."""
 
     arrow_schema = schemas.INDEX
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "epochmq.index"
 
     def reader(self, schema: StructType) -> IndexReader:
-        """Reads it."""
+        """The reader."""
         return IndexReader(self.replicas(), self.options)
 
 
 PART_ENTRIES = 1 << 18
-"""How many are read at a time. RocketMQ's files have room for 20 million, in 400 MB."""
+"""Entries read at a time. RocketMQ's files have room for 20 million entries, in 400 MB."""
 
 
 class IndexFileScan:
-    """An index file, read in parts. All of it raises OSError, also for a file whose shape is not known."""
+    """Reads an index file in parts. All methods raise OSError; the constructor does, too, if the number of
+    slots is unknown. `low_offset` and `high_offset` are the first and the last physical offset in the header,
+    `count` the number of entries including the unused entry 0."""
 
-    def __init__(self, place: str, size: int, slots: int | None = None) -> None:
-        self.place, self._size = place, size
-        found = slots or slot_count(size)
-        if found is None:
-            raise OSError(f"{place}: {size} bytes are not those of an index file with four entries a slot")
-        self._entries_at = INDEX_HEADER_BYTES + 4 * found
-        self._chains = IndexChains(found)
-        self.begin, self.end, count = index_header(self._bytes(0, INDEX_HEADER_BYTES))
+    def __init__(self, location: str, size: int, slots: int | None = None) -> None:
+        self.location, self._size = location, size
+        known_slots = slots or slot_count(size)
+        if known_slots is None:
+            raise OSError(
+                f"{location}: {size} bytes are not the size of a file with four entries for each slot"
+            )
+        self._entries_at = INDEX_HEADER_BYTES + 4 * known_slots
+        self._chains = IndexChains(known_slots)
+        self.low_offset, self.high_offset, count = index_header(self._read(0, INDEX_HEADER_BYTES))
         self.count = max(min(count, (size - self._entries_at) // INDEX_ENTRY_BYTES), 1)
 
-    def _bytes(self, start: int, end: int) -> Array:
-        data = files.window(self.place, start, end)
+    def _read(self, start: int, end: int) -> Array:
+        data = files.read_range(self.location, start, end)
         if len(data) < end - start:
-            raise OSError(f"{self.place}: {start + len(data)} bytes, expected {self._size}")
+            raise OSError(f"{self.location}: {start + len(data)} bytes, expected {self._size}")
         return data
 
-    def part(self, first: int, count: int | None = None) -> Array:
-        """The bytes of entries from the number `first` on, a part of them or so many."""
+    def read_part(self, first: int, count: int | None = None) -> Array:
+        """The bytes of the entries from number `first` on: `count` of them, or one part."""
         at, last = self._entries_at, min(first + (count or PART_ENTRIES), self.count)
-        return self._bytes(at + first * INDEX_ENTRY_BYTES, at + last * INDEX_ENTRY_BYTES)
+        return self._read(at + first * INDEX_ENTRY_BYTES, at + last * INDEX_ENTRY_BYTES)
 
-    def firsts(self) -> range:
-        """The number of the first entry of each part."""
+    def part_starts(self) -> range:
+        """The numbers of the first entries of the parts."""
         return range(1, self.count, PART_ENTRIES)
 
     def entries(self) -> Iterator[IndexEntries]:
-        """All entries, once."""
-        for first in self.firsts():
-            yield self._chains.take(first, self.part(first))
+        """All entries, part by part. Can be called once."""
+        for first in self.part_starts():
+            yield self._chains.follow(first, self.read_part(first))
 
-    def lost(self, most: int) -> list[tuple[int, int]]:
-        """(number, physical offset) of entries to which their slots do not lead, when all were read; at most
-        so many of them."""
-        heads = np.frombuffer(self._bytes(INDEX_HEADER_BYTES, self._entries_at), ">i4")
-        numbers = self._chains.lost(heads)[:most].tolist()
-        return [(one, int(entry_pairs(self.part(one, 1))[1][0])) for one in numbers]
+    def unreachable(self, count_max: int) -> list[tuple[int, int]]:
+        """(number, physical offset) of at most `count_max` entries to which their slots do not point. Call it
+        after all entries were read."""
+        heads = np.frombuffer(self._read(INDEX_HEADER_BYTES, self._entries_at), ">i4")
+        numbers = self._chains.unreachable(heads)[:count_max].tolist()
+        return [(one, int(entry_pairs(self.read_part(one, 1))[1][0])) for one in numbers]
 
 
 class IndexReader(FileRangeReader):
-    """Whole files: slots and entries belong together."""
+    """Reads whole index files."""
 
     splits = False
 
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
-        self._slots = positive(options, "indexSlots", 1) if "indexSlots" in options else None
+        self._slots = positive_option(options, "indexSlots", 1) if "indexSlots" in options else None
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """All index files."""
-        for file in store_layout.contents(replica.place).index:
-            yield FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
+        for file in store_layout.scan_store(replica.location).index:
+            yield FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
 
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """A file's entries. Raises OSError."""
-        name = piece.place.rsplit("/", 1)[-1]
-        for found in IndexFileScan(piece.place, piece.size, self._slots).entries():
-            size = len(found.numbers)
+        name = file_range.location.rsplit("/", 1)[-1]
+        for entries in IndexFileScan(file_range.location, file_range.size, self._slots).entries():
+            size = len(entries.numbers)
             columns = [
-                pa.array([piece.group] * size),
-                pa.array([piece.replica] * size),
+                pa.array([file_range.group] * size),
+                pa.array([file_range.replica] * size),
                 pa.array([name] * size),
-                pa.array(found.numbers.astype(np.int32)),
-                pa.array(found.hashes),
-                pa.array(found.physical),
-                pa.array(found.seconds.astype(np.int32)),
-                pa.array(found.previous.astype(np.int32)),
+                pa.array(entries.numbers.astype(np.int32)),
+                pa.array(entries.hashes),
+                pa.array(entries.physical),
+                pa.array(entries.seconds.astype(np.int32)),
+                pa.array(entries.previous.astype(np.int32)),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schemas.INDEX)

@@ -1,4 +1,4 @@
-"""Walking a range of a segment, chunk by chunk."""
+"""Reads a range of a commit log segment, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochmq_spark.sources.file_ranges import FileRange
 
 CHUNK_RECORDS = 32_768
 CHUNK_SPANS = 1024
-OVERHANG_BYTES = 8 * 1024 * 1024  # a record is smaller: RocketMQ takes messages of up to 4 MiB
+OVERHANG_BYTES = 8 * 1024 * 1024  # larger than any record: RocketMQ accepts messages of up to 4 MiB
 
 Array = Any
 
@@ -30,33 +30,35 @@ class LogChunk:
 
 
 class ReadBuffer:
-    """Memory that one range after the other is read into."""
+    """Memory that is reused for one range after the other."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
-    def of(self, size: int) -> Array:
-        """At least `size` bytes; what was in them is gone."""
+    def of_size(self, size: int) -> Array:
+        """At least `size` bytes. Invalidates what was read before."""
         if len(self._bytes) < size:
             self._bytes = np.empty(size, np.uint8)
         return self._bytes
 
 
-def chunks(piece: FileRange, buffer: ReadBuffer | None = None) -> Iterator[LogChunk]:
-    """The records that start in a piece; by memory map when there is no buffer. Raises OSError."""
-    end = min(piece.end + OVERHANG_BYTES, piece.size)
+def read_chunks(file_range: FileRange, buffer: ReadBuffer | None = None) -> Iterator[LogChunk]:
+    """The records that start in a range, by memory map if there is no buffer. Raises OSError."""
+    end = min(file_range.end + OVERHANG_BYTES, file_range.size)
     if buffer is None:
-        data = files.window(piece.place, piece.begin, end)
+        data = files.read_range(file_range.location, file_range.begin, end)
     else:
-        data = files.read_into(piece.place, piece.begin, end, buffer.of(end - piece.begin))
-    if len(data) < end - piece.begin:
-        raise OSError(f"{piece.place}: {piece.begin + len(data)} bytes by now, there were {piece.size}")
-    base = piece.base + piece.begin
-    stop, end_of_file = piece.end - piece.begin, piece.size - piece.begin
+        memory = buffer.of_size(end - file_range.begin)
+        data = files.read_range_into(file_range.location, file_range.begin, end, memory)
+    if len(data) < end - file_range.begin:
+        now = file_range.begin + len(data)
+        raise OSError(f"{file_range.location}: shrank from {file_range.size} to {now} bytes")
+    base = file_range.base + file_range.begin
+    stop, end_of_file = file_range.end - file_range.begin, file_range.size - file_range.begin
     rows = np.zeros((min(CHUNK_RECORDS, stop // w.SIZE_MIN + 2), w.COLUMNS), np.int64)
     spans = np.zeros((CHUNK_SPANS, w.SPAN_COLUMNS), np.int64)
     state = np.zeros(4, np.int64)
-    state[w.NEXT] = w.RESYNC if piece.begin else 0
+    state[w.NEXT] = w.RESYNC if file_range.begin else 0
     at = -1
     while at < stop:
         w.walk(data, 0, stop, base, end_of_file, rows, spans, state)

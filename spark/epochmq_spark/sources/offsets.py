@@ -1,4 +1,4 @@
-"""`epochmq.offsets`: how far consumer groups are, by each replica's `config/consumerOffset.json`."""
+"""The data source `epochmq.offsets`: the offsets of consumer groups, from `config/consumerOffset.json`."""
 
 from __future__ import annotations
 
@@ -19,63 +19,63 @@ QUEUE_ENDS = "queueEnds.json"
 
 
 class OffsetsSource(ReplicaDataSource):
-    """Rows of `tables.OFFSETS`."""
+    """Rows of `schemas.OFFSETS`."""
 
     arrow_schema = schemas.OFFSETS
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "epochmq.offsets"
 
     def reader(self, schema: StructType) -> OffsetsReader:
-        """Reads it."""
+        """The reader."""
         return OffsetsReader(self.replicas(), self.options)
 
 
 class OffsetsReader(FileRangeReader):
-    """One file a replica; of a volume in use also the ends of its queues, as rows without a group."""
+    """Reads the consumer offsets of each replica. A frozen volume adds the ends of its queues, as rows
+    without a consumer group."""
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """The file, or both."""
-        for name in (FILE, QUEUE_ENDS) if volume_client.is_remote(replica.place) else (FILE,):
-            yield FileRange(replica.group, replica.name, files.join(replica.place, name), 0, 1, 0, 1)
+        """The file of offsets; of a frozen volume the ends of its queues, too."""
+        for name in (FILE, QUEUE_ENDS) if volume_client.is_remote(replica.location) else (FILE,):
+            yield FileRange(replica.group, replica.name, files.join(replica.location, name), 0, 1, 0, 1)
 
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
-        """The offsets; a row with a fault for a file that cannot be read, nothing for one that is not
-        there."""
-        who: dict[str, object] = {"group": piece.group, "replica": piece.replica}
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
+        """The offsets. A missing file has no rows; an unreadable one has a single row with a fault."""
+        columns: dict[str, object] = {"group": file_range.group, "replica": file_range.replica}
         try:
-            data = files.read(piece.place)
-            rows = queue_ends(data) if piece.place.endswith(QUEUE_ENDS) else offsets(data)
+            data = files.read(file_range.location)
+            rows = parse_queue_ends(data) if file_range.location.endswith(QUEUE_ENDS) else parse_offsets(data)
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError, EpochMQError) as error:
-            rows = [{"fault": f"{piece.place}: {error}"}]
-        yield pa.RecordBatch.from_pylist([who | row for row in rows], schema=schemas.OFFSETS)
+            rows = [{"fault": f"{file_range.location}: {error}"}]
+        yield pa.RecordBatch.from_pylist([columns | row for row in rows], schema=schemas.OFFSETS)
 
 
-def offsets(data: bytes) -> list[dict[str, object]]:
-    """The rows of a file. Raises ValueError or EpochMQError."""
+def parse_offsets(data: bytes) -> list[dict[str, object]]:
+    """The rows of a consumerOffset.json. Raises ValueError or EpochMQError."""
     parsed = fastjson.loads(data)
     table = parsed.get("offsetTable") if isinstance(parsed, dict) else None
     if not isinstance(table, dict):
         raise ValueError("no offsetTable")
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for name, queues in table.items():
         topic, _, group = str(name).partition("@")
         if not isinstance(queues, dict):
             raise ValueError(f"{name}: expected offsets by queue")
         for queue_id, offset in queues.items():
-            found.append(
+            rows.append(
                 {"consumer_group": group, "topic": topic, "queue_id": int(queue_id), "offset": int(offset)}
             )
-    return found
+    return rows
 
 
-def queue_ends(data: bytes) -> list[dict[str, object]]:
-    """The rows of what a reader says of its queues. Raises ValueError."""
-    found: list[dict[str, object]] = []
+def parse_queue_ends(data: bytes) -> list[dict[str, object]]:
+    """The rows of a volume reader's queueEnds.json. Raises ValueError."""
+    rows: list[dict[str, object]] = []
     for topic, queues in json.loads(data).items():
-        found += [{"topic": topic, "queue_id": int(one), "offset": int(end)} for one, end in queues.items()]
-    return found
+        rows += [{"topic": topic, "queue_id": int(one), "offset": int(end)} for one, end in queues.items()]
+    return rows

@@ -1,4 +1,5 @@
-"""`epochmq.summary`: the sums that audits compare, one pass over each byte of logs, queues and indexes."""
+"""The data source `epochmq.summary`: the digests that the audit compares, by one pass over all logs, consume
+queues and index files."""
 
 from __future__ import annotations
 
@@ -20,79 +21,83 @@ from epochmq_spark.decode.summary_rows import (
     add_units,
 )
 from epochmq_spark.sources.consumequeue import queue_file_ranges, read_units
-from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, split
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, split_range
 from epochmq_spark.sources.index import IndexFileScan
-from epochmq_spark.sources.log_chunks import ReadBuffer, chunks
+from epochmq_spark.sources.log_chunks import ReadBuffer, read_chunks
 
-_BUFFER = ReadBuffer()  # a worker reads one range at a time, and its pages are costly to get
+_BUFFER = ReadBuffer()  # shared: a worker reads one range at a time, and new pages are expensive
 LOG, QUEUE, INDEX = "log", "queue", "index"
 
 
 class SummarySource(ReplicaDataSource):
-    """Rows of `tables.SUMMARY`; `epochmq_spark.decode.summary_rows` says what they mean."""
+    """Rows of `schemas.SUMMARY`; `epochmq_spark.decode.summary_rows` defines their kinds."""
 
     arrow_schema = schemas.SUMMARY
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return "epochmq.summary"
 
     def reader(self, schema: StructType) -> SummaryReader:
-        """Reads it."""
+        """The reader."""
         return SummaryReader(self.replicas(), self.options)
 
 
 class SummaryReader(FileRangeReader):
-    """Ranges of logs, whole queue and index files."""
+    """Reads ranges of logs and consume queues, and whole index files."""
 
     splits = False
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """All files of a replica, logs in ranges."""
-        there = store_layout.contents(replica.place)
-        start = there.log[0].start if there.log else 0
-        for file in there.log:
-            whole = FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
-            yield from split(whole, self._partition_bytes)
-        for piece in queue_file_ranges(replica, there):
-            yield piece.of(QUEUE, start)
-        for file in there.index:
-            whole = FileRange(replica.group, replica.name, file.place, file.start, file.size, 0, file.size)
-            yield whole.of(INDEX, start)
+        """All files of a replica; logs are split into ranges."""
+        contents = store_layout.scan_store(replica.location)
+        start = contents.log[0].start if contents.log else 0
+        for file in contents.log:
+            whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
+            yield from split_range(whole, self._partition_bytes)
+        for queue_range in queue_file_ranges(replica, contents):
+            yield queue_range.of_kind(QUEUE, start)
+        for file in contents.index:
+            whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
+            yield whole.of_kind(INDEX, start)
 
-    def batches(self, piece: FileRange) -> Iterator[pa.RecordBatch]:
-        """Sums of a range."""
-        out = SummaryRows(piece.group, piece.replica)
+    def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
+        """The summary rows of a range. A range that cannot be read has a row of kind file, and a log's range
+        an unread span, too."""
+        out = SummaryRows(file_range.group, file_range.replica)
         try:
-            if piece.kind == QUEUE:
-                add_units(out, piece.topic, piece.queue_id, read_units(piece), piece.log_start)
-            elif piece.kind == INDEX:
-                _index(out, piece)
+            if file_range.kind == QUEUE:
+                units = read_units(file_range)
+                add_units(out, file_range.topic, file_range.queue_id, units, file_range.log_start)
+            elif file_range.kind == INDEX:
+                _add_index_rows(out, file_range)
             else:
-                for chunk in chunks(piece, _BUFFER):
+                for chunk in read_chunks(file_range, _BUFFER):
                     add_records(out, chunk.data, chunk.rows, chunk.base)
                     add_spans(out, chunk.spans, chunk.base)
         except OSError as error:
-            _unreadable(out, piece, error)
-            if piece.kind == LOG:
-                place = [piece.base + piece.begin], [piece.base + piece.end]
-                out.add("span", *place, *([0],) * 4, detail=[UNREAD])
+            _add_unreadable(out, file_range, error)
+            if file_range.kind == LOG:
+                ends = [file_range.base + file_range.begin], [file_range.base + file_range.end]
+                out.add("span", *ends, *([0],) * 4, detail=[UNREAD])
         if len(out):
             yield out.batch()
 
 
-def _index(out: SummaryRows, piece: FileRange) -> None:
-    file, broken = IndexFileScan(piece.place, piece.size), list[tuple[int, int]]()
-    for part in file.entries():
-        found = add_entries(out, part, piece.log_start)
+def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:
+    scan, broken = IndexFileScan(file_range.location, file_range.size), list[tuple[int, int]]()
+    for part in scan.entries():
+        found = add_entries(out, part, file_range.log_start)
         broken += found[: BROKEN_MAX - len(broken)]
-    if file.count > 1:
-        broken += file.lost(BROKEN_MAX)
-        add_index(out, piece.place.rsplit("/", 1)[-1], (file.begin, file.end), broken)
+    if scan.count > 1:
+        broken += scan.unreachable(BROKEN_MAX)
+        name = file_range.location.rsplit("/", 1)[-1]
+        add_index(out, name, (scan.low_offset, scan.high_offset), broken)
 
 
-def _unreadable(out: SummaryRows, piece: FileRange, error: Exception) -> None:
-    nothing: Any = [0]
-    said: list[str | None] = [f"{piece.place}: {error}"]
-    out.add("file", [piece.base], [piece.base + piece.size], *(nothing,) * 4, detail=said)
+def _add_unreadable(out: SummaryRows, file_range: FileRange, error: Exception) -> None:
+    zero: Any = [0]
+    detail: list[str | None] = [f"{file_range.location}: {error}"]
+    end = file_range.base + file_range.size
+    out.add("file", [file_range.base], [end], *(zero,) * 4, detail=detail)

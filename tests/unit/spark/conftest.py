@@ -1,4 +1,4 @@
-"""What the tests of the audit's parts share."""
+"""Fixtures of the audit's unit tests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Group = Callable[[int], list[Path]]
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Group:
-    """The healthy group of a seed, made once."""
-    from tests.spark import seeded_groups  # needs what the tests skip without
+    """Creates the healthy group of a seed, once."""
+    from tests.spark import seeded_groups  # imports packages without which the tests are skipped
 
     root = tmp_path_factory.mktemp("healthy")
     made: dict[int, list[Path]] = {}
 
     def of(seed: int) -> list[Path]:
         if seed not in made:
-            made[seed] = seeded_groups.healthy(root / f"group-{seed}", seed)
+            made[seed] = seeded_groups.create_healthy_group(root / f"group-{seed}", seed)
         return made[seed]
 
     return of

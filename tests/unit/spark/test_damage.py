@@ -1,5 +1,5 @@
-"""The audits' parts without Spark, over groups with real histories: each kind of damage is found, at its
-replica and place and nothing else; healthy groups have no finding."""
+"""Tests the audit without Spark, on groups with real histories: it finds each kind of damage at its replica
+and offset and nothing else, and nothing in healthy groups."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def check(source: list[Path], root: Path, kind: str, seed: int) -> None:
-    name, paths, done = group_copies.damaged(source, root, kind, seed)
-    view = [done.metadata | {"brokerName": name}] if done.metadata else None
+    name, paths, damage_done = group_copies.damaged(source, root, kind, seed)
+    view = [damage_done.metadata | {"brokerName": name}] if damage_done.metadata else None
     found = inprocess.run(group_copies.replicas(name, paths), view)
-    assert expectations.faults(done, found) == []
+    assert expectations.mismatches(damage_done, found) == []
 
 
 @pytest.mark.parametrize("kind", sorted(damage.KINDS))
@@ -38,73 +38,77 @@ def test_a_healthy_group_has_no_findings(seed: int, group: Group) -> None:
     assert inprocess.run(replicas[:1]) == []
 
 
-def test_one_replica_alone_shows_what_is_wrong_in_itself(group: Group, tmp_path: Path) -> None:
+def test_the_audit_of_one_replica_finds_damage_that_contradicts_its_own_files(
+    group: Group, tmp_path: Path
+) -> None:
     for kind in ("bit_in_body", "hole", "unit_missing", "epochs_overlapping", "queue_offset_skipped"):
-        name, paths, done = group_copies.damaged(group(1001), tmp_path, kind, 7)
-        hit = [path for path in paths if done.replica in ("*", path.name)][:1]
+        name, paths, damage_done = group_copies.damaged(group(1001), tmp_path, kind, 7)
+        hit = [path for path in paths if damage_done.replica in ("*", path.name)][:1]
         found = inprocess.run(group_copies.replicas(name, hit))
-        expected = done.expected - {"message.missing"}
+        expected = damage_done.expected - {"message.missing"}
         assert {row["kind"] for row in found if row["severity"] != "note"} >= expected
 
 
 def test_a_message_sent_again_after_a_switch_is_noted(tmp_path: Path) -> None:
     import asyncio
 
-    async def tell() -> None:
-        story = seeded_groups.SeededGroup(tmp_path, 1)
-        for node in story.nodes:
+    async def write_history() -> None:
+        group = seeded_groups.SeededGroup(tmp_path, 1)
+        for node in group.nodes:
             await node.open()
         try:
-            await story.elect(story.nodes[0])
-            story.write(story.master, 20)
-            again = seeded_groups.some(story.rng, story.numbers)
-            seeded_groups.put(story.master.store, again)
-            await story.in_step()
-            # Another time of storage than the first copy's, which batches are told apart by.
+            await group.elect(group.nodes[0])
+            group.write(group.master, 20)
+            again = seeded_groups.random_message(group.rng, group.numbers)
+            seeded_groups.put(group.master.store, again)
+            await group.wait_in_sync()
+            # A later store time: copies with the same store time count as messages of one batch.
             await asyncio.sleep(0.005)
-            await story.elect(story.nodes[1])
-            seeded_groups.put(story.master.store, again)
-            story.write(story.master, 5)
-            await story.in_step()
+            await group.elect(group.nodes[1])
+            seeded_groups.put(group.master.store, again)
+            group.write(group.master, 5)
+            await group.wait_in_sync()
         finally:
-            for node in story.nodes:
+            for node in group.nodes:
                 await node.close()
 
-    asyncio.run(tell())
+    asyncio.run(write_history())
     found = inprocess.run(inprocess.replicas_of(sorted(tmp_path.iterdir())))
     assert [(row["kind"], row["epoch"]) for row in found] == [("message.duplicate", 2)]
 
 
-def test_a_replica_that_lags_is_no_finding(tmp_path: Path) -> None:
+def test_a_replica_that_lags_is_a_note_only(tmp_path: Path) -> None:
     import asyncio
 
-    async def tell() -> None:
-        story = seeded_groups.SeededGroup(tmp_path, 2)
-        for node in story.nodes:
+    async def write_history() -> None:
+        group = seeded_groups.SeededGroup(tmp_path, 2)
+        for node in group.nodes:
             await node.open()
         try:
-            await story.elect(story.nodes[0])
-            story.write(story.master, 50)
-            await story.in_step()
-            await story.nodes[2].follow(None, story.epoch)
-            story.write(story.master, 40)
-            await seeded_groups.until(lambda: story.nodes[1].end == story.master.end, "one in step")
+            await group.elect(group.nodes[0])
+            group.write(group.master, 50)
+            await group.wait_in_sync()
+            await group.nodes[2].follow(None, group.epoch)
+            group.write(group.master, 40)
             await seeded_groups.until(
-                lambda: story.nodes[1].offsets() == story.master.offsets(), "its queues"
+                lambda: group.nodes[1].end == group.master.end, "one replica has caught up"
+            )
+            await seeded_groups.until(
+                lambda: group.nodes[1].offsets() == group.master.offsets(), "its queues have caught up"
             )
         finally:
-            for node in story.nodes:
+            for node in group.nodes:
                 await node.close()
 
-    asyncio.run(tell())
+    asyncio.run(write_history())
     found = inprocess.run(inprocess.replicas_of(sorted(tmp_path.iterdir())))
-    assert inprocess.serious(found) == []
+    assert inprocess.without_notes(found) == []
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(200))
-def test_a_seed_s_history_and_damages(seed: int, tmp_path: Path) -> None:
-    source = seeded_groups.healthy(tmp_path / "healthy", seed)
+def test_the_history_of_a_seed_is_healthy_and_damage_to_it_is_found(seed: int, tmp_path: Path) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", seed)
     assert inprocess.run(inprocess.replicas_of(source)) == []
     rng = random.Random(seed)
     for kind in rng.sample(sorted(damage.KINDS), 10):

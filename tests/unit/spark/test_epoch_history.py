@@ -1,4 +1,4 @@
-"""Epoch files against each other and against logs, by hand-made histories."""
+"""Tests the comparison of epoch files with each other and with logs, on hand-made histories."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ pytest.importorskip("pyarrow", reason="missing: what the audit needs (make insta
 
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import LogSpan, ReplicaHistory
-from epochmq_spark.decode.epoch_file import parse
+from epochmq_spark.decode.epoch_file import parse_epoch_text
 
 
 def log(name: str, end: int, *entries: tuple[int, int], start: int = 0) -> ReplicaHistory:
     """A replica with one run of records."""
     one = ReplicaHistory(name, start, [LogSpan(start, end, 1000, 2000, "zeros")], list(entries))
-    assert epoch_history.extent("g", one) == []
+    assert epoch_history.find_extent("g", one) == []
     return one
 
 
-def kinds(*members: ReplicaHistory, torn: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
-    return [(row["replica"], row["kind"]) for row in epoch_history.between("g", members, torn)]
+def kinds(*members: ReplicaHistory, diverged: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+    findings = epoch_history.compare_epoch_files("g", members, diverged)
+    return [(row["replica"], row["kind"]) for row in findings]
 
 
-def test_an_epoch_without_a_byte_is_nobody_s_history() -> None:
+def test_an_epoch_without_a_byte_may_be_in_one_file_only() -> None:
     full = log("a", 300, (1, 0), (3, 100))
     assert kinds(full, log("b", 300, (1, 0), (3, 100), (4, 300))) == []
     assert kinds(full, log("b", 100, (1, 0), (2, 100))) == []
 
 
-def test_a_replica_that_began_later_lacks_no_epoch_that_ended_before() -> None:
+def test_a_log_that_starts_later_needs_no_entry_for_an_epoch_that_ended_before() -> None:
     assert kinds(log("a", 300, (1, 0), (2, 100)), log("b", 300, (2, 100), start=150)) == []
 
 
-def test_the_common_end_is_that_of_the_newest_common_epoch() -> None:
+def test_the_common_end_is_the_end_of_the_newest_common_epoch() -> None:
     old, new = log("old", 400, (1, 0), (2, 200)), log("new", 500, (1, 0), (2, 200), (3, 300))
     assert epoch_history.common_end(old, new) == 300
-    assert {one.replica: one.common for one in epoch_history.extents([old, new])} == {"old": 300, "new": 500}
+    extents = epoch_history.log_extents([old, new])
+    assert {name: extent.common_end for name, extent in extents.items()} == {"old": 300, "new": 500}
 
 
-def test_whether_an_entry_is_missing_depends_on_the_bytes() -> None:
+def test_an_entry_is_missing_only_if_the_replica_has_the_bytes_of_the_epoch() -> None:
     old, new = log("old", 400, (1, 0), (2, 200)), log("new", 500, (1, 0), (2, 200), (3, 300))
     assert kinds(old, new) == [("old", "epoch.missing")]
-    assert kinds(old, new, torn=frozenset({"old"})) == []
+    assert kinds(old, new, diverged=frozenset({"old"})) == []
 
 
-def test_the_minority_is_wrong_about_where_an_epoch_starts() -> None:
+def test_the_majority_decides_where_an_epoch_starts() -> None:
     right = [log(name, 300, (1, 0), (2, 100)) for name in "ab"]
     assert kinds(*right, log("c", 300, (1, 0), (2, 120))) == [("c", "epoch.two-masters")]
 
 
-def test_what_lies_behind_the_end_is_older_and_no_hole() -> None:
+def test_older_records_after_a_gap_are_remains_and_newer_ones_make_it_a_hole() -> None:
     spans = [LogSpan(0, 100, 5000, 6000, "magic"), LogSpan(140, 200, 3000, 4000, "zeros")]
-    cut = ReplicaHistory("a", 0, spans)
-    assert [row["kind"] for row in epoch_history.extent("g", cut)] == ["log.remains"]
-    assert cut.end == 100
+    truncated = ReplicaHistory("a", 0, spans)
+    assert [row["kind"] for row in epoch_history.find_extent("g", truncated)] == ["log.remains"]
+    assert truncated.end == 100
     holed = ReplicaHistory("b", 0, [spans[0], LogSpan(140, 200, 6001, 6002, "zeros")])
-    assert [row["kind"] for row in epoch_history.extent("g", holed)] == ["log.broken-record"]
+    assert [row["kind"] for row in epoch_history.find_extent("g", holed)] == ["log.broken-record"]
     assert (holed.end, holed.holes) == (200, [(100, 140)])
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "1\n", "2\n0\n1-0\n", "1\n5\n1-0\n", "1\n0\n1_0\n", "1\n0\n1-0-0\n"]
 )
-def test_a_broken_epoch_file_says_what_is_wrong(text: str) -> None:
-    assert parse(text)[1]
+def test_a_broken_epoch_file_has_a_fault(text: str) -> None:
+    assert parse_epoch_text(text)[1]
 
 
 @pytest.mark.parametrize("metadata", [7, [3], {"brokerName": "g"}, {"brokerName": "g", "masterEpoch": "1"}])
-def test_metadata_that_are_none_are_refused(metadata: object) -> None:
+def test_metadata_of_another_shape_are_rejected(metadata: object) -> None:
     with pytest.raises(ValueError, match="expected"):
-        controller_view.views(metadata)
+        controller_view.parse_views(metadata)

@@ -1,5 +1,5 @@
-"""Volumes in use, shown by readers as they were at a cut: the audit finds nothing in healthy ones wherever
-the cut is, and below it what it finds in directories that stand still."""
+"""Tests frozen volumes behind volume readers: the audit finds nothing in healthy ones wherever the cut is,
+and below the cut it finds the same as in the directories of stopped brokers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 import numpy as np
 
 from epochmq_spark import cut, drill_down, files, kubernetes_driver, store_layout, verdict, volume_client
-from epochmq_spark.cut import VolumeCut, epochs
-from epochmq_spark.decode.epoch_file import parse
-from epochmq_spark.decode.queue_units import INDEX_ENTRY
+from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.cut import VolumeCut, epoch_file_at
+from epochmq_spark.decode.epoch_file import parse_epoch_text
+from epochmq_spark.decode.index_entries import INDEX_ENTRY
+from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.volume_reader import VolumeReader
 from tests.spark import expectations, group_copies
@@ -35,41 +37,41 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @contextmanager
 def reader(root: Path) -> Iterator[str]:
-    """One that runs; its place."""
+    """A running volume reader; its location."""
     server = VolumeReader(("127.0.0.1", 0), root)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
-        volume_client.forget()
+        volume_client.close_connections()
         server.shutdown()
         thread.join(10)
         server.server_close()
 
 
 @contextmanager
-def held(
+def frozen(
     replicas: Sequence[store_layout.AuditedReplica], ends: Sequence[int]
 ) -> Iterator[list[store_layout.AuditedReplica]]:
-    """The replicas, each shown by a reader as it was when its log ended there."""
+    """The replicas behind volume readers, each frozen at one of the ends."""
     with ExitStack() as stack:
         shown = []
         for replica, end in zip(replicas, ends, strict=True):
-            place = stack.enter_context(reader(Path(replica.place)))
-            copy = Path(replica.place, store_layout.EPOCH_FILE).read_bytes()
-            volume_client.hold(place, VolumeCut(end, copy))
+            place = stack.enter_context(reader(Path(replica.location)))
+            copy = Path(replica.location, store_layout.EPOCH_FILE).read_bytes()
+            volume_client.freeze(place, VolumeCut(end, copy))
             shown.append(store_layout.AuditedReplica(replica.group, replica.name, place))
         yield shown
 
 
 def record_ends(path: Path) -> list[int]:
-    """Where the records of a log end."""
-    whole = drill_down.ReplicaExtent(
-        store_layout.AuditedReplica("g", path.name, str(path)), 0, 1 << 62, 1 << 62, True
-    )
-    drill_down.forget()
-    return [one.offset + len(one.raw) for one in drill_down.copies(whole, 0, 1 << 62)]
+    """The ends of the records of a log."""
+    end = 1 << 62
+    replica = store_layout.AuditedReplica("g", path.name, str(path))
+    log = AuditedLog(replica, LogExtent(0, end, end, leading=True), end, ())
+    drill_down.clear_caches()
+    return [copy.offset + len(copy.raw) for copy in drill_down.read_copies(log, 0, end)]
 
 
 @pytest.mark.parametrize("seed", range(1000, 1003))
@@ -77,15 +79,15 @@ def test_a_healthy_group_has_no_findings_wherever_it_is_cut(seed: int, group: Gr
     paths, rng = group(seed), random.Random(seed)
     places = record_ends(paths[0])
     for end in (0, places[-1], *rng.sample(places, 3)):
-        with held(inprocess.replicas_of(paths), [end] * 3) as shown:
+        with frozen(inprocess.replicas_of(paths), [end] * 3) as shown:
             assert inprocess.run(shown) == [], end
             assert inprocess.run(shown, partition_bytes=20_011) == [], end
 
 
-def test_a_replica_behind_the_others_is_told_of_and_no_more(group: Group) -> None:
+def test_a_replica_behind_the_others_is_a_note_and_nothing_else(group: Group) -> None:
     paths = group(1000)
     places = record_ends(paths[0])
-    with held(inprocess.replicas_of(paths), [places[-1], places[len(places) // 2], places[-1]]) as shown:
+    with frozen(inprocess.replicas_of(paths), [places[-1], places[len(places) // 2], places[-1]]) as shown:
         assert {row["kind"] for row in inprocess.run(shown)} == {"log.behind"}
 
 
@@ -101,34 +103,35 @@ def test_damage_below_the_cut_is_found_where_it_was_done(kind: str, group: Group
     end = record_ends(group(1001)[0])[-1]
     name, paths, done = group_copies.damaged(group(1001), tmp_path, kind, 7)
     view = [done.metadata | {"brokerName": name}] if done.metadata else None
-    with held(group_copies.replicas(name, paths), [end] * 3) as shown:
+    with frozen(group_copies.replicas(name, paths), [end] * 3) as shown:
         found = inprocess.run(shown, view)
         for row in found:
             for replica, path in zip(shown, paths, strict=True):
-                row["file"] = row["file"] and row["file"].replace(replica.place, str(path))
-        assert expectations.faults(done, found) == []
+                row["file"] = row["file"] and row["file"].replace(replica.location, str(path))
+        assert expectations.mismatches(done, found) == []
 
 
-def test_a_cut_inside_a_record_is_one_before_it(group: Group) -> None:
+def test_a_cut_inside_a_record_counts_as_a_cut_before_it(group: Group) -> None:
     paths = group(1000)
     places = record_ends(paths[0])
     before, after = places[len(places) // 2 - 1 : len(places) // 2 + 1]
     ends = [before, before + 1, after - 1]
-    with held(inprocess.replicas_of(paths), ends) as shown:
+    with frozen(inprocess.replicas_of(paths), ends) as shown:
         assert inprocess.run(shown) == []
         whole = [
-            bytes(files.window(files.join(one.place, "commitlog", f"{0:020}"), 0, after)) for one in shown
+            bytes(files.read_range(files.join(one.location, "commitlog", f"{0:020}"), 0, after))
+            for one in shown
         ]
     assert len(set(whole)) == 1
 
 
-def test_what_is_written_after_the_cut_is_not_seen(group: Group, tmp_path: Path) -> None:
+def test_a_frozen_volume_does_not_show_later_writes(group: Group, tmp_path: Path) -> None:
     source = group(1002)
     places = record_ends(source[0])
     (path, *_) = group_copies.copied(source, tmp_path, "busy")
     end = places[len(places) // 2]
-    with held(group_copies.replicas("busy", [path]), [end]) as shown:
-        place = shown[0].place
+    with frozen(group_copies.replicas("busy", [path]), [end]) as shown:
+        place = shown[0].location
         before = {
             name: files.read(files.join(place, name)) for name in ("checkpoint", store_layout.EPOCH_FILE)
         }
@@ -137,23 +140,23 @@ def test_what_is_written_after_the_cut_is_not_seen(group: Group, tmp_path: Path)
         (path / "checkpoint").write_bytes(b"\x7f" * 4096)
         first = min(one for one in (path / "commitlog").iterdir())
         size = first.stat().st_size
-        kept = bytes(files.window(files.join(place, "commitlog", first.name), 0, size))
-        first.unlink()  # too old: the broker removes it
+        kept = bytes(files.read_range(files.join(place, "commitlog", first.name), 0, size))
+        first.unlink()  # the broker expires it
         assert files.entries(files.join(place, "commitlog")) == listed
-        assert bytes(files.window(files.join(place, "commitlog", first.name), 0, size)) == kept
+        assert bytes(files.read_range(files.join(place, "commitlog", first.name), 0, size)) == kept
         assert {name: files.read(files.join(place, name)) for name in before} == before
 
 
-def test_a_reader_shows_nothing_before_a_cut_and_keeps_to_the_first(tmp_path: Path) -> None:
+def test_a_volume_reader_serves_nothing_before_the_cut_and_rejects_a_second_cut(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "secret").symlink_to("/etc/passwd")
     with reader(tmp_path) as place:
         with pytest.raises(OSError, match="no cut yet"):
             files.entries(place)
-        volume_client.hold(place, VolumeCut(10))
-        volume_client.hold(place, VolumeCut(10))
+        volume_client.freeze(place, VolumeCut(10))
+        volume_client.freeze(place, VolumeCut(10))
         with pytest.raises(OSError, match="another cut"):
-            volume_client.hold(place, VolumeCut(11))
+            volume_client.freeze(place, VolumeCut(11))
         assert [one.name for one in files.entries(place)] == ["commitlog"]
         for name in ("secret", "../../etc/passwd", "commitlog/none", "%2e%2e/x"):
             with pytest.raises(FileNotFoundError):
@@ -162,58 +165,58 @@ def test_a_reader_shows_nothing_before_a_cut_and_keeps_to_the_first(tmp_path: Pa
         files.read(files.join(place, "checkpoint"))
 
 
-def test_a_long_file_arrives_whole_also_when_it_is_taken_slowly(tmp_path: Path) -> None:
+def test_a_long_file_arrives_whole_at_a_slow_client(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     whole = random.Random(1).randbytes(1 << 20) * 24
     name = f"commitlog/{0:020}"
     (tmp_path / name).write_bytes(whole)
     with reader(tmp_path) as place:
-        volume_client.hold(place, VolumeCut(len(whole) - 5))
+        volume_client.freeze(place, VolumeCut(len(whole) - 5))
         with socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2]))) as slow:
             slow.sendall(f"GET /files/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-            assert select.select([slow], [], [], 10)[0], "more is on its way than the sockets hold"
-            assert bytes(files.window(files.join(place, name), 0, 1 << 30)) == whole[:-5] + bytes(5)
+            assert select.select([slow], [], [], 10)[0], "the response fills the buffers of the sockets"
+            assert bytes(files.read_range(files.join(place, name), 0, 1 << 30)) == whole[:-5] + bytes(5)
             taken = bytearray()
             while part := slow.recv(1 << 20):
                 taken += part
         assert taken.partition(b"\r\n\r\n")[2] == whole[:-5]
 
 
-def test_an_epoch_file_is_cut_at_an_epoch_and_left_alone_when_it_is_broken() -> None:
+def test_an_epoch_file_loses_the_epochs_beyond_the_cut_and_a_broken_one_stays_as_it_is() -> None:
     text = b"3\n0\n1-0\n2-100\n3-250\n"
-    assert parse(epochs(text, 249).decode()) == ([(1, 0), (2, 100)], None)
-    assert epochs(text, 250) == text
+    assert parse_epoch_text(epoch_file_at(text, 249).decode()) == ([(1, 0), (2, 100)], None)
+    assert epoch_file_at(text, 250) == text
     broken = b"3\n1\n1-0\n2-100\n3-250\n"
-    assert epochs(broken, 10) == broken
+    assert epoch_file_at(broken, 10) == broken
 
 
-def test_what_the_driver_says_fits_and_names_the_first_findings() -> None:
+def test_the_driver_s_termination_message_fits_and_names_the_first_findings() -> None:
     row = {"kind": "record.checksum", "severity": "error", "group": "g", "replica": "r" * 100}
     from epochmq_spark.findings import finding
 
     rows = [finding("g", "r" * 100, "record.checksum", start_offset=n, topic="t" * 90) for n in range(200)]
     summary = verdict.summary({"record.checksum": 200}, [{"logEnd": 5}], rows, seconds=1.0)
-    said = kubernetes_driver.message(summary, rows, stored=True)
-    assert (said["verdict"], said["severities"]) == ("damaged", {"error": 200})
-    assert "record.checksum" in said["findings"][0]
-    assert len(json.dumps(said)) <= kubernetes_driver.MESSAGE_BYTES_MAX
-    assert row["kind"] in said["counts"]
+    message = kubernetes_driver.termination_message(summary, rows, stored=True)
+    assert (message["verdict"], message["severities"]) == ("damaged", {"error": 200})
+    assert "record.checksum" in message["findings"][0]
+    assert len(json.dumps(message)) <= kubernetes_driver.MESSAGE_BYTES_MAX
+    assert row["kind"] in message["counts"]
     data = kubernetes_driver.report_data(summary, "<html>")
     assert len(json.loads(data["data"]["summary.json"])["findings"]) == kubernetes_driver.SUMMARY_FINDINGS_MAX
     assert "report.html.gz" in data["binaryData"]
 
 
-def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment(tmp_path: Path) -> None:
+def test_an_index_with_one_key_only_is_reconstructed_within_5_s(tmp_path: Path) -> None:
     slots, count, kept = 5_000_000, 400_000, 100_000
     table = np.zeros(count + 1, INDEX_ENTRY)
     table["hash"], table["physical"] = 7, np.arange(count + 1) * 100
     table["previous"] = np.maximum(np.arange(count + 1) - 1, 0)
     heads = np.zeros(slots, ">i4")
-    heads[7], heads[11] = count, count + 2  # what leads to no entry stays as it is
+    heads[7], heads[11] = count, count + 2  # a slot that points to no entry stays as it is
     raw = table.tobytes()
-    cut_up = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
+    parts_of_entries = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
     began = time.process_time()
-    head, length = cut.index(bytes(40), heads, lambda: cut_up, kept * 100 + 1)
+    head, length = cut.index_at(bytes(40), heads, lambda: parts_of_entries, kept * 100 + 1)
     assert time.process_time() - began < 5
     assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 2]
     path = tmp_path / "index"
@@ -221,4 +224,4 @@ def test_an_index_whose_keys_are_all_the_same_is_cut_in_a_moment(tmp_path: Path)
     file = IndexFileScan(str(path), length, slots)
     parts = list(file.entries())
     assert sum(len(part.numbers) for part in parts) == kept
-    assert (sum(len(part.broken) for part in parts), file.lost(10)) == (0, [])
+    assert (sum(len(part.broken) for part in parts), file.unreachable(10)) == (0, [])

@@ -1,4 +1,4 @@
-"""Index files are read in parts, and their chains followed from part to part."""
+"""Tests the reading of index files in parts, and the following of their chains from part to part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from epochmq_spark import drill_down
 from epochmq_spark.cut import VolumeCut
-from epochmq_spark.decode.queue_units import INDEX_HEADER_BYTES
+from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES
 from epochmq_spark.frozen_volume import FrozenVolume
 from epochmq_spark.sources import index
 from epochmq_spark.sources.index import IndexFileScan
@@ -25,7 +25,7 @@ Entry = tuple[int, int, int, int]
 
 
 def written(path: Path, rng: random.Random, count: int = ENTRIES) -> tuple[list[Entry], list[int]]:
-    """A sound index as RocketMQ's `IndexFile.putKey` leaves it: entries, and slots."""
+    """Writes a valid index as RocketMQ's `IndexFile.putKey` does; its entries and its slots."""
     heads, entries = [0] * SLOTS, [(0, 0, 0, 0)]
     for number in range(1, count):
         hashed = rng.randrange(1 << 31)
@@ -43,17 +43,17 @@ def write(path: Path, entries: list[Entry], heads: list[int]) -> None:
 
 
 def found_broken(path: Path) -> set[int]:
-    """Numbers of the entries that a search does not find."""
+    """Numbers of the entries that a search does not reach."""
     file = IndexFileScan(str(path), path.stat().st_size)
     broken: set[int] = set()
     for part in file.entries():
         broken |= set(part.numbers[part.broken].tolist())
-    return broken | {number for number, physical in file.lost(100) if physical == number * 100}
+    return broken | {number for number, physical in file.unreachable(100) if physical == number * 100}
 
 
 @pytest.mark.parametrize("part", [1, 7, 64, 1000])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_link_that_leads_elsewhere_is_found_wherever_parts_begin(
+def test_a_wrong_link_is_found_wherever_parts_begin(
     seed: int, part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "PART_ENTRIES", part)
@@ -70,19 +70,19 @@ def test_a_link_that_leads_elsewhere_is_found_wherever_parts_begin(
 
 
 @pytest.mark.parametrize("part", [1, 7, 1000])
-def test_entries_that_lead_into_a_range_are_found_wherever_parts_begin(
+def test_entries_that_point_into_a_range_are_found_wherever_parts_begin(
     part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "PART_ENTRIES", part)
-    drill_down.forget()
+    drill_down.clear_caches()
     path = tmp_path / "index"
     entries, _ = written(path, random.Random(1))
     there = sorted(drill_down.read_index_entries(str(path), path.stat().st_size, 4_950, 12_000))
     assert there == sorted((hashed, physical) for hashed, physical, *_ in entries[50:120])
 
 
-@pytest.mark.parametrize("end", [5_001, 1 << 40], ids=["beyond the cut", "behind it"])
-def test_an_index_that_grows_while_it_is_read_stays_as_it_was(end: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [5_001, 1 << 40], ids=["beyond the cut", "below the cut"])
+def test_an_index_that_grows_while_it_is_read_stays_as_at_the_cut(end: int, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for folder in ("commitlog", "index"):
         (store / folder).mkdir(parents=True)
@@ -99,20 +99,22 @@ def test_an_index_that_grows_while_it_is_read_stays_as_it_was(end: int, tmp_path
     assert found_broken(copy) == set()
 
 
-def test_entries_left_of_a_log_that_was_cut_are_not_what_an_index_covers(tmp_path: Path) -> None:
+def test_the_header_of_a_reconstructed_index_does_not_cover_entries_of_truncated_records(
+    tmp_path: Path,
+) -> None:
     store = tmp_path / "store"
     for folder in ("commitlog", "index"):
         (store / folder).mkdir(parents=True)
     path = store / "index" / "20261122000000000"
     written(path, random.Random(4), 100)
     data = bytearray(path.read_bytes())
-    struct.pack_into(">q", data, 24, 5_000)  # the last entries are behind what the header says by now
+    struct.pack_into(">q", data, 24, 5_000)  # the last entries are beyond the last offset in the header
     path.write_bytes(data)
     shown = FrozenVolume(store, VolumeCut(1 << 40)).content(f"index/{path.name}")
     assert struct.unpack_from(">q", shown.head, 24) == (5_000,)
 
 
-def test_a_file_that_says_it_has_more_entries_than_it_can_hold_is_read_as_far_as_it_is(
+def test_an_entry_count_beyond_the_size_of_the_file_is_limited_to_the_file(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "index"

@@ -1,4 +1,4 @@
-"""Options of the data sources are checked before anything is read."""
+"""Tests that the options of the data sources are checked before anything is read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SIZES = ("partitionBytes", "taskBytes", "indexSlots")
 
 @pytest.mark.parametrize("value", ["0", "-1", "64m", "1.5", ""])
 @pytest.mark.parametrize("option", SIZES)
-def test_a_size_that_is_none_is_refused_by_name(option: str, value: str) -> None:
+def test_an_invalid_size_is_rejected_with_the_name_of_its_option(option: str, value: str) -> None:
     with pytest.raises(ValueError, match=f"option {option}: '{value}', expected a whole number, at least 1"):
         IndexReader([], {option: value})
 
 
-def test_sizes_may_be_given_or_left_out() -> None:
+def test_sizes_are_optional() -> None:
     assert len(IndexReader([], {}).partitions()) == 1
     assert len(IndexReader([], dict.fromkeys(SIZES, "4096")).partitions()) == 1

@@ -1,4 +1,4 @@
-"""The verdict and the page that says it."""
+"""Tests the verdict and the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochmq_spark.report import page
 
 
 @pytest.mark.parametrize(
-    ("counts", "read", "said", "code"),
+    ("counts", "read", "expected", "code"),
     [
         ({}, 3, "healthy", 0),
         ({"message.duplicate": 3}, 3, "healthy", 0),
@@ -26,9 +26,12 @@ from epochmq_spark.report import page
     ],
 )
 def test_the_verdict_follows_from_the_worst_finding(
-    counts: dict[str, int], read: int, said: str, code: int
+    counts: dict[str, int], read: int, expected: str, code: int
 ) -> None:
-    assert (verdict.of(counts, read).value, verdict.of(counts, read).exit_code) == (said, code)
+    assert (verdict.verdict_of(counts, read).value, verdict.verdict_of(counts, read).exit_code) == (
+        expected,
+        code,
+    )
 
 
 def replica(name: str, end: int | None) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def replica(name: str, end: int | None) -> dict[str, Any]:
     }
 
 
-def test_the_page_says_all_and_needs_nothing_else() -> None:
+def test_the_page_lists_all_findings_escapes_them_and_loads_nothing() -> None:
     found = [finding("a<b", "r1", kind, start_offset=400, topic="<script>", queue_id=1) for kind in KINDS]
     replicas = [replica("r1", 1000), replica("r2", 900), replica("r3", None)]
     summary = verdict.summary(dict.fromkeys(KINDS, 1), replicas, found, startedAt=0, seconds=1.5)
@@ -61,12 +64,12 @@ def test_the_page_says_all_and_needs_nothing_else() -> None:
     HTMLParser().feed(text)
 
 
-def test_a_sentence_names_replica_place_and_message() -> None:
+def test_a_sentence_names_replica_offset_and_message() -> None:
     row = finding(
         "g", "r2", "log.diverged", epoch=3, start_offset=10, end_offset=50, topic="orders", queue_id=1,
         queue_offset=7, message_id="AB", key="k", detail="other body",
     )  # fmt: skip
     assert sentence(row) == (
-        "error: log.diverged: a record differs from the other replicas': replica r2, epoch 3, "
+        "error: log.diverged: a record differs from the other replicas' copies: replica r2, epoch 3, "
         "offset 10 to 50, queue orders/1, message 7, id AB, key k: other body"
     )

@@ -1,4 +1,4 @@
-"""Groups that are audited while they are in use, through failovers and truncations: nothing is found."""
+"""Tests the audit of groups in use: it finds nothing while they run through failovers and truncations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.unit.spark import inprocess
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def audited(root: Path, seed: int, count: int) -> None:
-    """So many histories of a group that lives on."""
-    with running_group(root, seed) as life:
+def audit_repeatedly(root: Path, seed: int, count: int) -> None:
+    """Audits a running group `count` times; each audit must find nothing."""
+    with running_group(root, seed) as background:
         for number in range(count):
-            replicas = life.replicas("group-a")
-            found = inprocess.serious(inprocess.run(replicas))
-            assert [sentence(row) for row in found] == [], f"{seed}, {number}: {life.story.last!r}"
-            life.readers.release()
-        life.wait(lambda: life.story.switches and life.story.truncations)
+            replicas = background.replicas("group-a")
+            found = inprocess.without_notes(inprocess.run(replicas))
+            assert [sentence(row) for row in found] == [], f"{seed}, {number}: {background.group.last_cut!r}"
+            background.readers.stop()
+        background.wait(lambda: background.group.switches and background.group.truncations)
 
 
 def test_a_group_in_use_has_no_findings(tmp_path: Path) -> None:
-    audited(tmp_path, 1, 3)
+    audit_repeatedly(tmp_path, 1, 3)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(25))
-def test_histories_of_groups_in_use_have_no_findings(seed: int, tmp_path: Path) -> None:
-    audited(tmp_path, seed, 8)
+def test_groups_in_use_have_no_findings(seed: int, tmp_path: Path) -> None:
+    audit_repeatedly(tmp_path, seed, 8)

@@ -1,4 +1,5 @@
-"""Files whose bytes cannot be read: each is named, and nothing else is said of its replica."""
+"""Tests files whose bytes cannot be read: the audit names them and reports nothing else about their
+replica."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_spark import audit, drill_down, files, store_layout
-from epochmq_spark.drill_down import AuditedLog, ReplicaExtent
+from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.drill_down import AuditedLog
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -23,16 +25,16 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Lets reads of a file fail, as a disk with a bad sector does."""
+    """Makes reads of a file fail, as on a disk with a bad sector."""
 
     def begin(bad: Path) -> None:
-        for name in ("read_into", "window"):
+        for name in ("read_range_into", "read_range"):
             real = getattr(files, name)
 
-            def read(place: str, *more: Any, real: Any = real) -> Any:
-                if place == str(bad):
-                    raise OSError(errno.EIO, "Input/output error", place)
-                return real(place, *more)
+            def read(location: str, *more: Any, real: Any = real) -> Any:
+                if location == str(bad):
+                    raise OSError(errno.EIO, "Input/output error", location)
+                return real(location, *more)
 
             monkeypatch.setattr(files, name, read)
 
@@ -52,41 +54,41 @@ def file_of(store: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize("what", ["the first segment", "the last segment", "an index file", "a queue's file"])
-def test_a_file_that_cannot_be_read_is_named_and_nothing_else_is_said(
+def test_an_unreadable_file_is_the_only_finding_about_its_replica(
     what: str, group: Group, fail: Callable[[Path], None]
 ) -> None:
     paths = group(1001)
     bad = file_of(paths[1], what)
     fail(bad)
-    found = inprocess.serious(inprocess.run(inprocess.replicas_of(paths)))
+    found = inprocess.without_notes(inprocess.run(inprocess.replicas_of(paths)))
     assert {(row["replica"], row["kind"]) for row in found} == {(paths[1].name, "file.unreadable")}
     assert all(str(bad) in row["detail"] for row in found)
 
 
-def facts_of(path: Path, end: int) -> AuditedLog:
+def log_of(path: Path, end: int) -> AuditedLog:
     replica = store_layout.AuditedReplica("group-a", path.name, str(path))
-    return AuditedLog(ReplicaExtent(replica, 0, end, end, leading=True), end, ())
+    return AuditedLog(replica, LogExtent(0, end, end, leading=True), end, ())
 
 
-def test_a_replica_that_goes_while_it_is_looked_at_is_told_of_and_not_taken_for_empty(
+def test_a_replica_that_disappears_during_the_audit_is_a_finding_and_not_an_empty_log(
     group: Group, tmp_path: Path
 ) -> None:
     paths = group(1001)
     gone = tmp_path / "gone"
-    reaches = [facts_of(path, 1000).reach for path in (paths[0], gone)]
-    found = drill_down.block("group-a", 0, reaches)
+    logs = [log_of(path, 1000) for path in (paths[0], gone)]
+    found = drill_down.compare_block("group-a", 0, logs)
     assert [(row["replica"], row["kind"]) for row in found] == [("gone", "file.unreadable")]
     assert str(gone) in found[0]["detail"]
 
 
-def test_what_cannot_be_read_is_told_of_once(tmp_path: Path) -> None:
-    facts = facts_of(tmp_path / "gone", 1000)
+def test_an_unreadable_file_is_reported_once(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "gone", 1000)
     row = {"group": "group-a", "replica": "gone"}
-    told: set[tuple[str, str, str]] = set()
+    reported: set[tuple[str, str, str]] = set()
 
-    def look(_: Row) -> list[Row]:
-        return drill_down.switch(facts, [(2, 500)])
+    def check(_: Row) -> list[Row]:
+        return drill_down.check_epoch_starts(log, [(2, 500)])
 
-    first = audit.without_reported(audit.findings_or_unreadable(look, row), told)
+    first = audit.without_reported(audit.findings_or_unreadable(check, row), reported)
     assert [one["kind"] for one in first] == ["file.unreadable"]
-    assert audit.without_reported(audit.findings_or_unreadable(look, row), told) == []
+    assert audit.without_reported(audit.findings_or_unreadable(check, row), reported) == []

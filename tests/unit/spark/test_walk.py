@@ -1,4 +1,4 @@
-"""Reading a log: every record, once, whatever range it is read by, and past what is no record."""
+"""Tests the walk over a log: it finds every record once, by any ranges, and resumes after invalid bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = 1 << 33
 
 
 def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[message.MessageExt]]:
-    """A segment of random messages; IPv6 hosts, long topics, odd properties among them."""
+    """A segment of random messages, some with IPv6 hosts, long topics and unusual properties."""
     rng = random.Random(seed)
     data, made = bytearray(), []
     for number in range(count):
@@ -46,7 +46,7 @@ def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[m
 
 
 def walked(data: bytes, begin: int = 0, stop: int | None = None, room: int = 1000) -> tuple[Any, Any]:
-    """Rows and spans of a range, in as many calls as it takes."""
+    """Rows and spans of a range, in as many calls as needed."""
     array = np.frombuffer(data, np.uint8)
     stop = len(data) if stop is None else stop
     state = np.zeros(4, np.int64)
@@ -63,10 +63,10 @@ def walked(data: bytes, begin: int = 0, stop: int | None = None, room: int = 100
     return np.concatenate(rows), np.concatenate(spans)
 
 
-def test_the_sums_are_the_published_ones() -> None:
+def test_crc32_and_xxh64_equal_the_published_functions() -> None:
     data = np.frombuffer(random.Random(1).randbytes(300), np.uint8)
     for size in [*range(200), 255, 300]:
-        for crc32 in (digest.crc32, digest._crc32_anywhere):
+        for crc32 in (digest.crc32, digest._crc32_by_table):
             assert crc32(data, 0, size) == zlib.crc32(data[:size].tobytes())
             assert crc32(data, 300 - size, 300) == zlib.crc32(data[300 - size :].tobytes())
 
@@ -81,7 +81,7 @@ def test_the_sums_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("room", [1, 7, 1000])
-def test_columns_are_what_the_protocol_decodes(room: int) -> None:
+def test_columns_equal_what_the_protocol_decodes(room: int) -> None:
     data, made = segment(1, 60)
     rows, spans = walked(data, room=room)
     assert len(rows) == 61
@@ -100,7 +100,7 @@ def test_columns_are_what_the_protocol_decodes(room: int) -> None:
     assert sum(spans[:, w.SPAN_RECORDS]) == 60
 
 
-def test_ranges_hold_every_record_once() -> None:
+def test_ranges_together_contain_every_record_once() -> None:
     data, _ = segment(2, 80)
     whole, _ = walked(data)
     rng = random.Random(3)
@@ -110,7 +110,7 @@ def test_ranges_hold_every_record_once() -> None:
         assert np.array_equal(np.concatenate(parts), whole)
 
 
-def test_reading_goes_on_behind_bytes_that_are_no_record() -> None:
+def test_the_walk_resumes_after_an_invalid_record() -> None:
     data, made = segment(4, 40)
     starts = [one.physical_offset - BASE for one in made] + [len(data) - 500]
     rng = random.Random(5)
@@ -125,7 +125,7 @@ def test_reading_goes_on_behind_bytes_that_are_no_record() -> None:
         assert [one[w.SPAN_END] for one in gaps] == [starts[number]]
 
 
-def test_random_bytes_are_read_without_a_record() -> None:
+def test_random_bytes_contain_no_record() -> None:
     for seed in range(50):
         rows, _ = walked(random.Random(seed).randbytes(5000), seed % 3)
         assert len(rows) == 0
