@@ -57,9 +57,8 @@ from epochmq_broker.uniq_key import UniqKeys
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import FastHandler, Handler
-from epochmq_protocol.transport.local_calls import LocalCalls
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.in_process_calls import InProcessCalls
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
@@ -215,7 +214,7 @@ class Broker:
 
     # parts
 
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self) -> dict[int, RequestHandler]:
         """Request code → handler of everything but pulls, which only the main port serves."""
         parts = AdminParts(
             self.live,
@@ -230,7 +229,7 @@ class Broker:
             self.registration,
             self.ha,
         )
-        handlers: dict[int, Handler] = {
+        handlers: dict[int, RequestHandler] = {
             **admin_handlers(parts),
             **self.modes.handlers(),
             **TableProcessor(parts, self.modes).handlers(),
@@ -271,7 +270,7 @@ class Broker:
         """The master epoch, 0 without a controller: the state version of the tables."""
         return self.replicas.roles.epoch if self.replicas is not None else 0
 
-    def _make_admin(self, handlers: Mapping[int, Handler]) -> BrokerAdmin:
+    def _make_admin(self, handlers: Mapping[int, RequestHandler]) -> BrokerAdmin:
         parts = LookedAt(
             self.live,
             self.store,
@@ -285,17 +284,19 @@ class Broker:
             self.replicas,
             self.cold_reads,
         )
-        return BrokerAdmin(parts, LocalCalls(handlers))
+        return BrokerAdmin(parts, InProcessCalls(handlers))
 
     def _make_servers(
-        self, config: BrokerConfig, common: Mapping[int, Handler]
+        self, config: BrokerConfig, common: Mapping[int, RequestHandler]
     ) -> tuple[RemotingServer, RemotingServer]:
         """The main port with everything, and the VIP port without pulls."""
         fast = self.fast_send.fast()
         settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
         tls = _tls_settings(config)
 
-        def server(handlers: Mapping[int, Handler], fast: Mapping[bytes, FastHandler]) -> RemotingServer:
+        def server(
+            handlers: Mapping[int, RequestHandler], fast: Mapping[bytes, FastRequestHandler]
+        ) -> RemotingServer:
             return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=self._lost)
 
         return (
@@ -303,7 +304,7 @@ class Broker:
             server(for_this_broker(common, self.live), fast),
         )
 
-    def served(self, common: Mapping[int, Handler]) -> dict[int, Handler]:
+    def served(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """What the main port answers, besides the hot paths: `handlers`, pulls, and only what is meant for
         this broker."""
         return for_this_broker({**common, **self.pull.handlers()}, self.live)
@@ -336,10 +337,10 @@ class Broker:
 
     def _sweep_clients(self) -> None:
         for channel in self.clients.sweep(now_ms()):
-            if isinstance(channel, Connection):
+            if isinstance(channel, RemotingConnection):
                 channel.close()
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: RemotingConnection) -> None:
         self.clients.channel_closed(connection)
 
     def _topics_changed(self, names: tuple[str, ...]) -> None:

@@ -23,8 +23,7 @@ from epochmq_broker.store.statuses import StoreReadError
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import OVERLOAD, Handler
+from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ class ColdReads:
             or self.waiting >= self._waiting_max
             or (reads is not None and len(reads) >= self._waiting_per_client)
         ):
-            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
         if reads is None:
             reads = self._waiting[client] = deque()
         reads.append((missing, done))
@@ -164,12 +163,14 @@ class OffLoop:
         self._reader = reader
         self._reads = reads
 
-    def wrap(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def wrap(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers, each of which never reads from the disk on the loop."""
         return {code: self._wrapped(handler) for code, handler in handlers.items()}
 
-    def _wrapped(self, handler: Handler) -> Handler:
-        def handle(connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+    def _wrapped(self, handler: RequestHandler) -> RequestHandler:
+        def handle(
+            connection: RemotingConnection, command: Command
+        ) -> Command | Awaitable[Command | None] | None:
             try:
                 return self._in_memory(handler, connection, command)
             except NotResidentError as missing:
@@ -178,7 +179,7 @@ class OffLoop:
         return handle
 
     def _in_memory(
-        self, handler: Handler, connection: Connection, command: Command
+        self, handler: RequestHandler, connection: RemotingConnection, command: Command
     ) -> Command | Awaitable[Command | None] | None:
         self._reader.resident_only = self._reader.residency
         try:
@@ -187,7 +188,11 @@ class OffLoop:
             self._reader.resident_only = None
 
     async def _later(
-        self, handler: Handler, connection: Connection, command: Command, missing: NotResidentError
+        self,
+        handler: RequestHandler,
+        connection: RemotingConnection,
+        command: Command,
+        missing: NotResidentError,
     ) -> Command | None:
         for _ in range(TRIES_MAX):
             await self._reads.read(connection, missing)

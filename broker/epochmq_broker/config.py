@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
-from epochmq_protocol import properties, settings
+from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -353,7 +353,7 @@ def from_properties(text: Mapping[str, str]) -> Loaded:
             wanted[key] = value.strip()
     if wanted.get("enableControllerMode", "").lower() == "true" and wanted.get("brokerId") == "-1":
         del wanted["brokerId"]  # as RocketMQ's examples have it: the controller gives one
-    config, warnings = settings.load(BrokerConfig, wanted)
+    config, warnings = typed_config.load(BrokerConfig, wanted)
     return Loaded(_completed(config), tuple(warnings), without_effect)
 
 

@@ -33,7 +33,7 @@ from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageRequestModeSerializeWrapper, convert, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import BodyError, EpochMQError, Retryable
+from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.topics import (
     DataVersion,
@@ -248,7 +248,7 @@ class SlaveSync:
         for part in self._parts:
             try:
                 await self._copy(part, master)
-            except Retryable:
+            except RetryableError:
                 raise  # it would fail for the next one too
             except (EpochMQError, OSError) as error:
                 failure = failure or EpochMQError(f"{part.name}: {error}")

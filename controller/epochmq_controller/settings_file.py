@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from epochmq_controller import files
-from epochmq_protocol import properties, settings
+from epochmq_protocol import properties, typed_config
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
 from epochmq_protocol.transport.tls import TlsSettings, tls_from_properties
@@ -51,9 +51,9 @@ def load(
     expected."""
     values = {**(defaults or {}), **properties.parse(text), **(overrides or {})}
     tls, values = tls_from_properties({key: value for key, value in values.items() if key not in without})
-    known = settings.keys(kind)
+    known = typed_config.keys(kind)
     extra = {key: value for key, value in values.items() if key not in known}
-    config, warnings = settings.load(
+    config, warnings = typed_config.load(
         kind, {key: value for key, value in values.items() if key in known or key not in known_elsewhere}
     )
     return LoadedSettings(config, tls, extra, warnings)
@@ -61,7 +61,7 @@ def load(
 
 def to_text(config: msgspec.Struct, extra: Mapping[str, str]) -> str:
     """All settings as sorted `key=value` lines, as the requests for them are answered."""
-    return properties.format({**extra, **settings.to_properties(config)}, is_sorted=True)
+    return properties.format({**extra, **typed_config.to_properties(config)}, is_sorted=True)
 
 
 def change(
@@ -80,12 +80,12 @@ def change(
     changes = properties.parse(body.decode("utf-8", "replace"))
     if not black_list.isdisjoint(changes):
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-    before = settings.to_properties(config)
+    before = typed_config.to_properties(config)
     try:
-        changed, _ = settings.update(
-            config, {key: changes[key] for key in changes.keys() & settings.keys(type(config))}
+        changed, _ = typed_config.update(
+            config, {key: changes[key] for key in changes.keys() & typed_config.keys(type(config))}
         )
-        after = settings.to_properties(changed)
+        after = typed_config.to_properties(changed)
         for key in sorted(fixed & changes.keys()):
             if before.get(key) != after.get(key):
                 expected = f"{before.get(key, '')}, for it is fixed while the process runs"

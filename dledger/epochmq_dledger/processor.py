@@ -31,8 +31,7 @@ from epochmq_protocol.dledger import (
 )
 from epochmq_protocol.frame import Command, encode
 from epochmq_protocol.frame import response as make_response
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 
 class DLedgerProcessor:
@@ -40,10 +39,10 @@ class DLedgerProcessor:
 
     def __init__(self, peer: DLedgerPeer) -> None:
         self._peer = peer
-        self._leaders: dict[Connection, str] = {}
+        self._leaders: dict[RemotingConnection, str] = {}
         """Who sends heartbeats over a connection."""
 
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self) -> dict[int, RequestHandler]:
         """By request code, to be joined with whatever else listens on the port."""
         return {
             DLedgerRequestCode.VOTE: self._core,
@@ -57,19 +56,19 @@ class DLedgerProcessor:
             DLedgerRequestCode.CHANGE_MEMBERS: self._members,
         }
 
-    def _core(self, connection: Connection, command: Command) -> None:
+    def _core(self, connection: RemotingConnection, command: Command) -> None:
         """A peer's call goes to the core, which answers when it may."""
         self._pass_on(connection, command, decode_body(REQUEST_TYPES[command.code], command.body))
 
-    def _pass_on(self, connection: Connection, command: Command, request: RequestOrResponse) -> None:
+    def _pass_on(self, connection: RemotingConnection, command: Command, request: RequestOrResponse) -> None:
         connection.defer(command.opaque)
 
         def reply(answer: RequestOrResponse) -> None:
-            connection.answer(command.opaque, encode(_envelope(command, answer)))
+            connection.respond_encoded(command.opaque, encode(_envelope(command, answer)))
 
         self._peer.call(request, reply)
 
-    def _heartbeat(self, connection: Connection, command: Command) -> None:
+    def _heartbeat(self, connection: RemotingConnection, command: Command) -> None:
         """A leader's; the end of its connection is news of it."""
         request = decode_body(REQUEST_TYPES[command.code], command.body)
         if request.local_id is not None:
@@ -78,7 +77,7 @@ class DLedgerProcessor:
             self._leaders[connection] = request.local_id
         self._pass_on(connection, command, request)
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: RemotingConnection) -> None:
         leader = self._leaders.pop(connection, None)
         if leader is not None and leader not in self._leaders.values():
             self._peer.leader_disconnected(leader)
@@ -93,7 +92,7 @@ class DLedgerProcessor:
             return DLedgerResponseCode.NOT_LEADER
         return None
 
-    def _append(self, connection: Connection, command: Command) -> Command | None:
+    def _append(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Answered once the entries are committed."""
         request = decode_body(AppendEntryRequest, command.body)
         answer = AppendEntryResponse(leader_id=self._peer.leader_id, term=self._peer.term)
@@ -109,13 +108,13 @@ class DLedgerProcessor:
                 else:
                     answer.index, answer.pos, answer.term = outcome.index, outcome.pos, outcome.term
                 envelope = _envelope(command, _with_code(answer, request, refusal))
-                connection.answer(command.opaque, encode(envelope))
+                connection.respond_encoded(command.opaque, encode(envelope))
 
             self._peer.submit(tuple(bodies), done)
             return None
         return _envelope(command, _with_code(answer, request, code))
 
-    def _get(self, _: Connection, command: Command) -> Command:
+    def _get(self, _: RemotingConnection, command: Command) -> Command:
         """Reads one committed entry, at the leader only."""
         request = decode_body(GetEntriesRequest, command.body)
         answer = GetEntriesResponse(leader_id=self._peer.leader_id)
@@ -129,12 +128,12 @@ class DLedgerProcessor:
                 answer.entries = [entry]
         return _envelope(command, _with_code(answer, request, code))
 
-    def _metadata(self, _: Connection, command: Command) -> Command:
+    def _metadata(self, _: RemotingConnection, command: Command) -> Command:
         request = decode_body(MetadataRequest, command.body)
         answer = MetadataResponse(leader_id=self._peer.leader_id, peers=self._peer.members)
         return _envelope(command, _with_code(answer, request, self._refusal(request, by_leader=False)))
 
-    def _transfer(self, connection: Connection, command: Command) -> Awaitable[Command] | None:
+    def _transfer(self, connection: RemotingConnection, command: Command) -> Awaitable[Command] | None:
         """To the transferee it is a peer's call; to the leader an order to hand over."""
         request = decode_body(LeadershipTransferRequest, command.body)
         if request.transfer_id == self._peer.settings.self_id:
@@ -154,7 +153,7 @@ class DLedgerProcessor:
                 code = error.code
         return _envelope(command, _with_code(answer, request, code))
 
-    def _members(self, _: Connection, command: Command) -> Command | Awaitable[Command]:
+    def _members(self, _: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Who belongs to the group, from any peer; a change, from the leader, once it is committed."""
         request = decode_body(ChangeMembersRequest, command.body)
         if request.peer_id is not None:

@@ -1,2 +1,2 @@
-"""What two RocketMQ processes must agree on: bytes on the wire, bytes on disk, and the transport that carries
-them."""
+"""Defines the formats that RocketMQ processes share, on the wire and on disk, and the transport for
+remoting."""

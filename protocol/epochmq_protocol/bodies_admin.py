@@ -33,7 +33,7 @@ class GroupList(Body):
 
 
 class ClusterInfo(Body):
-    """Answer of GET_BROKER_CLUSTER_INFO: broker name to members, cluster to broker names."""
+    """Response to GET_BROKER_CLUSTER_INFO: broker name to members, cluster to broker names."""
 
     STRICT_FIRST: ClassVar[bool] = True
 
@@ -50,7 +50,7 @@ class TopicOffset(Body):
 
 
 class TopicStatsTable(Body):
-    """Answer of GET_TOPIC_STATS_INFO."""
+    """Response to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
     topic_put_tps: float = 0.0
@@ -66,14 +66,14 @@ class OffsetWrapper(Body):
 
 
 class ConsumeStats(Body):
-    """Answer of GET_CONSUME_STATS."""
+    """Response to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
 class ConsumeStatsList(Body):
-    """Answer of GET_BROKER_CONSUME_STATS: a list of one-entry maps of group to statistics by topic."""
+    """Response to GET_BROKER_CONSUME_STATS: a list of one-entry maps of group to statistics by topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
@@ -92,19 +92,19 @@ class QueueTimeSpan(Body):
 
 
 class QueryConsumeTimeSpanBody(Body):
-    """Answer of QUERY_CONSUME_TIME_SPAN."""
+    """Response to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
 
 class QueryCorrectionOffsetBody(Body):
-    """Answer of QUERY_CORRECTION_OFFSET: queue id to offset."""
+    """Response to QUERY_CORRECTION_OFFSET: queue id to offset."""
 
     correction_offsets: dict[int, int] = field(default_factory=dict)
 
 
 class QuerySubscriptionResponseBody(Body):
-    """Answer of QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    """Response to QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
     subscription_data: SubscriptionData | None = None
     group: str | None = None
@@ -124,7 +124,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """Answer of QUERY_CONSUME_QUEUE."""
+    """Response to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -142,7 +142,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """Answer of VIEW_BROKER_STATS_DATA."""
+    """Response to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: BrokerStatsItem | None = None
     stats_hour: BrokerStatsItem | None = None
@@ -171,7 +171,7 @@ class TimerMetricsEntry(Body):
 
 
 class TimerMetricsSerializeWrapper(Body):
-    """Answer of GET_TIMER_METRICS."""
+    """Response to GET_TIMER_METRICS."""
 
     timing_count: dict[str, TimerMetricsEntry] = field(default_factory=dict)
     data_version: DataVersion = DataVersion()

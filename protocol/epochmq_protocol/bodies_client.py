@@ -109,7 +109,7 @@ class CheckClientRequestBody(Body):
 
 
 class GetConsumerListByGroupResponseBody(Body):
-    """Answer of GET_CONSUMER_LIST_BY_GROUP."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP."""
 
     consumer_id_list: list[str] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ class LockBatchRequestBody(Body):
 
 
 class LockBatchResponseBody(Body):
-    """Answer of LOCK_BATCH_MQ: the queues that are locked for this client now."""
+    """Response to LOCK_BATCH_MQ: the queues that are locked for this client now."""
 
     lock_ok_mq_set: set[MessageQueue] = field(name="lockOKMQSet", default_factory=set)
 
@@ -152,7 +152,7 @@ class MessageQueueAssignment(Body):
 
 
 class QueryAssignmentResponseBody(Body):
-    """Answer of QUERY_ASSIGNMENT."""
+    """Response to QUERY_ASSIGNMENT."""
 
     message_queue_assignments: list[MessageQueueAssignment] = field(default_factory=list)
 
@@ -216,7 +216,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """Answer of GET_CONSUMER_CONNECTION_LIST."""
+    """Response to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class ConsumerConnection(Body):
 
 
 class ProducerConnection(Body):
-    """Answer of GET_PRODUCER_CONNECTION_LIST."""
+    """Response to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[Connection] = field(default_factory=list)
 
@@ -242,7 +242,7 @@ class ProducerInfo(Body):
 
 
 class ProducerTableInfo(Body):
-    """Answer of GET_ALL_PRODUCER_INFO: group to producers."""
+    """Response to GET_ALL_PRODUCER_INFO: group to producers."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
@@ -269,7 +269,7 @@ class ResetOffsetBodyForC(Body):
 
 
 class GetConsumerStatusBody(Body):
-    """Answer of GET_CONSUMER_STATUS_FROM_CLIENT (first map) and of INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    """Response to GET_CONSUMER_STATUS_FROM_CLIENT (first map) and of INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     (second)."""
 
     message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
@@ -315,7 +315,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """Answer of GET_CONSUMER_RUNNING_INFO, made by a client."""
+    """Response to GET_CONSUMER_RUNNING_INFO, made by a client."""
 
     properties: dict[str, Any] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -327,7 +327,7 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumeMessageDirectlyResult(Body):
-    """Answer of CONSUME_MESSAGE_DIRECTLY, made by a client."""
+    """Response to CONSUME_MESSAGE_DIRECTLY, made by a client."""
 
     order: bool = False
     auto_commit: bool = True

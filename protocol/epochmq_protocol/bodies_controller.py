@@ -17,7 +17,7 @@ class BrokerMemberGroup(Body):
 
 
 class GetBrokerMemberGroupResponseBody(Body):
-    """Answer of GET_BROKER_MEMBER_GROUP."""
+    """Response to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup | None = None
 
@@ -50,13 +50,13 @@ class ReplicasInfo(Body):
 
 
 class BrokerReplicasInfo(Body):
-    """Answer of CONTROLLER_GET_SYNC_STATE_DATA: broker name to replicas."""
+    """Response to CONTROLLER_GET_SYNC_STATE_DATA: broker name to replicas."""
 
     replicas_info_table: dict[str, ReplicasInfo] = field(default_factory=dict)
 
 
 class ElectMasterResponseBody(Body):
-    """Answer of CONTROLLER_ELECT_MASTER."""
+    """Response to CONTROLLER_ELECT_MASTER."""
 
     broker_member_group: BrokerMemberGroup | None = None
     sync_state_set: set[int] = field(default_factory=set)
@@ -82,7 +82,7 @@ class EpochEntry(Body):
 
 
 class EpochEntryCache(Body):
-    """Answer of GET_BROKER_EPOCH_CACHE."""
+    """Response to GET_BROKER_EPOCH_CACHE."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -114,7 +114,7 @@ class HAClientRuntimeInfo(Body):
 
 
 class HARuntimeInfo(Body):
-    """Answer of GET_BROKER_HA_STATUS."""
+    """Response to GET_BROKER_HA_STATUS."""
 
     master: bool = False
     master_commit_log_max_offset: Long = 0

@@ -364,7 +364,7 @@ MEMBERS_CHANNEL = 0x4D454D42
 """The `channel` of a membership entry: its body is a `Members` in JSON. Every other entry has 0."""
 
 
-class Members(msgspec.Struct, frozen=True):
+class MembershipBody(msgspec.Struct, frozen=True):
     """Who votes, from this entry of the log on: address by id."""
 
     peers: dict[str, str]
@@ -372,13 +372,13 @@ class Members(msgspec.Struct, frozen=True):
 
 def encode_members(peers: dict[str, str]) -> bytes:
     """The body of a membership entry."""
-    return msgspec.json.encode(Members(dict(sorted(peers.items()))))
+    return msgspec.json.encode(MembershipBody(dict(sorted(peers.items()))))
 
 
 def decode_members(entry: DLedgerEntry) -> dict[str, str]:
     """The voters that a membership entry names; RemoteProtocolError when it cannot be read."""
     try:
-        return msgspec.json.decode(entry.body, type=Members).peers
+        return msgspec.json.decode(entry.body, type=MembershipBody).peers
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"membership entry {entry.index}: {error}") from error
 

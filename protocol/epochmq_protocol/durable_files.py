@@ -1,6 +1,6 @@
-"""Replaces small files so that they survive a crash of the process, of the machine, or of the power supply.
+"""Replaces small files so that they survive a crash of the process or the machine, and a power loss.
 
-Every state file of the project is written by `replace_file`. The order of its steps is what makes it safe:
+Every state file of the project is written by `replace_file`. The order of its steps makes it safe:
 
 1. the new content is written in full under a temporary name and synced;
 2. with `keep_backup`, the present file becomes `NAME.bak` (a second name for the same content, so that `NAME`
@@ -8,8 +8,9 @@ Every state file of the project is written by `replace_file`. The order of its s
 3. the temporary file is renamed to `NAME`;
 4. the directory is synced.
 
-A crash before step 3 leaves the old content, a crash after step 4 the new content, a crash in between either
-of them, always whole. All functions block on the disk: call them on a worker thread where an event loop runs.
+A crash before step 3 leaves the old content, a crash after step 4 the new content. A crash in between leaves
+one of them, always complete. All functions block on the disk: beside an event loop, call them on a worker
+thread.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: int = 0o644) -> None:
-    """Makes `data` the durable content of `path`, whose directory exists. `keep_backup` keeps the content
-    before it in `NAME.bak` (RocketMQ's `MixAll.string2File`). OSError: `path` has its old content, or the
-    new one if only the last sync failed; then neither is known to be durable."""
+    """Makes `data` the durable content of `path`, whose directory must exist. `keep_backup` keeps the
+    former content in `NAME.bak` (RocketMQ's `MixAll.string2File`). OSError: `path` has its old content, or
+    the new one if only the last sync failed; then neither is known to be durable."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         _write_synced(temporary, data, mode)
@@ -40,12 +41,12 @@ def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: in
 
 
 def backup_of(path: Path) -> Path:
-    """Where `replace_file` keeps the content before the present one."""
+    """The file in which `replace_file` keeps the former content."""
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
 def sync_directory(path: Path) -> None:
-    """Makes entries that were added to, renamed in or removed from a directory durable. OSError."""
+    """Makes entries durable that were added to a directory, renamed in it or removed from it. OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -54,7 +55,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_fully(descriptor: int, data: bytes) -> None:
-    """Writes all of `data` at the file's position: one `write` may take less than it was given. OSError."""
+    """Writes all of `data` at the file's position: one `write` may take only a part. OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -76,7 +77,7 @@ def _keep_backup(path: Path) -> None:
     try:
         os.link(path, link)
     except FileNotFoundError:
-        return  # the first content has none before it
+        return  # there is no former content
     except OSError:  # a file system without hard links
         _write_synced(link, path.read_bytes(), path.stat().st_mode & 0o777)
     link.replace(backup)

@@ -1,37 +1,38 @@
-"""The error tree of the wire, split by what the caller should do.
+"""Defines the exceptions of the protocol package, by what the caller should do.
 
-- `LocalProtocolError`: our own side asked for something the protocol cannot say; a bug or a bad argument
+- `LocalProtocolError`: this side tried to encode something that the format cannot hold. A bug or a bad
+argument
   here.
-- `RemoteProtocolError`: the peer's bytes are not the protocol; close the connection, there is nothing to
-  answer.
-- `RequestError`: the frame is fine but the request is not; answer it with this response code and remark.
-- `ConfigError`: a setting a person has to correct; names the key, the value and what was expected.
-- `Retryable` (`CallTimeout`, `ConnectFailed`, `ConnectionClosed`): the call may be tried again, elsewhere or
-  later. After a time-out or a closed connection the peer may have acted: the outcome is unknown, not
-  negative.
+- `RemoteProtocolError`: the peer sent bytes that do not follow the format. Close the connection; there is no
+  request to respond to.
+- `RequestError`: the frame is valid but the request is not. Respond with this response code and remark.
+- `ConfigError`: a person must correct a setting. Names the key, the value and what was expected.
+- `RetryableError` (`CallTimeoutError`, `ConnectError`, `ConnectionClosedError`): try the call again,
+elsewhere or
+  later. After a timeout or a closed connection the outcome is unknown: the peer may have handled the request.
 """
 
 from __future__ import annotations
 
 
 class EpochMQError(Exception):
-    """Root of every error this project raises on purpose."""
+    """Root of every exception that EpochMQ defines."""
 
 
 class ProtocolError(EpochMQError):
-    """Bytes that are not the protocol. Raise one of the two subclasses, which say whose fault it is."""
+    """Bytes do not follow the format. Raise one of the two subclasses, which say whose fault it is."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side tried to write something that the format cannot carry."""
+    """This side tried to encode something that the format cannot hold."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer (or the file) holds bytes that are not the format. The connection is not usable any more."""
+    """Received or stored bytes do not follow the format. The connection is not usable any more."""
 
 
 class RequestError(EpochMQError):
-    """A request that is refused with a response code of RocketMQ's table and a remark for people."""
+    """A request is rejected with one of RocketMQ's response codes and a remark for people."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -43,8 +44,8 @@ class RequestError(EpochMQError):
 
 
 class BodyError(RemoteProtocolError, RequestError):
-    """A body that is not what its command carries. The frame around it was fine: as a request it is answered
-    with SYSTEM_ERROR and the connection goes on; as an answer it is the peer's fault."""
+    """A body does not follow the format of its command. The frame around it is valid: a request gets
+    SYSTEM_ERROR and the connection stays open; in a response it is the peer's fault."""
 
     def __init__(self, remark: str) -> None:
         RequestError.__init__(self, 1, remark)
@@ -54,7 +55,7 @@ class BodyError(RemoteProtocolError, RequestError):
 
 
 class ConfigError(EpochMQError):
-    """A setting with a value that cannot be: `key=value: expected …`."""
+    """A setting has an invalid value: `key=value: expected …`."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
         super().__init__(f"{key}={value}: expected {expected}")
@@ -66,22 +67,21 @@ class ConfigError(EpochMQError):
         return type(self), (self.key, self.value, self.expected)
 
 
-class Retryable(EpochMQError):  # noqa: N818 (says what to do)
-    """A call that did not get its answer; trying again may help."""
+class RetryableError(EpochMQError):
+    """A call got no response. Trying again may help."""
 
 
-class CallTimeout(Retryable):
-    """No answer within the deadline. The peer may still act on the request."""
+class CallTimeoutError(RetryableError):
+    """No response within the deadline. The peer may still handle the request."""
 
 
-class ConnectFailed(Retryable):
-    """No connection could be made; the peer has seen nothing."""
+class ConnectError(RetryableError):
+    """No connection was made; the peer has not received the request."""
 
 
-class ConnectionClosed(Retryable):
-    """The connection ended before the answer came. The peer may have acted on the request."""
+class ConnectionClosedError(RetryableError):
+    """The connection was lost before the response. The peer may have handled the request."""
 
 
-class FallBack(EpochMQError):  # noqa: N818 (a way taken, not a fault)
-    """Raised by a fast path that meets a request it was not made for; the ordinary path then takes the same
-    frame."""
+class FastPathMiss(EpochMQError):  # noqa: N818 (a signal, not an error)
+    """A fast path cannot handle a request. The ordinary path then handles the same frame."""

@@ -1,14 +1,16 @@
-"""JSON as fastjson 1.2.83 writes and reads it.
+"""Reads JSON as fastjson 1.2.83 does; `fastjson_writer` writes it.
 
-What differs from the standard: integer map keys may be unquoted (`{0:"a"}`); a map keyed by objects has the
-object itself as key (`{{"brokerName":"b","queueId":0,"topic":"t"}:1}`); one object met twice in a document is
-written once and then referred to by `{"$ref":"$.path"}`; the reader is lenient (unquoted keys, single quotes,
-comments, extra commas).
+Differences from standard JSON:
 
-`loads` gives plain values. Keys are always hashable: text and number keys come back as `str` (quoted or not
-makes no difference), an object key as the tuple of its (name, value) items sorted by name: `(("brokerName",
-"b"), ("queueId", 0), ("topic", "t"))`. Nesting is bounded by DEPTH_MAX in everything the lenient reader or
-reference resolution returns, and what references expand to is bounded by NODES_MAX.
+- Integer map keys may be unquoted: `{0:"a"}`.
+- A map keyed by objects has the object itself as key: `{{"brokerName":"b","queueId":0,"topic":"t"}:1}`.
+- An object that occurs twice in a document is written once and then referred to: `{"$ref":"$.path"}`.
+- The reader is lenient: it accepts unquoted keys, single quotes, comments and extra commas.
+
+`loads` returns plain values. Keys are always hashable: text and number keys become `str`, quoted or not; an
+object key becomes the tuple of its (name, value) items sorted by name, such as
+`(("brokerName", "b"), ("queueId", 0), ("topic", "t"))`. DEPTH_MAX bounds the nesting of everything that the
+lenient reader or the resolution of references returns, NODES_MAX what references expand to.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from typing import Any, Final
 import orjson
 
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.fastjson_writer import dumps, dumps_standard
 
 DEPTH_MAX: Final = 100
-NODES_MAX: Final = 2_000_000  # values a document may expand to through references
+NODES_MAX: Final = 2_000_000  # values that a document may expand to by its references
 
 _SPACE: Final = re.compile(r"(?:[\s\ufeff\x08]+|//[^\n]*|/\*.*?\*/)*", re.S)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?", re.A)
@@ -45,12 +48,12 @@ _DIGITS_MAX: Final = 40
 
 
 def loads(data: bytes | str) -> Any:
-    """Any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else."""
+    """Reads any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else."""
     try:
         value = orjson.loads(data)
     except ValueError:
         text = data.decode("utf-8", "replace") if isinstance(data, bytes | bytearray | memoryview) else data
-        value = _Reader(text).document()
+        value = _LenientParser(text).document()
         has_reference = "$ref" in text
     else:
         has_reference = (b"$ref" if isinstance(data, bytes) else "$ref") in data  # type: ignore[operator]
@@ -58,13 +61,13 @@ def loads(data: bytes | str) -> Any:
 
 
 def parse_int(text: str) -> int | None:
-    """A whole number written in decimal (blanks around it allowed), else None."""
+    """The value of a decimal integer with optional blanks around it; None for any other text."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def as_text(value: Any) -> str:
-    """A value where fastjson's target is a String: scalars as Java prints them, objects and lists as their
-    JSON."""
+    """A value as the text that fastjson assigns to a String field: scalars as Java prints them, objects
+    and lists as JSON."""
     if isinstance(value, str):
         return value
     if value is True:
@@ -73,19 +76,17 @@ def as_text(value: Any) -> str:
         return "false"
     if isinstance(value, int | float):
         return str(value)
-    from epochmq_protocol import fastjson_write  # the writer needs this module's names
-
     try:
-        return fastjson_write.dumps(value).decode()
+        return dumps(value).decode()
     except (ValueError, TypeError, RecursionError):
         raise RemoteProtocolError(
-            f"a JSON {type(value).__name__} that is nested too deep for a text"
+            f"a JSON {type(value).__name__} is nested too deeply to become a text"
         ) from None
 
 
 def well_formed(text: str) -> str:
-    """The text with lone surrogates replaced by `?`, as Java's encoder does: it can always be written as
-    UTF-8."""
+    """The text with lone surrogates replaced by `?`, as Java's encoder does. The result can always be
+    encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -94,8 +95,7 @@ def well_formed(text: str) -> str:
 
 
 def object_key(value: Any) -> Any:
-    """A hashable stand-in for a value that is used as a map key: objects become sorted item tuples, lists
-    become tuples."""
+    """A map key as a hashable value: objects become tuples of sorted items, lists become tuples."""
     if isinstance(value, dict):
         items = sorted(value.items(), key=lambda item: str(item[0]))
         return tuple((name, object_key(item)) for name, item in items)
@@ -104,8 +104,8 @@ def object_key(value: Any) -> Any:
     return value
 
 
-class _Reader:
-    """The lenient reader: recursive descent with a depth bound."""
+class _LenientParser:
+    """The lenient parser, a recursive descent with a depth bound."""
 
     __slots__ = ("_at", "_text")
 
@@ -122,7 +122,7 @@ class _Reader:
         return value
 
     def _skip(self) -> str:
-        """Past blanks and comments; the next character, or "" at the end."""
+        """Skips blanks and comments. Returns the next character, "" at the end."""
         text, at = self._text, self._at
         char = text[at : at + 1]
         if char in " \t\r\n/\f\b\ufeff" or char.isspace():
@@ -133,7 +133,7 @@ class _Reader:
 
     def _wrong(self, expected: str) -> RemoteProtocolError:
         seen = self._text[self._at : self._at + 20]
-        return RemoteProtocolError(f"JSON at {self._at}: {seen!r} where {expected} was expected")
+        return RemoteProtocolError(f"JSON at {self._at}: {seen!r}, expected {expected}")
 
     def _value(self, depth: int) -> Any:
         text, at = self._text, self._at
@@ -235,15 +235,15 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Pairs of surrogate escapes become the character they stand for."""
+    """Replaces each pair of surrogates by its character."""
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 
 # ------------------------------------------------------------------------------------------------- references
 
 
-class _Node:
-    """What a finished value expands to: how many values, how deep."""
+class _ExpandedSize:
+    """The number of values and the depth that a value has with its references resolved."""
 
     __slots__ = ("depth", "size")
 
@@ -253,25 +253,25 @@ class _Node:
 
 
 def resolve_references(document: Any) -> Any:
-    """The document with every `{"$ref": …}` replaced by what it refers to. References point backwards
-    (fastjson writes an object in full where it meets it first); one to an enclosing object, to something
-    later or to nothing becomes None."""
+    """The document with every `{"$ref": …}` replaced by its target. References point backwards: fastjson
+    writes an object in full at its first occurrence. A reference to an enclosing object, to a later one or
+    to none becomes None."""
     return _Resolver(document).run()
 
 
 class _Resolver:
-    """One walk in document order. A value counts as a target only when it is finished, so no cycle can
+    """Resolves references in document order. Only a completed value can be a target, so no cycle can
     arise."""
 
     def __init__(self, document: Any) -> None:
         self._root = document
-        self._finished: dict[int, _Node] = {}
+        self._finished: dict[int, _ExpandedSize] = {}
 
     def run(self) -> Any:
         value, _ = self._walk(self._root, 0)
         return value
 
-    def _walk(self, value: Any, depth: int) -> tuple[Any, _Node]:
+    def _walk(self, value: Any, depth: int) -> tuple[Any, _ExpandedSize]:
         if not isinstance(value, dict | list):
             return value, _SCALAR
         if depth > DEPTH_MAX:
@@ -292,11 +292,11 @@ class _Resolver:
                 raise RemoteProtocolError(
                     f"JSON references expand to more than {NODES_MAX} values or {DEPTH_MAX} levels"
                 )
-        node = _Node(size, deepest + 1)
+        node = _ExpandedSize(size, deepest + 1)
         self._finished[id(value)] = node
         return value, node
 
-    def _target(self, path: str) -> tuple[Any, _Node]:
+    def _target(self, path: str) -> tuple[Any, _ExpandedSize]:
         value = self._root
         if path != "$" and not path.startswith(("$.", "$[")):
             return None, _SCALAR
@@ -311,28 +311,25 @@ class _Resolver:
         return (value, node) if node else (None, _SCALAR)
 
 
-_SCALAR: Final = _Node(1, 0)
+_SCALAR: Final = _ExpandedSize(1, 0)
 _STEP: Final = re.compile(
     r"""\.((?:[^.\[\\]|\\.)*)|\[\s*(?:(\d+)|'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)")\s*\]""", re.S | re.A
 )
 
 
 def _steps(path: str) -> list[str]:
-    """The names and numbers of a JSON path after its `$`; a backslash takes away a character's meaning."""
+    """The names and indexes of a JSON path after its `$`. A backslash escapes a character."""
     steps: list[str] = []
     at = 0
     while at < len(path):
         found = _STEP.match(path, at)
         if not found or found.end() == at:
-            return ["\0"]  # nothing has this name
+            return ["\0"]  # no value has this name
         step = next((group for group in found.groups() if group is not None), "")
         steps.append(re.sub(r"\\(.)", r"\1", step, flags=re.S))
         at = found.end()
     return steps
 
-
-# The writer lives in its own module; this name is how the rest of the house says it.
-from epochmq_protocol.fastjson_write import dumps, dumps_standard  # noqa: E402
 
 __all__ = [
     "DEPTH_MAX",

@@ -1,12 +1,12 @@
-"""The hot path of the wire: send and pull without the general machinery.
+"""Decodes send and pull requests and encodes their responses on the fast path.
 
-Requests are read straight from the header's bytes by typed decoders that look at the wanted fields only;
-answers come from templates in which only the changing numbers are filled in. What a decoder does not
-understand (a ROCKETMQ header, loose JSON, a number out of range, a response) raises `FallBack`, and the frame
-takes the ordinary way, which knows everything and names what is wrong.
+Typed decoders read only the needed fields from the bytes of a header. Responses come from templates, in which
+only the changing numbers are filled in. A header that a decoder cannot read (ROCKETMQ form, lenient JSON, a
+number out of range, a response) raises `FastPathMiss`. The ordinary path then handles the frame and names
+what is wrong.
 
-Fields that a fast sender does not need (producer group, default topic) are not looked at, so their absence is
-not noticed here.
+The decoders do not check fields that a broker does not need to store a message (producer group, default
+topic).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import orjson
 from msgspec import field
 
 from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
-from epochmq_protocol.errors import FallBack
+from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_RESPONSE
 from epochmq_protocol.headers_base import Int, Long
 
@@ -28,8 +28,8 @@ from epochmq_protocol.headers_base import Int, Long
 
 
 class SendFields(msgspec.Struct, gc=False):
-    """What a broker needs to store a message. `batch` is the text of the field: `true` for a batch;
-    `broker_name` the broker that the sender means, empty when it does not say."""
+    """The fields that a broker needs to store a message. `batch` is the text of the field, `true` for a
+    batch. `broker_name`: the broker that the sender addresses, empty if it names none."""
 
     topic: str = field(name="b")
     queue_id: Int = field(name="e")
@@ -42,8 +42,8 @@ class SendFields(msgspec.Struct, gc=False):
     broker_name: str = field(name="n", default="")
 
 
-class SendRequest(msgspec.Struct, gc=False):
-    """A send request. `fields` is what its header says about the message."""
+class FastSendRequest(msgspec.Struct, gc=False):
+    """A send request. `fields` describe the message."""
 
     code: int
     fields: SendFields = field(name="extFields")
@@ -72,7 +72,7 @@ class _SendRequestV1(msgspec.Struct, gc=False):
     version: int = 0
 
 
-_read_send: Final = msgspec.json.Decoder(SendRequest, strict=False).decode
+_read_send: Final = msgspec.json.Decoder(FastSendRequest, strict=False).decode
 _read_send_v1: Final = msgspec.json.Decoder(_SendRequestV1, strict=False).decode
 _SEND_V2: Final = frozenset(
     map(int, [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
@@ -80,25 +80,26 @@ _SEND_V2: Final = frozenset(
 _SEND_V1: Final = frozenset(map(int, [RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE]))
 
 
-def decode_send(header: bytes) -> SendRequest:
-    """The send in a JSON header with one-letter names (codes 310, 320, 325). FallBack for anything else."""
+def decode_send(header: bytes) -> FastSendRequest:
+    """The send request in a JSON header with one-letter names (codes 310, 320, 325). FastPathMiss for
+    anything else."""
     try:
         request = _read_send(header)
     except (ValueError, RecursionError):
-        raise FallBack("not a plain send header") from None
+        raise FastPathMiss("not a plain send header") from None
     if request.code not in _SEND_V2 or request.flag & FLAG_RESPONSE:
-        raise FallBack("not a send request")
+        raise FastPathMiss("not a send request")
     return request
 
 
-def decode_send_v1(header: bytes) -> SendRequest:
-    """The same for the long names (codes 10, 324)."""
+def decode_send_v1(header: bytes) -> FastSendRequest:
+    """The same for a header with long names (codes 10, 324)."""
     try:
         request = _read_send_v1(header)
     except (ValueError, RecursionError):
-        raise FallBack("not a plain send header") from None
+        raise FastPathMiss("not a plain send header") from None
     if request.code not in _SEND_V1 or request.flag & FLAG_RESPONSE:
-        raise FallBack("not a send request")
+        raise FastPathMiss("not a send request")
     long = request.fields
     fields = SendFields(
         long.topic,
@@ -111,13 +112,13 @@ def decode_send_v1(header: bytes) -> SendRequest:
         long.batch,
         long.bname,
     )
-    return SendRequest(request.code, fields, request.flag, request.opaque, request.version)
+    return FastSendRequest(request.code, fields, request.flag, request.opaque, request.version)
 
 
-SendResponse = Callable[[int, int, int, int, bytes], bytes]
+SendResponseEncoder = Callable[[int, int, int, int, bytes], bytes]
 """(opaque, queue id, queue offset, physical offset, transaction id or b"") -> the whole frame."""
 
-# The two length words of a frame without body, by header length.
+# The two length words of a frame without a body, by header length.
 _PREFIXES: Final = [(4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") for size in range(1024)]
 
 
@@ -129,7 +130,7 @@ def _with_prefix(header: bytes) -> bytes:
 
 
 def json_text(text: str | bytes) -> bytes:
-    """The text as it stands between the quotes of a JSON string."""
+    """The text as it is written between the quotes of a JSON string."""
     if isinstance(text, bytes):
         if text.isalnum():
             return text
@@ -139,10 +140,10 @@ def json_text(text: str | bytes) -> bytes:
 
 def send_response_template(
     store_host: bytes, region_id: str = "DefaultRegion", *, is_traced: bool = True, code: int = 0
-) -> SendResponse:
-    """The answers to stored messages (`code`, SendMessageResponseHeader and the loose fields MSG_REGION and
-    TRACE_ON) of a broker whose records carry `store_host`. The transaction id is the message's UNIQ_KEY; it
-    is left out when empty."""
+) -> SendResponseEncoder:
+    """Encodes the responses to send requests of a broker whose records carry `store_host`: `code`,
+    SendMessageResponseHeader, MSG_REGION and TRACE_ON. The transaction id is the message's UNIQ_KEY; an
+    empty one is left out."""
     head = b'{"code":%d,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b' % (
         code,
         json_text(region_id),
@@ -185,7 +186,7 @@ def send_response(
     region_id: str = "DefaultRegion",
     is_traced: bool = True,
 ) -> bytes:
-    """One answer by way of `send_response_template`."""
+    """One response, from `send_response_template`."""
     respond = _template(store_host, region_id, is_traced=is_traced)
     return respond(opaque, queue_id, queue_offset, physical_offset, transaction_id)
 
@@ -193,9 +194,9 @@ def send_response(
 # ------------------------------------------------------------------------------------------------------- pull
 
 
-class PullRequest(msgspec.Struct, gc=False):
-    """A pull request: PullMessageRequestHeader with what the dispatch needs of the command. `broker_name` is
-    the broker that the client means, empty when it does not say."""
+class FastPullRequest(msgspec.Struct, gc=False):
+    """A pull request: PullMessageRequestHeader and the fields of the command. `broker_name`: the broker
+    that the client addresses, empty if it names none."""
 
     code: int
     opaque: int
@@ -248,17 +249,17 @@ _read_pull: Final = msgspec.json.Decoder(_PullHeader, strict=False).decode
 _PULL: Final = frozenset(map(int, [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE]))
 
 
-def decode_pull(header: bytes) -> PullRequest:
-    """The pull in a JSON header (codes 11, 361). FallBack for anything else."""
+def decode_pull(header: bytes) -> FastPullRequest:
+    """The pull request in a JSON header (codes 11, 361). FastPathMiss for anything else."""
     try:
         request = _read_pull(header)
     except (ValueError, RecursionError):
-        raise FallBack("not a plain pull header") from None
+        raise FastPathMiss("not a plain pull header") from None
     if request.code not in _PULL or request.flag & FLAG_RESPONSE:
-        raise FallBack("not a pull request")
+        raise FastPathMiss("not a pull request")
     fields = request.fields
     bytes_max, source = fields.max_msg_bytes, fields.request_source
-    return PullRequest(
+    return FastPullRequest(
         request.code,
         request.opaque,
         request.flag,
@@ -307,8 +308,8 @@ def pull_response(
     body: Sequence[bytes | memoryview] = (),
     body_size: int = 0,
 ) -> bytes:
-    """The answer to a pull as a whole frame; `body` are the pieces of its body, `body_size` bytes in all,
-    which are copied here and nowhere else."""
+    """The response to a pull as a whole frame. `body`: the pieces of its body, `body_size` bytes together.
+    This is the only copy of the messages."""
     header = _PULL_HEADER % (
         code,
         group_sys_flag,
@@ -329,12 +330,13 @@ def pull_response(
 
 
 def find_property(properties: str, name: str) -> str | None:
-    """The value that `message.parse_properties` would give for the name, without parsing the rest."""
+    """The value of a property as `message.parse_properties` returns it, without parsing the other
+    properties."""
     return _finder(name)(properties)
 
 
 def find_property_bytes(properties: bytes, name: bytes) -> bytes | None:
-    """The same in stored bytes."""
+    """The same for properties as stored bytes."""
     wanted = name + b"\x01"
     size = len(wanted)
     end = len(properties)

@@ -1,10 +1,10 @@
-"""Remoting frames (RemotingCommand, NettyDecoder, RocketMQSerializable).
+"""Encodes and decodes remoting frames (RemotingCommand, NettyDecoder, RocketMQSerializable).
 
     length(4) | serialize type(1) header length(3) | header | body
 
-`length` counts what follows it. The header is JSON (type 0) or RocketMQ's binary form (type 1); which one is
-decided per frame. Both directions of a connection carry requests and responses; the response bit of `flag`
-tells them apart. A header without body and a frame with an empty body are the same thing.
+`length` counts the bytes after it. The header is JSON (type 0) or RocketMQ's binary form (type 1), chosen per
+frame. Both directions of a connection carry requests and responses; the response bit of `flag` tells them
+apart. A frame without a body and a frame with an empty body are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError
 if TYPE_CHECKING:
     from epochmq_protocol.headers_base import Header
 
-FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength; the four length bytes count
+FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength; includes the four length bytes
 HEADER_BYTES_MAX: Final = 0xFF_FFFF  # 24 bits
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -33,7 +33,7 @@ _OTHER: Final = int(LanguageCode.OTHER)
 
 
 class Command(msgspec.Struct, gc=False):
-    """One frame. `body` is b"" when there is none; `ext` (extFields) is None when the header has none."""
+    """One frame. `body` is b"" without a body; `ext` (extFields) is None if the header has none."""
 
     code: int
     opaque: int = 0
@@ -47,19 +47,19 @@ class Command(msgspec.Struct, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """True for an answer, False for a request."""
+        """True for a response, False for a request."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
-        """True for a request that must not be answered, not even with an error."""
+        """True for a request that gets no response, not even an error."""
         return bool(self.flag & FLAG_ONEWAY)
 
 
 def request(
     code: int, header: Header | None = None, body: bytes = b"", ext: dict[str, str] | None = None
 ) -> Command:
-    """A request; the connection that sends it assigns the opaque. `ext` adds loose fields to those of the
+    """A request. The connection that sends it assigns the opaque. `ext` adds fields to those of the
     header."""
     return Command(int(code), ext=_merge(header, ext), body=body)
 
@@ -72,7 +72,7 @@ def response(
     body: bytes = b"",
     ext: dict[str, str] | None = None,
 ) -> Command:
-    """The answer to `request`: same opaque, response flag, JSON header (which every peer reads)."""
+    """The response to `request`: same opaque, response flag, JSON header (which every peer reads)."""
     return Command(
         int(code),
         opaque=request.opaque,
@@ -96,17 +96,17 @@ def _merge(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] 
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame, length prefix included. LocalProtocolError when the command cannot be written."""
+    """The whole frame with its length prefix. LocalProtocolError: the command does not fit the format."""
     if command.serialize is SerializeType.JSON:
         header = encode_json_header(command)
     else:
         header = encode_binary_header(command)
     header_size, body = len(header), command.body
     if header_size > HEADER_BYTES_MAX:
-        raise LocalProtocolError(f"header of {header_size} bytes: a frame carries at most {HEADER_BYTES_MAX}")
+        raise LocalProtocolError(f"header of {header_size} bytes: expected at most {HEADER_BYTES_MAX}")
     length = 4 + header_size + len(body)
     if length > _INT_MAX:
-        raise LocalProtocolError(f"frame of {length} bytes: the length word carries at most {_INT_MAX}")
+        raise LocalProtocolError(f"frame of {length} bytes: expected at most {_INT_MAX}")
     return b"".join((length.to_bytes(4, "big"), _mark(header_size, command.serialize), header, body))
 
 
@@ -115,7 +115,7 @@ def _mark(header_size: int, serialize: int) -> bytes:
 
 
 def encode_json_header(command: Command) -> bytes:
-    """The header as Java writes it: keys in order, null remark and extFields left out."""
+    """The header as Java writes it: keys in order, without a null remark and null extFields."""
     _check_ints(command)
     fields: dict[str, Any] = {"code": int(command.code)}
     if command.ext is not None:
@@ -131,17 +131,17 @@ def encode_json_header(command: Command) -> bytes:
         return orjson.dumps(fields)
     except (TypeError, ValueError) as error:
         raise LocalProtocolError(
-            f"header of request {command.code} is not writable as JSON: {error}"
+            f"header of command {command.code} cannot be encoded as JSON: {error}"
         ) from None
 
 
 def encode_binary_header(command: Command) -> bytes:
-    """The ROCKETMQ form. Its code is a signed short, so the codes above 32767 cannot be written."""
+    """The header in the ROCKETMQ form. Its code is a signed short: codes above 32767 do not fit."""
     _check_ints(command)
     if not -32768 <= command.code <= 32767:
-        raise LocalProtocolError(f"code {command.code}: a ROCKETMQ header carries -32768 to 32767, use JSON")
+        raise LocalProtocolError(f"code {command.code}: a ROCKETMQ header holds -32768 to 32767; use JSON")
     if not -32768 <= command.version <= 32767:
-        raise LocalProtocolError(f"version {command.version}: a ROCKETMQ header carries -32768 to 32767")
+        raise LocalProtocolError(f"version {command.version}: a ROCKETMQ header holds -32768 to 32767")
     _language_name(command.language)
     try:
         remark = (command.remark or "").encode()
@@ -152,7 +152,9 @@ def encode_binary_header(command: Command) -> bytes:
                 raise LocalProtocolError(f"extFields key of {len(name)} bytes: expected at most 32767")
             pieces += (len(name).to_bytes(2, "big"), name, len(text).to_bytes(4, "big"), text)
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"header of request {command.code} is not UTF-8: {error.reason}") from None
+        raise LocalProtocolError(
+            f"header of command {command.code} cannot be encoded as UTF-8: {error.reason}"
+        ) from None
     ext = b"".join(pieces)
     return b"".join(
         (
@@ -215,7 +217,7 @@ def split(frame: bytes) -> tuple[int, bytes, bytes]:
 
 
 def decode(frame: bytes) -> Command:
-    """The command in a frame (given without the length prefix). RemoteProtocolError for anything else."""
+    """The command in a frame, given without its length prefix. RemoteProtocolError: malformed."""
     serialize, header, body = split(frame)
     if serialize == 0:
         command = decode_json_header(header)
@@ -228,7 +230,7 @@ def decode(frame: bytes) -> Command:
 
 
 def decode_json_header(header: bytes) -> Command:
-    """A JSON header; what strict JSON refuses is read again the way fastjson would."""
+    """Decodes a JSON header. If it is not strict JSON, decodes it as leniently as fastjson."""
     try:
         fields = _decode_header(header)
     except (ValueError, RecursionError):
@@ -240,19 +242,19 @@ def decode_json_header(header: bytes) -> Command:
         and _INT_MIN <= flag <= _INT_MAX
         and _INT_MIN <= version <= _INT_MAX
     ):
-        _refuse_ints(code, flag, opaque, version)
+        _reject_ints(code, flag, opaque, version)
     language = _LANGUAGES.get(fields.language, _OTHER) if fields.language is not None else _OTHER
     return Command(code, opaque, flag, language, version, fields.remark, fields.extFields)
 
 
-def _refuse_ints(code: int, flag: int, opaque: int, version: int) -> NoReturn:
+def _reject_ints(code: int, flag: int, opaque: int, version: int) -> NoReturn:
     raise RemoteProtocolError(
         f"header with code={code} flag={flag} opaque={opaque} version={version}: expected 32-bit integers"
     )
 
 
 def _decode_lenient(header: bytes) -> Command:
-    """Headers as fastjson takes them: loose quoting, numbers as strings and the other way round."""
+    """Decodes a header as fastjson does: unquoted keys, numbers as strings, strings as numbers."""
     fields = fastjson.loads(header)
     if not isinstance(fields, dict):
         raise RemoteProtocolError(f"header is a {type(fields).__name__}: expected a JSON object")
@@ -288,7 +290,7 @@ def _lenient_int(fields: dict[Any, Any], name: str) -> int:
 
 
 def decode_binary_header(header: bytes) -> Command:
-    """A ROCKETMQ header. Zero-length strings are null; entries without a key or value are dropped."""
+    """Decodes a ROCKETMQ header. Empty strings are null; entries without a key or a value are dropped."""
     if len(header) < 21:
         raise RemoteProtocolError(f"ROCKETMQ header of {len(header)} bytes: expected at least 21")
     number = int.from_bytes
@@ -338,8 +340,8 @@ def _binary_string(header: bytes, at: int, width: int, end: int) -> tuple[str | 
 
 
 class FrameSplitter:
-    """Cuts a byte stream into frames. Holds at most one frame plus one read; a frame announced as larger than
-    `max_frame_bytes` (length word included) is refused before its bytes are collected."""
+    """Splits a byte stream into frames. Holds at most one frame plus one read: a length above
+    `max_frame_bytes` (length word included) is rejected before the bytes of that frame are collected."""
 
     __slots__ = ("_chunks", "_held", "_max", "_wanted")
 
@@ -347,16 +349,16 @@ class FrameSplitter:
         self._max = max_frame_bytes - 4
         self._chunks: list[bytes] = []
         self._held = 0  # bytes in _chunks
-        self._wanted = 4  # bytes needed before anything can be cut
+        self._wanted = 4  # bytes needed before the next frame is complete
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held of a frame that is not complete yet."""
+        """Bytes of an incomplete frame."""
         return self._held
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames completed by `data`, each without its length prefix. RemoteProtocolError for an
-        impossible length; the stream is not usable afterwards."""
+        """The frames that `data` completes, each without its length prefix. RemoteProtocolError: an
+        invalid length; the stream is not usable afterwards."""
         if self._held:
             self._chunks.append(data)
             self._held += len(data)

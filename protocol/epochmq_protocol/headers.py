@@ -1,8 +1,7 @@
-"""Every command's header, and the one table from code to headers.
+"""Lists every request code with the headers of its request and of its successful response.
 
-`REQUESTS[code]` says which header a request carries and which one its successful answer carries; None means
-no fields of its own. The classes live by area in `headers_client`, `headers_admin`, `headers_namesrv` and
-`headers_controller`; how they are declared is in `headers_base`.
+`REQUESTS[code]` has both header classes; None means no fields. The classes are in `headers_client`,
+`headers_admin`, `headers_namesrv` and `headers_controller`; `headers_base` encodes and decodes them.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ from epochmq_protocol.headers_namesrv import (
 
 
 class RequestSpec(NamedTuple):
-    """The headers of a command."""
+    """The headers of a request code."""
 
     request: type[Header] | None
     response: type[Header] | None

@@ -1,4 +1,4 @@
-"""Headers of the broker's administration commands. Field by field as in RocketMQ 5.3.3."""
+"""Declares the headers of a broker's administration commands, with the fields of RocketMQ 5.3.3."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class CreateTopicListRequestHeader(RpcRequestHeader):
 
 
 class GetAllTopicConfigResponseHeader(Header):
-    """Answer of GET_ALL_TOPIC_CONFIG (21)."""
+    """Response to GET_ALL_TOPIC_CONFIG (21)."""
 
 
 class GetBrokerConfigResponseHeader(Header, kw_only=True):
-    """Answer of GET_BROKER_CONFIG (26)."""
+    """Response to GET_BROKER_CONFIG (26)."""
 
     version: str
 

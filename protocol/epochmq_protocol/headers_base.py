@@ -1,18 +1,18 @@
-"""How a command's header is declared, and everything that follows from the declaration.
+"""Encodes and decodes command headers by their declaration as structs.
 
-A header is a struct whose fields are those of RocketMQ's class. Attributes are snake_case; the name on the
-wire is the camelCase of the attribute unless `field(name=…)` says otherwise. Types: `str`, `Int` (Java int),
-`Long` (Java long), `bool`, `float`, an enum with a `parse` method; `| None` for what may be missing. A field
-without default is required.
+A header is a struct with the fields of RocketMQ's class. Attributes are snake_case; the name on the wire is
+the attribute in camelCase unless `field(name=…)` gives another. Types: `str`, `Int` (Java int), `Long` (Java
+long), `bool`, `float`, an enum with a `parse` method; `| None` for optional fields. A field without a default
+is required.
 
     class GetMaxOffsetRequestHeader(TopicQueueRequestHeader):
         topic: str
         queue_id: Int
         committed: bool = True
 
-All values travel as text. `decode` raises RequestError(SYSTEM_ERROR) that names the field, its value and what
-was expected. Where Java logs a missing required field and goes on with null, only to fail later on a
-NullPointerException, it is refused at once here; an empty text for an optional number counts as missing.
+All values travel as text. `decode` raises a RequestError(SYSTEM_ERROR) that names the field, its value and
+what was expected. It rejects a missing required field; Java only logs it, continues with null and fails later
+with a NullPointerException. An empty text for an optional number counts as missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 Int = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 Long = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
 
-_SHOWN_CHARS = 100  # of a wrong value, in a remark
+_SHOWN_CHARS = 100  # of an invalid value in a remark
 
 
 class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
     @classmethod
     def decode(cls, ext: dict[str, str] | None) -> Self:
-        """The header in a command's extFields; unknown fields are ignored."""
+        """Decodes the header from a command's extFields. Unknown fields are ignored. RequestError."""
         if ext is None:
             ext = {}
         values: dict[str, Any] = {}
@@ -70,8 +70,8 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
     @classmethod
     def decode_as_java(cls, ext: dict[str, str] | None) -> tuple[Self, list[str]]:
-        """Like `decode`, but takes an optional field that cannot be read for missing, as Java does: (header,
-        what was wrong with each such field)."""
+        """(header, faults) decoded as Java does: an optional field that cannot be parsed counts as
+        missing, and `faults` describes it."""
         try:
             return cls.decode(ext), []
         except RequestError:
@@ -88,8 +88,7 @@ class Header(msgspec.Struct, kw_only=True, rename="camel", gc=False):
         return cls.decode(readable), faults
 
     def encode(self) -> dict[str, str]:
-        """The extFields of this header; None is left out. LocalProtocolError for a number out of its
-        range."""
+        """The extFields of this header, without None. LocalProtocolError: a number is out of range."""
         fields: dict[str, str] = {}
         for attribute, wire, parse, _, is_text in _plan(type(self)):
             value = getattr(self, attribute)
@@ -119,7 +118,7 @@ _Field = tuple[str, str, _Parse, bool, bool]
 
 @cache
 def _plan(cls: type[Header]) -> tuple[_Field, ...]:
-    """(attribute, wire name, text -> value, required, is plain text) of every field, own ones first."""
+    """(attribute, wire name, text -> value, is required, is plain text) of every field."""
     hints = get_type_hints(cls, include_extras=True)
     plan: list[_Field] = []
     for field in msgspec.structs.fields(cls):
@@ -187,8 +186,8 @@ def _expected(parse: _Parse) -> str:
 
 
 class RpcRequestHeader(Header):
-    """What 5.x clients add to many requests: namespace, whether names carry it already, broker name,
-    one-way."""
+    """Fields that 5.x clients add to many requests: namespace, whether names include it already, broker
+    name, one-way."""
 
     ns: str | None = None
     nsd: bool | None = None
@@ -197,7 +196,7 @@ class RpcRequestHeader(Header):
 
 
 class TopicRequestHeader(RpcRequestHeader):
-    """A request about a topic; `lo` asks for the logical (static) topic."""
+    """A request about a topic. `lo`: it is a logical (static) topic."""
 
     lo: bool | None = None
 

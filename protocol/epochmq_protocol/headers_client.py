@@ -1,5 +1,8 @@
-"""Headers of the client data path: send, pull, pop, offsets, heartbeats, transactions, and what a broker
-sends to its clients. Field by field as in RocketMQ 5.3.3."""
+"""Declares the headers of client commands, with the fields of RocketMQ 5.3.3.
+
+These are send, pull, pop, offsets, heartbeats, transactions, and the requests that a broker sends to its
+clients.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from epochmq_protocol.headers_base import (
 
 
 class BoundaryType(StrEnum):
-    """Which of several messages with the searched time is meant."""
+    """Which of several messages with the requested time to return."""
 
     LOWER = "LOWER"
     UPPER = "UPPER"
 
     @classmethod
     def parse(cls, text: str) -> BoundaryType:
-        """Anything that is not `upper`, in any case, is the lower boundary."""
+        """`upper` in any case is UPPER, everything else LOWER."""
         return cls.UPPER if text.lower() == "upper" else cls.LOWER
 
 
@@ -48,8 +51,8 @@ class SendMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class SendMessageResponseHeader(Header, kw_only=True):
-    """Answer of SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE (324),
-    SEND_REPLY_MESSAGE_V2 (325)."""
+    """Response to SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE
+    (324), SEND_REPLY_MESSAGE_V2 (325)."""
 
     msg_id: str
     queue_id: Int
@@ -60,8 +63,7 @@ class SendMessageResponseHeader(Header, kw_only=True):
 
 
 class PullMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). The spelling of proxyFrowardClientId is the
-    wire's."""
+    """Request of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). RocketMQ spells proxyFrowardClientId so."""
 
     consumer_group: str
     topic: str
@@ -80,7 +82,7 @@ class PullMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class PullMessageResponseHeader(Header, kw_only=True):
-    """Answer of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
+    """Response to PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -103,7 +105,7 @@ class QueryMessageRequestHeader(TopicRequestHeader, kw_only=True):
 
 
 class QueryMessageResponseHeader(Header, kw_only=True):
-    """Answer of QUERY_MESSAGE (12)."""
+    """Response to QUERY_MESSAGE (12)."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
@@ -119,7 +121,7 @@ class QueryConsumerOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class QueryConsumerOffsetResponseHeader(Header, kw_only=True):
-    """Answer of QUERY_CONSUMER_OFFSET (14)."""
+    """Response to QUERY_CONSUMER_OFFSET (14)."""
 
     offset: Long
 
@@ -134,7 +136,7 @@ class UpdateConsumerOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class UpdateConsumerOffsetResponseHeader(Header):
-    """Answer of UPDATE_CONSUMER_OFFSET (15)."""
+    """Response to UPDATE_CONSUMER_OFFSET (15)."""
 
 
 class SearchOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
@@ -147,7 +149,7 @@ class SearchOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class SearchOffsetResponseHeader(Header, kw_only=True):
-    """Answer of SEARCH_OFFSET_BY_TIMESTAMP (29)."""
+    """Response to SEARCH_OFFSET_BY_TIMESTAMP (29)."""
 
     offset: Long
 
@@ -161,7 +163,7 @@ class GetMaxOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class GetMaxOffsetResponseHeader(Header, kw_only=True):
-    """Answer of GET_MAX_OFFSET (30)."""
+    """Response to GET_MAX_OFFSET (30)."""
 
     offset: Long
 
@@ -174,7 +176,7 @@ class GetMinOffsetRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class GetMinOffsetResponseHeader(Header, kw_only=True):
-    """Answer of GET_MIN_OFFSET (31)."""
+    """Response to GET_MIN_OFFSET (31)."""
 
     offset: Long
 
@@ -187,7 +189,7 @@ class GetEarliestMsgStoretimeRequestHeader(TopicQueueRequestHeader, kw_only=True
 
 
 class GetEarliestMsgStoretimeResponseHeader(Header, kw_only=True):
-    """Answer of GET_EARLIEST_MSG_STORETIME (32)."""
+    """Response to GET_EARLIEST_MSG_STORETIME (32)."""
 
     timestamp: Long
 
@@ -200,7 +202,7 @@ class ViewMessageRequestHeader(Header, kw_only=True):
 
 
 class ViewMessageResponseHeader(Header):
-    """Answer of VIEW_MESSAGE_BY_ID (33)."""
+    """Response to VIEW_MESSAGE_BY_ID (33)."""
 
 
 class HeartbeatRequestHeader(RpcRequestHeader):
@@ -216,7 +218,7 @@ class UnregisterClientRequestHeader(RpcRequestHeader, kw_only=True):
 
 
 class UnregisterClientResponseHeader(Header):
-    """Answer of UNREGISTER_CLIENT (35)."""
+    """Response to UNREGISTER_CLIENT (35)."""
 
 
 class ConsumerSendMsgBackRequestHeader(RpcRequestHeader, kw_only=True):
@@ -245,7 +247,7 @@ class EndTransactionRequestHeader(RpcRequestHeader, kw_only=True):
 
 
 class EndTransactionResponseHeader(Header):
-    """Answer of END_TRANSACTION (37)."""
+    """Response to END_TRANSACTION (37)."""
 
 
 class GetConsumerListByGroupRequestHeader(RpcRequestHeader, kw_only=True):
@@ -255,7 +257,7 @@ class GetConsumerListByGroupRequestHeader(RpcRequestHeader, kw_only=True):
 
 
 class GetConsumerListByGroupResponseHeader(Header):
-    """Answer of GET_CONSUMER_LIST_BY_GROUP (38)."""
+    """Response to GET_CONSUMER_LIST_BY_GROUP (38)."""
 
 
 class CheckTransactionStateRequestHeader(RpcRequestHeader, kw_only=True):
@@ -270,7 +272,7 @@ class CheckTransactionStateRequestHeader(RpcRequestHeader, kw_only=True):
 
 
 class CheckTransactionStateResponseHeader(Header, kw_only=True):
-    """Answer of CHECK_TRANSACTION_STATE (39)."""
+    """Response to CHECK_TRANSACTION_STATE (39)."""
 
     producer_group: str
     tran_state_table_offset: Long
@@ -310,7 +312,7 @@ class PopMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class PopMessageResponseHeader(Header, kw_only=True):
-    """Answer of POP_MESSAGE (200050), PEEK_MESSAGE (200052)."""
+    """Response to POP_MESSAGE (200050), PEEK_MESSAGE (200052)."""
 
     pop_time: Long
     invisible_time: Long
@@ -352,7 +354,7 @@ class ChangeInvisibleTimeRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class ChangeInvisibleTimeResponseHeader(Header, kw_only=True):
-    """Answer of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+    """Response to CHANGE_MESSAGE_INVISIBLETIME (200053)."""
 
     pop_time: Long
     invisible_time: Long
@@ -372,7 +374,7 @@ class NotificationRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class NotificationResponseHeader(Header, kw_only=True):
-    """Answer of NOTIFICATION (200054)."""
+    """Response to NOTIFICATION (200054)."""
 
     has_msg: bool = False
     polling_full: bool = False
@@ -387,14 +389,14 @@ class PollingInfoRequestHeader(TopicQueueRequestHeader, kw_only=True):
 
 
 class PollingInfoResponseHeader(Header, kw_only=True):
-    """Answer of POLLING_INFO (200055)."""
+    """Response to POLLING_INFO (200055)."""
 
     polling_num: Int
 
 
 class SendMessageRequestHeaderV2(TopicQueueRequestHeader, kw_only=True):
     """Request of SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325). One-letter
-    names on the wire keep it short; the attributes are those of SendMessageRequestHeader."""
+    names keep it short on the wire; the attributes are those of SendMessageRequestHeader."""
 
     producer_group: str = field(name="a")
     topic: str = field(name="b")
@@ -440,6 +442,6 @@ class RecallMessageRequestHeader(TopicRequestHeader, kw_only=True):
 
 
 class RecallMessageResponseHeader(Header, kw_only=True):
-    """Answer of RECALL_MESSAGE (370)."""
+    """Response to RECALL_MESSAGE (370)."""
 
     msg_id: str

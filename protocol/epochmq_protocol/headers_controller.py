@@ -1,15 +1,17 @@
-"""Headers between brokers, controllers and nameservers: elections, ids, roles, HA addresses. Field by field
-as in RocketMQ 5.3.3."""
+"""Declares the headers between brokers, controllers and nameservers, with the fields of RocketMQ 5.3.3.
+
+They carry elections, broker ids, roles and HA addresses.
+"""
 
 from __future__ import annotations
 
 from epochmq_protocol.headers_base import Header, Int, Long
 
-MAY_LACK = "mayLackAcknowledged"
-"""Ext field of ours, `true` in a broker's heartbeat (904) and in its request to be elected (1002): its
-log may lack acknowledged messages."""
-CONFIRMED_BY_ALL = "confirmedByAll"
-"""Ext field of ours in a heartbeat: up to which offset every member of the SyncStateSet has the log."""
+LOG_IN_DOUBT_FIELD = "mayLackAcknowledged"
+"""Our own ext field of a broker's heartbeat (904) and of its request to be elected (1002). `true`: the log
+is in doubt, it may lack acknowledged messages."""
+CONFIRMED_BY_ALL_FIELD = "confirmedByAll"
+"""Our own ext field of a heartbeat: the offset up to which every member of the SyncStateSet has the log."""
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):
@@ -31,7 +33,7 @@ class ExchangeHAInfoRequestHeader(Header, kw_only=True):
 
 
 class ExchangeHAInfoResponseHeader(Header, kw_only=True):
-    """Answer of EXCHANGE_BROKER_HA_INFO (906)."""
+    """Response to EXCHANGE_BROKER_HA_INFO (906)."""
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
@@ -54,7 +56,7 @@ class AlterSyncStateSetRequestHeader(Header, kw_only=True):
 
 
 class AlterSyncStateSetResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
+    """Response to CONTROLLER_ALTER_SYNC_STATE_SET (1001)."""
 
     new_sync_state_set_epoch: Int = 0
 
@@ -70,7 +72,7 @@ class ElectMasterRequestHeader(Header, kw_only=True):
 
 
 class ElectMasterResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_ELECT_MASTER (1002)."""
+    """Response to CONTROLLER_ELECT_MASTER (1002)."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -89,7 +91,7 @@ class RegisterBrokerToControllerRequestHeader(Header, kw_only=True):
 
 
 class RegisterBrokerToControllerResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_REGISTER_BROKER (1003)."""
+    """Response to CONTROLLER_REGISTER_BROKER (1003)."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -106,7 +108,7 @@ class GetReplicaInfoRequestHeader(Header, kw_only=True):
 
 
 class GetReplicaInfoResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_GET_REPLICA_INFO (1004)."""
+    """Response to CONTROLLER_GET_REPLICA_INFO (1004)."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -114,7 +116,7 @@ class GetReplicaInfoResponseHeader(Header, kw_only=True):
 
 
 class GetMetaDataResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_GET_METADATA_INFO (1005)."""
+    """Response to CONTROLLER_GET_METADATA_INFO (1005)."""
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -150,7 +152,7 @@ class GetNextBrokerIdRequestHeader(Header, kw_only=True):
 
 
 class GetNextBrokerIdResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
+    """Response to CONTROLLER_GET_NEXT_BROKER_ID (1012)."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -167,7 +169,7 @@ class ApplyBrokerIdRequestHeader(Header, kw_only=True):
 
 
 class ApplyBrokerIdResponseHeader(Header, kw_only=True):
-    """Answer of CONTROLLER_APPLY_BROKER_ID (1013)."""
+    """Response to CONTROLLER_APPLY_BROKER_ID (1013)."""
 
     cluster_name: str | None = None
     broker_name: str | None = None

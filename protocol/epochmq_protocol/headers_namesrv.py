@@ -1,4 +1,4 @@
-"""Headers of the nameserver's commands. Field by field as in RocketMQ 5.3.3."""
+"""Declares the headers of the nameserver's commands, with the fields of RocketMQ 5.3.3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GetKVConfigRequestHeader(Header, kw_only=True):
 
 
 class GetKVConfigResponseHeader(Header, kw_only=True):
-    """Answer of GET_KV_CONFIG (101)."""
+    """Response to GET_KV_CONFIG (101)."""
 
     value: str | None = None
 
@@ -48,7 +48,7 @@ class RegisterBrokerRequestHeader(Header, kw_only=True):
 
 
 class RegisterBrokerResponseHeader(Header, kw_only=True):
-    """Answer of REGISTER_BROKER (103)."""
+    """Response to REGISTER_BROKER (103)."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -77,7 +77,7 @@ class WipeWritePermOfBrokerRequestHeader(Header, kw_only=True):
 
 
 class WipeWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """Answer of WIPE_WRITE_PERM_OF_BROKER (205)."""
+    """Response to WIPE_WRITE_PERM_OF_BROKER (205)."""
 
     wipe_topic_count: Int
 
@@ -117,7 +117,7 @@ class QueryDataVersionRequestHeader(Header, kw_only=True):
 
 
 class QueryDataVersionResponseHeader(Header, kw_only=True):
-    """Answer of QUERY_DATA_VERSION (322)."""
+    """Response to QUERY_DATA_VERSION (322)."""
 
     changed: bool
 
@@ -129,7 +129,7 @@ class AddWritePermOfBrokerRequestHeader(Header, kw_only=True):
 
 
 class AddWritePermOfBrokerResponseHeader(Header, kw_only=True):
-    """Answer of ADD_WRITE_PERM_OF_BROKER (327)."""
+    """Response to ADD_WRITE_PERM_OF_BROKER (327)."""
 
     add_topic_count: Int
 

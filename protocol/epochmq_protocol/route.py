@@ -40,7 +40,7 @@ class BrokerData(Body):
 
 
 class TopicRouteData(Body):
-    """Answer of GET_ROUTEINFO_BY_TOPIC. `order_topic_conf`: `broker-a:4;broker-b:4`."""
+    """Response to GET_ROUTEINFO_BY_TOPIC. `order_topic_conf`: `broker-a:4;broker-b:4`."""
 
     STRICT_FIRST: ClassVar[bool] = True
 

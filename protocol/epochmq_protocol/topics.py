@@ -281,7 +281,7 @@ TopicConfigAndMappingSerializeWrapper = TopicConfigSerializeWrapper
 
 
 class TopicConfigAndQueueMapping(Body):
-    """Answer of GET_TOPIC_CONFIG: the fields of a TopicConfig and, for a static topic, its mapping."""
+    """Response to GET_TOPIC_CONFIG: the fields of a TopicConfig and, for a static topic, its mapping."""
 
     topic_name: str = ""
     read_queue_nums: Int = 16
@@ -487,7 +487,7 @@ class SubscriptionGroupList(Body):
 
 
 class GroupForbidden(Body):
-    """Answer of UPDATE_AND_GET_GROUP_FORBIDDEN."""
+    """Response to UPDATE_AND_GET_GROUP_FORBIDDEN."""
 
     topic: str | None = None
     group: str | None = None

@@ -29,7 +29,7 @@ from tests.support.replica_group import (
 OCTET = 64
 TOPIC = "bench-send"
 UPDATE_BROKER_CONFIG, GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS = 25, 28, 907
-HAND_OVER = 20_001
+SWITCHOVER = 20_001
 JAVA_HEAP_MB = 1024
 SETTLED_S = 2.0
 PRODUCER = Path(__file__).resolve().parent / "java" / "PacedProducer.java"
@@ -134,7 +134,7 @@ class MeasuredGroup:
         successor = next(m for m in self.group.brokers if m is not old and m.address in ids)
         if self.kind == "ours":
             ext = {"brokerId": str(ids[successor.address]), "address": successor.address}
-            answer = call(old.address, HAND_OVER, ext, timeout_s=30)
+            answer = call(old.address, SWITCHOVER, ext, timeout_s=30)
             assert answer.code == 0, answer
         else:
             ext = {

@@ -17,7 +17,7 @@ from typing import Any
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
-from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.settings import ServerSettings
 from tests.support.net import free_port, loopback
@@ -86,7 +86,9 @@ def pull(number: int) -> bytes:
     return frame(PULL_MESSAGE, header, opaque=number)
 
 
-async def measure(connection: Connection, make: Callable[[int], bytes], frames: int, in_a_read: int) -> float:
+async def measure(
+    connection: RemotingConnection, make: Callable[[int], bytes], frames: int, in_a_read: int
+) -> float:
     """µs of CPU time a frame when so many come with one read."""
     best = float("inf")
     for number in range(ROUNDS):
@@ -115,7 +117,7 @@ async def main(directory: Path) -> None:
     broker = Broker(from_properties(settings))
     await broker.start()
     try:
-        connection = Connection(broker._servers[0].dispatcher, ServerSettings())
+        connection = RemotingConnection(broker._servers[0].dispatcher, ServerSettings())
         connection.connection_made(DiscardingTransport())
         topic = {"topic": "hot", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6"}
         topic |= {

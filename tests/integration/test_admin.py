@@ -473,7 +473,7 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     assert sidecar.get("/live").status_code == 503
     status, reasons = sidecar.ready()
     assert status == 503
-    assert "nobody answers at" in reasons[0]
+    assert "no process listens at" in reasons[0]
     text = sidecar.get("/metrics").text
     assert "epochmq_up 0\n" in text
     successor = pods.master()

@@ -15,7 +15,7 @@ import pytest
 
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed
+from epochmq_protocol.errors import ConnectError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import (
     GetMaxOffsetRequestHeader,
@@ -217,7 +217,7 @@ async def test_a_nameserver_that_comes_back_is_told_everything_soon(
         found = None
         async with asyncio.timeout(45):  # a full registration comes every 60 s otherwise
             while found is None:
-                with contextlib.suppress(ConnectFailed):
+                with contextlib.suppress(ConnectError):
                     found = await route(client, cluster, "Remembered")
                 await asyncio.sleep(0.05)
     finally:

@@ -16,7 +16,7 @@ from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_co
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
-HAND_OVER = 20_001
+SWITCHOVER = 20_001
 QUEUES = 4
 SENT = re.compile(r"^sent (\d+) (\d+) (.*)$", re.MULTILINE)
 
@@ -39,7 +39,7 @@ def hand_over(group: ReplicaGroup, wanted: Member) -> int:
         one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address
     ]
     ext = {"brokerId": str(broker_id), "address": wanted.address, "timeoutMs": "5000"}
-    answer = call(master.address, HAND_OVER, ext, timeout_s=15)
+    answer = call(master.address, SWITCHOVER, ext, timeout_s=15)
     assert answer.code == 0, answer
     return int(answer.ext["heldMs"])
 

@@ -13,7 +13,7 @@ from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.comparison import Comparison, LogRange, may_truncate
 from epochmq_broker.ha.epochs import Epochs, HADivergedError, common_end
 from epochmq_broker.ha.log_doubt import LogDoubt
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.broker_disks import BrokerDisk
 from tests.simulation.clockwork import Host
 from tests.simulation.records import QueueOffsetError, RecordLog

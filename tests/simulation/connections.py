@@ -11,7 +11,7 @@ from epochmq_broker.ha.blocks import Blocks
 from epochmq_broker.ha.epochs import learn_epoch
 from epochmq_broker.ha.log_doubt import LogDoubt, has_caught_up
 from epochmq_broker.ha.progress import check_report, start_position
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:

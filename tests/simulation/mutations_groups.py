@@ -10,7 +10,7 @@ from epochmq_broker.replicas.lease import WriteLease
 from epochmq_broker.store import tail_state
 from epochmq_broker.store.tail_state import LogTail
 from epochmq_controller.replica_groups import election_policy
-from epochmq_protocol import epochs as protocol_epochs
+from epochmq_protocol import epoch_entries as protocol_epochs
 from tests.simulation.mutation import Mutation
 
 GROUPS = [

@@ -30,7 +30,7 @@ from epochmq_broker.replicas.lease import WriteLease
 from epochmq_controller.replica_groups import requests
 from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
 from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.asking import reply_to, request_for, said
 from tests.simulation.broker_log import LogHolder
 from tests.simulation.brokers import CLUSTER, Channel

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from epochmq_broker.ha.epochs import HADivergedError, common_end
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.records import HEADER, make_record, read_record

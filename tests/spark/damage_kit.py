@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_protocol import message
-from epochmq_protocol.epochs import EpochEntry, format_file, parse_file
+from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ def replace_record(record: Record, changed: message.MessageExt) -> None:
 
 def epochs(replica: Path) -> list[EpochEntry]:
     """The entries of the epoch file."""
-    return parse_file((replica / "epochFileCheckpoint").read_text())
+    return parse_epoch_file((replica / "epochFileCheckpoint").read_text())
 
 
 def write_epochs(replica: Path, entries: list[tuple[int, int]]) -> None:
     """Writes a valid epoch file with these entries."""
     made = [EpochEntry(*entry) for entry in entries]
-    (replica / "epochFileCheckpoint").write_text(format_file(made))
+    (replica / "epochFileCheckpoint").write_text(format_epoch_file(made))
 
 
 def epochs_with_bytes(replica: Path) -> list[tuple[int, int]]:

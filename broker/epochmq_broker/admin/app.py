@@ -17,18 +17,18 @@ from epochmq_broker.admin import metrics
 from epochmq_broker.admin.config import AdminConfig
 from epochmq_broker.admin.credentials import Tokens
 from epochmq_broker.admin.reference import describe, openapi
-from epochmq_protocol.admin.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
-from epochmq_protocol.admin.operations import (
+from epochmq_protocol.admin_api.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
     LINGER_MAX_MS,
-    Arguments,
-    ChangeConfig,
-    Handover,
-    LogLevel,
-    Op,
-    Promote,
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    PromoteArguments,
 )
-from epochmq_protocol.admin.states import EpochFile, Metrics, State
-from epochmq_protocol.errors import CallTimeout, EpochMQError, RemoteProtocolError
+from epochmq_protocol.admin_api.results import EpochFileContent, MetricValues, ProcessState
+from epochmq_protocol.errors import CallTimeoutError, EpochMQError, RemoteProtocolError
 
 T = TypeVar("T")
 
@@ -49,25 +49,25 @@ STATUS: Final[Mapping[FaultKind, int]] = {
 }
 
 READS: Final = {
-    "/v1/state": Op.STATE,
-    "/v1/epochs": Op.EPOCHS,
-    "/v1/sync-state-set": Op.SYNC_STATE_SET,
-    "/v1/lag": Op.LAG,
-    "/v1/lease": Op.LEASE,
-    "/v1/config": Op.CONFIG,
+    "/v1/state": AdminOperation.STATE,
+    "/v1/epochs": AdminOperation.EPOCHS,
+    "/v1/sync-state-set": AdminOperation.SYNC_STATE_SET,
+    "/v1/lag": AdminOperation.LAG,
+    "/v1/lease": AdminOperation.LEASE,
+    "/v1/config": AdminOperation.CONFIG,
 }
 STEERS: Final = {
-    "/v1/fence": (Op.FENCE, CHANGE_MS),
-    "/v1/unfence": (Op.UNFENCE, CHANGE_MS),
-    "/v1/drain": (Op.DRAIN, DRAIN_MS),
-    "/v1/undrain": (Op.UNDRAIN, CHANGE_MS),
+    "/v1/fence": (AdminOperation.FENCE, CHANGE_MS),
+    "/v1/unfence": (AdminOperation.UNFENCE, CHANGE_MS),
+    "/v1/drain": (AdminOperation.DRAIN, DRAIN_MS),
+    "/v1/undrain": (AdminOperation.UNDRAIN, CHANGE_MS),
 }
 
 
 class Ask(Protocol):
     """The process beside this one."""
 
-    async def __call__(self, operation: str, arguments: Arguments | None, timeout_ms: int) -> bytes:
+    async def __call__(self, operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
         """Its answer, as JSON; EpochMQError (an AdminError when it says no)."""
         ...
 
@@ -107,15 +107,15 @@ class Sidecar:
 
     async def live(self) -> Response:
         """Whether the process answers."""
-        return _json(await self._ask(Op.LIVE, None, self._config.socket_timeout_ms))
+        return _json(await self._ask(AdminOperation.LIVE, None, self._config.socket_timeout_ms))
 
     async def ready(self) -> Response:
         """Whether the process is ready, and if not, why."""
         try:
-            raw = await self._ask(Op.STATE, self._config.limits, self._config.socket_timeout_ms)
+            raw = await self._ask(AdminOperation.STATE, self._config.limits, self._config.socket_timeout_ms)
         except EpochMQError as error:
             return _json(msgspec.json.encode({"ready": False, "notReady": [str(error)]}), 503)
-        state = msgspec.json.decode(raw, type=State)
+        state = msgspec.json.decode(raw, type=ProcessState)
         shown = {
             "ready": state.ready,
             "notReady": state.not_ready,
@@ -126,9 +126,9 @@ class Sidecar:
 
     # Reading
 
-    def read(self, operation: Op) -> Callable[[Request], Awaitable[Response]]:
+    def read(self, operation: AdminOperation) -> Callable[[Request], Awaitable[Response]]:
         """A handler that passes on what the process says."""
-        arguments = self._config.limits if operation is Op.STATE else None
+        arguments = self._config.limits if operation is AdminOperation.STATE else None
 
         async def handler(request: Request) -> Response:
             self._may_read(request)
@@ -139,23 +139,23 @@ class Sidecar:
     async def epoch_file(self, request: Request) -> Response:
         """The file's own bytes."""
         self._may_read(request)
-        raw = await self._ask(Op.EPOCH_FILE, None, self._config.socket_timeout_ms)
-        content = msgspec.json.decode(raw, type=EpochFile).content
+        raw = await self._ask(AdminOperation.EPOCH_FILE, None, self._config.socket_timeout_ms)
+        content = msgspec.json.decode(raw, type=EpochFileContent).content
         return Response(content, media_type="application/octet-stream")
 
     async def metrics(self, request: Request) -> Response:
         """A process that does not answer is a metric, too."""
         self._may_read(request)
         try:
-            raw = await self._ask(Op.METRICS, self._config.limits, self._config.socket_timeout_ms)
+            raw = await self._ask(AdminOperation.METRICS, self._config.limits, self._config.socket_timeout_ms)
         except EpochMQError as error:
             return Response(metrics.silent(str(error)), media_type=metrics.CONTENT_TYPE)
-        text = metrics.exposition(msgspec.json.decode(raw, type=Metrics))
+        text = metrics.exposition(msgspec.json.decode(raw, type=MetricValues))
         return Response(text, media_type=metrics.CONTENT_TYPE)
 
     # Changing
 
-    def steer(self, operation: Op, default_ms: int) -> Callable[[Request], Awaitable[Response]]:
+    def steer(self, operation: AdminOperation, default_ms: int) -> Callable[[Request], Awaitable[Response]]:
         """A handler that has something done."""
 
         async def handler(request: Request) -> Response:
@@ -170,20 +170,24 @@ class Sidecar:
         self._may_write(request)
         body = await _body(request, _TimedPromote)
         timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS)
-        return _json(await self._ask(Op.PROMOTE, Promote(broker_id=body.broker_id), timeout_ms))
+        return _json(
+            await self._ask(AdminOperation.PROMOTE, PromoteArguments(broker_id=body.broker_id), timeout_ms)
+        )
 
     async def handover(self, request: Request) -> Response:
         """Any other master."""
         self._may_write(request)
         body = await _body(request, _TimedHandover)
         timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS + body.linger_ms)
-        return _json(await self._ask(Op.HANDOVER, Handover(linger_ms=body.linger_ms), timeout_ms))
+        return _json(
+            await self._ask(AdminOperation.HANDOVER, HandoverArguments(linger_ms=body.linger_ms), timeout_ms)
+        )
 
     async def log_level(self, request: Request) -> Response:
         """Another log level."""
         self._may_write(request)
-        body = await _body(request, LogLevel)
-        return _json(await self._ask(Op.LOG_LEVEL, body, CHANGE_MS))
+        body = await _body(request, LogLevelArguments)
+        return _json(await self._ask(AdminOperation.LOG_LEVEL, body, CHANGE_MS))
 
     async def change_config(self, request: Request) -> Response:
         """Other settings: an object of keys and values."""
@@ -192,7 +196,9 @@ class Sidecar:
         changes = {
             key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in body.items()
         }
-        return _json(await self._ask(Op.CHANGE_CONFIG, ChangeConfig(changes=changes), CHANGE_MS))
+        return _json(
+            await self._ask(AdminOperation.CHANGE_CONFIG, ChangeConfigArguments(changes=changes), CHANGE_MS)
+        )
 
     # Who may
 
@@ -245,7 +251,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, AdminError):
         return _fault(STATUS[error.kind], error.kind, error.message)
-    if isinstance(error, CallTimeout):
+    if isinstance(error, CallTimeoutError):
         return _fault(504, FaultKind.TIMEOUT, str(error))
     if isinstance(error, RemoteProtocolError):
         return _fault(502, "broken", str(error))

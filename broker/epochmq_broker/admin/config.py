@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from epochmq_protocol import properties, settings
-from epochmq_protocol.admin.operations import MAX_LAG_BYTES_DEFAULT, MAX_LAG_MS_DEFAULT, Limits
+from epochmq_protocol import properties, typed_config
+from epochmq_protocol.admin_api.operations import MAX_LAG_BYTES_DEFAULT, MAX_LAG_MS_DEFAULT, ReadinessLimits
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.transport.local_socket import check_path
+from epochmq_protocol.transport.admin_socket import check_admin_socket_path
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -46,9 +46,9 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How often at most token and certificates are looked at for a change."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ReadinessLimits:
         """What readiness is judged by."""
-        return Limits(max_lag_bytes=self.ready_max_lag_bytes, max_lag_ms=self.ready_max_lag_ms)
+        return ReadinessLimits(max_lag_bytes=self.ready_max_lag_bytes, max_lag_ms=self.ready_max_lag_ms)
 
 
 def load(path: str | None, overrides: Mapping[str, str] | None = None) -> tuple[AdminConfig, list[str]]:
@@ -60,13 +60,13 @@ def load(path: str | None, overrides: Mapping[str, str] | None = None) -> tuple[
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError("--config", path, f"a readable file in UTF-8 ({error})") from None
-    config, warnings = settings.load(AdminConfig, {**properties.parse(text), **(overrides or {})})
+    config, warnings = typed_config.load(AdminConfig, {**properties.parse(text), **(overrides or {})})
     _check(config)
     return config, warnings
 
 
 def _check(config: AdminConfig) -> None:
-    check_path(config.admin_socket_path)
+    check_admin_socket_path(config.admin_socket_path)
     if bool(config.admin_tls_cert_file) != bool(config.admin_tls_key_file):
         raise ConfigError("adminTlsKeyFile", config.admin_tls_key_file, "set together with adminTlsCertFile")
     if config.admin_tls_ca_file and not config.admin_tls_cert_file:

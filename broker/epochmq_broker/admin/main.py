@@ -18,9 +18,9 @@ from epochmq_broker import logs
 from epochmq_broker.admin.app import CLIENT_CERTIFICATE, make_app
 from epochmq_broker.admin.config import AdminConfig, load
 from epochmq_broker.admin.credentials import Tokens, server_context
-from epochmq_protocol.admin.operations import Arguments
+from epochmq_protocol.admin_api.operations import AdminArguments
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.transport.local_socket import call_local
+from epochmq_protocol.transport.admin_socket import call_admin_socket
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +91,8 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(config: AdminConfig, tokens: Tokens, context: ssl.SSLContext | None) -> int:
-    async def ask(operation: str, arguments: Arguments | None, timeout_ms: int) -> bytes:
-        return await call_local(config.admin_socket_path, operation, arguments, timeout_ms=timeout_ms)
+    async def ask(operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
+        return await call_admin_socket(config.admin_socket_path, operation, arguments, timeout_ms=timeout_ms)
 
     family = socket.AF_INET6 if ":" in config.bind_address else socket.AF_INET
     listener = socket.create_server((config.bind_address, config.listen_port), family=family)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_protocol.admin.states import BrokerState, ControllerState, Metrics, NameserverState
+from epochmq_protocol.admin_api.results import BrokerState, ControllerState, MetricValues, NameserverState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -93,7 +93,7 @@ def silent(why: str) -> str:
     return text.text() + "".join(f"# {line}\n" for line in why.splitlines())
 
 
-def exposition(found: Metrics) -> str:
+def exposition(found: MetricValues) -> str:
     """The metrics of a process that answers."""
     text, state = _Text(), found.state
     text.add("up", 1, {})

@@ -1,6 +1,6 @@
 # pure: what the paths are, for people and programs
 """The OpenAPI description: a summary, a schema and an example for every path. Schemas are those of
-`protocol.admin.states`; the examples are values of these types, so that they cannot be of others."""
+`protocol.admin_api.results`; the examples are values of these types, so that they cannot be of others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from epochmq_protocol.admin import states
+from epochmq_protocol.admin_api import results
 
-MASTER: Final = states.BrokerState(
+MASTER: Final = results.BrokerState(
     cluster="orders",
     broker_name="orders",
     broker_id=1,
@@ -24,7 +24,7 @@ MASTER: Final = states.BrokerState(
     max_offset=1048576,
     lag_bytes=0,
     lag_ms=0,
-    lease=states.Lease(remaining_ms=240, duration_ms=300),
+    lease=results.Lease(remaining_ms=240, duration_ms=300),
     fenced=False,
     drained=False,
     takes_messages=True,
@@ -38,7 +38,7 @@ MASTER: Final = states.BrokerState(
     ready=True,
     not_ready=[],
 )
-CONTROLLER: Final = states.ControllerState(
+CONTROLLER: Final = results.ControllerState(
     id="n0",
     group="orders",
     address="10.0.0.21:9878",
@@ -47,30 +47,30 @@ CONTROLLER: Final = states.ControllerState(
     leader="n0",
     leader_address="10.0.0.21:9878",
     leads=True,
-    peers=[states.Peer(id="n0", address="10.0.0.21:9878")],
+    peers=[results.ControllerPeer(id="n0", address="10.0.0.21:9878")],
     committed_index=41,
     applied_index=41,
     groups=[
-        states.Group(
+        results.ReplicaGroupState(
             broker_name="orders",
             cluster="orders",
             master_broker_id=1,
             master_epoch=3,
             sync_state_set=[1],
             sync_state_set_epoch=9,
-            replicas=[states.GroupReplica(broker_id=1, address="10.0.0.11:10911", alive=True)],
+            replicas=[results.ReplicaGroupMember(broker_id=1, address="10.0.0.11:10911", alive=True)],
         )
     ],
     ready=True,
     not_ready=[],
 )
-NAMESERVER: Final = states.NameserverState(
+NAMESERVER: Final = results.NameserverState(
     address="10.0.0.31:9876", brokers=3, broker_names=1, topics=12, ready=True, not_ready=[]
 )
-_SWITCHED: Final = states.Switched(
+_SWITCHED: Final = results.SwitchoverResult(
     moved=True, master_broker_id=2, master_address="10.0.0.12:10911", master_epoch=4, held_ms=58
 )
-_STEERED: Final = states.Steered(fenced=True, drained=False, takes_messages=False)
+_STEERED: Final = results.ReplicaControlResult(fenced=True, drained=False, takes_messages=False)
 _READY: Final = {
     "ready": False,
     "notReady": ["it is not in the SyncStateSet [1, 2]; it lacks 52428800 bytes"],
@@ -84,8 +84,8 @@ Example = tuple[str, Any]
 _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] = {
     ("GET", "/live"): (
         "Whether the process answers at its local socket",
-        states.Live,
-        [("broker", states.Live(component="broker", pid=7, version="0.1.0"))],
+        results.ProcessLiveness,
+        [("broker", results.ProcessLiveness(component="broker", pid=7, version="0.1.0"))],
     ),
     ("GET", "/ready"): (
         "Whether the process does what its role asks of it; 503 when not, with the reasons",
@@ -95,21 +95,21 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ("GET", "/metrics"): ("Metrics for Prometheus, as text", None, []),
     ("GET", "/v1/state"): (
         "Everything at a glance",
-        states.State,  # type: ignore[dict-item]
+        results.ProcessState,  # type: ignore[dict-item]
         [("broker", MASTER), ("controller", CONTROLLER), ("nameserver", NAMESERVER)],
     ),
     ("GET", "/v1/epochs"): (
         "The epochs of the log",
-        states.Epochs,
+        results.EpochHistory,
         [
             (
                 "two",
-                states.Epochs(
+                results.EpochHistory(
                     broker_id=1,
                     max_offset=1048576,
                     epochs=[
-                        states.Epoch(epoch=1, start_offset=0, end_offset=4096),
-                        states.Epoch(epoch=3, start_offset=4096, end_offset=None),
+                        results.EpochRange(epoch=1, start_offset=0, end_offset=4096),
+                        results.EpochRange(epoch=3, start_offset=4096, end_offset=None),
                     ],
                 ),
             )
@@ -118,22 +118,27 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ("GET", "/v1/epoch-file"): ("The bytes of epochFileCheckpoint", None, []),
     ("GET", "/v1/sync-state-set"): (
         "Who is in sync",
-        states.SyncStateSet,
-        [("three", states.SyncStateSet(master_broker_id=1, master_epoch=3, members=[1, 2, 3], epoch=9))],
+        results.SyncStateSetState,
+        [
+            (
+                "three",
+                results.SyncStateSetState(master_broker_id=1, master_epoch=3, members=[1, 2, 3], epoch=9),
+            )
+        ],
     ),
     ("GET", "/v1/lag"): (
         "How far replicas are behind",
-        states.Lag,
+        results.ReplicationLag,
         [
             (
                 "master",
-                states.Lag(
+                results.ReplicationLag(
                     role="master",
                     max_offset=1048576,
                     lag_bytes=0,
                     lag_ms=0,
                     replicas=[
-                        states.ReplicaLag(
+                        results.ReplicaLag(
                             broker_id=2, ack_offset=1048000, lag_bytes=576, in_sync=True, learner=False
                         )
                     ],
@@ -143,13 +148,13 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ),
     ("GET", "/v1/lease"): (
         "A master's right to write",
-        states.LeaseState,
+        results.LeaseState,
         [
             (
                 "held",
-                states.LeaseState(
+                results.LeaseState(
                     epoch=3,
-                    lease=states.Lease(remaining_ms=240, duration_ms=300),
+                    lease=results.Lease(remaining_ms=240, duration_ms=300),
                     granted_by_leader=True,
                     may_write=True,
                 ),
@@ -158,49 +163,60 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ),
     ("GET", "/v1/config"): (
         "Every key in force",
-        states.Config,
-        [("some", states.Config(config={"brokerName": "orders", "flushDiskType": "ASYNC_FLUSH"}))],
+        results.EffectiveConfig,
+        [("some", results.EffectiveConfig(config={"brokerName": "orders", "flushDiskType": "ASYNC_FLUSH"}))],
     ),
     ("POST", "/v1/promote"): (
         "Make a replica the master: the one with this id, or the one that is asked",
-        states.Switched,
+        results.SwitchoverResult,
         [("moved", _SWITCHED)],
     ),
     ("POST", "/v1/handover"): (
         "Give the mastership, or a controller's leadership, to the best of the others; done at once where "
         "there is none to give",
-        states.Switched,
+        results.SwitchoverResult,
         [
             ("moved", _SWITCHED),
-            ("replica", states.Switched(moved=False, reason="this broker is not the master")),
-            ("controller", states.LedBy(moved=True, leader="n1", term=5)),
+            ("replica", results.SwitchoverResult(moved=False, reason="this broker is not the master")),
+            ("controller", results.LeadershipTransferResult(moved=True, leader="n1", term=5)),
         ],
     ),
-    ("POST", "/v1/fence"): ("Take no messages, also after a restart", states.Steered, [("now", _STEERED)]),
+    ("POST", "/v1/fence"): (
+        "Take no messages, also after a restart",
+        results.ReplicaControlResult,
+        [("now", _STEERED)],
+    ),
     ("POST", "/v1/unfence"): (
         "Take messages again",
-        states.Steered,
-        [("now", states.Steered(fenced=False, drained=False, takes_messages=True))],
+        results.ReplicaControlResult,
+        [("now", results.ReplicaControlResult(fenced=False, drained=False, takes_messages=True))],
     ),
     ("POST", "/v1/drain"): (
         "Give the mastership away and leave the SyncStateSet, also after a restart",
-        states.Steered,
-        [("now", states.Steered(fenced=False, drained=True, takes_messages=False, switched=_SWITCHED))],
+        results.ReplicaControlResult,
+        [
+            (
+                "now",
+                results.ReplicaControlResult(
+                    fenced=False, drained=True, takes_messages=False, switched=_SWITCHED
+                ),
+            )
+        ],
     ),
     ("POST", "/v1/undrain"): (
         "Take part again",
-        states.Steered,
-        [("now", states.Steered(fenced=False, drained=False, takes_messages=False))],
+        results.ReplicaControlResult,
+        [("now", results.ReplicaControlResult(fenced=False, drained=False, takes_messages=False))],
     ),
     ("PUT", "/v1/log-level"): (
         "Set the level of a logger of the process; of all, without a name",
-        states.LevelSet,
-        [("debug", states.LevelSet(logger="epochmq_broker.ha", level="DEBUG", before="INFO"))],
+        results.LogLevelResult,
+        [("debug", results.LogLevelResult(logger="epochmq_broker.ha", level="DEBUG", before="INFO"))],
     ),
     ("PATCH", "/v1/config"): (
         "Change settings that may change while the process runs: all of these or none",
-        states.Config,
-        [("some", states.Config(config={"fileReservedTime": "48"}))],
+        results.EffectiveConfig,
+        [("some", results.EffectiveConfig(config={"fileReservedTime": "48"}))],
     ),
 }
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from epochmq_broker.ha.epochs import Epochs
-from epochmq_protocol.epochs import OFFSET_MAX
-from epochmq_protocol.ha import encode_default_transfer, encode_transfer
+from epochmq_protocol.epoch_entries import OFFSET_MAX
+from epochmq_protocol.ha_frames import encode_default_transfer, encode_transfer
 
 
 class Label(Struct, frozen=True):

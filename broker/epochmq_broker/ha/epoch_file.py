@@ -12,7 +12,7 @@ from pathlib import Path
 
 from epochmq_broker.ha.epochs import Epochs
 from epochmq_protocol.durable_files import backup_of, replace_file
-from epochmq_protocol.epochs import EpochEntry, format_file, parse_file
+from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 from epochmq_protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class EpochFile:
             if not text.strip():
                 continue
             try:
-                self.epochs = Epochs(parse_file(text))
+                self.epochs = Epochs(parse_epoch_file(text))
                 return
             except RemoteProtocolError as error:
                 log.error("%s: %s", candidate, error)
@@ -76,4 +76,4 @@ class EpochFile:
         if not entries:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, format_file(entries).encode(), keep_backup=True)
+        replace_file(self.path, format_epoch_file(entries).encode(), keep_backup=True)

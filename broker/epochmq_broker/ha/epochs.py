@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, truncation_point
+from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, truncation_point
 from epochmq_protocol.errors import EpochMQError
 
 

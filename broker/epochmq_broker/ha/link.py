@@ -31,10 +31,10 @@ from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_protocol.epochs import encode_entries
+from epochmq_protocol.epoch_entries import encode_epoch_entries
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
-from epochmq_protocol.ha import (
-    Handshake,
+from epochmq_protocol.ha_frames import (
+    ReplicaHandshake,
     decode_default_report,
     decode_from_replica,
     encode_master_handshake,
@@ -161,7 +161,7 @@ class ReplicaLink:
         while (found := decode_from_replica(bytes(self._inbox))) is not None:
             frame, used = found
             del self._inbox[:used]
-            if isinstance(frame, Handshake):
+            if isinstance(frame, ReplicaHandshake):
                 self._introduced(frame)
             elif self.phase is Phase.INTRODUCE:
                 raise RemoteProtocolError("a report before the handshake")
@@ -170,7 +170,7 @@ class ReplicaLink:
         if offset >= 0:
             self._heard(offset)
 
-    def _introduced(self, frame: Handshake) -> None:
+    def _introduced(self, frame: ReplicaHandshake) -> None:
         if self.phase is not Phase.INTRODUCE:
             raise RemoteProtocolError("a second handshake")
         master = self._master
@@ -184,7 +184,7 @@ class ReplicaLink:
         master.on_introduced(self)
         epochs = master.epochs.epochs
         self._head = encode_master_handshake(
-            master.log.max_offset, epochs.last_epoch, encode_entries(told_history(epochs.entries))
+            master.log.max_offset, epochs.last_epoch, encode_epoch_entries(told_history(epochs.entries))
         )
         self._wrote_at = master.loop.time()
         self._flush()

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import msgspec
 
 from epochmq_broker.store.tail_state import TailState
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 
 
 class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):

@@ -10,7 +10,7 @@ from epochmq_broker.ha.comparison import LogRange
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import request
-from epochmq_protocol.steering import LogChecksumsHeader, SteeringCode
+from epochmq_protocol.replica_control import LogChecksumsHeader, ReplicaControlCode
 from epochmq_protocol.transport.client import RemotingClient
 
 TIMEOUT_MS: Final = 30_000
@@ -38,7 +38,7 @@ class MasterLog:
             epoch=epoch, start_offset=wanted.start, end_offset=wanted.end, chunk_bytes=wanted.chunk
         )
         answer = await self._client.call(
-            self.address, request(SteeringCode.LOG_CHECKSUMS, header), TIMEOUT_MS
+            self.address, request(ReplicaControlCode.LOG_CHECKSUMS, header), TIMEOUT_MS
         )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None

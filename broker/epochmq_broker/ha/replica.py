@@ -40,7 +40,7 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.ha import HAConnectionState, Handshake
+from epochmq_protocol.ha_frames import HAConnectionState, ReplicaHandshake
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,9 @@ class Replica:
         introduce = None
         if self._epochs is not None:
             settings = self._settings
-            introduce = Handshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
+            introduce = ReplicaHandshake(
+                self._broker_id, settings.sync_from_last_file, settings.async_learner
+            )
         await self._flush_rest()
         stream = MasterStream(
             self._store.replica_log, self._epochs, introduce, self._loop.time, self._reported_end

@@ -48,13 +48,15 @@ from epochmq_broker.put import MessagePut
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_broker.store.tail_state import TailState
-from epochmq_protocol.bodies import EpochEntry as EpochBody
+from epochmq_protocol.bodies import (
+    EpochEntry as EpochEntryBody,
+)
 from epochmq_protocol.bodies import (
     EpochEntryCache,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
 )
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 
 log = logging.getLogger(__name__)
@@ -565,7 +567,9 @@ class HAService:
             broker_name=config.broker_name,
             broker_id=broker_id,
             epoch_list=[
-                EpochBody(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=epochs.end_of(entry))
+                EpochEntryBody(
+                    epoch=entry.epoch, start_offset=entry.start_offset, end_offset=epochs.end_of(entry)
+                )
                 for entry in epochs.entries
             ],
             max_offset=self._store.max_phy_offset,

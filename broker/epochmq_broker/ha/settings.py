@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from epochmq_protocol.ha import BODY_SIZE_MAX
+from epochmq_protocol.ha_frames import BODY_SIZE_MAX
 
 
 class HASettings(Struct, frozen=True, kw_only=True):

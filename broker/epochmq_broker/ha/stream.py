@@ -18,18 +18,18 @@ from epochmq_broker.ha.flow import FlowMonitor
 from epochmq_broker.ha.passage import Passage
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.replica_log_writer import ReplicaLogWriter
-from epochmq_protocol.epochs import ENTRY_SIZE, EpochEntry, decode_entries
+from epochmq_protocol.epoch_entries import EPOCH_ENTRY_SIZE, EpochEntry, decode_epoch_entries
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
-from epochmq_protocol.ha import (
+from epochmq_protocol.ha_frames import (
     MASTER_HANDSHAKE_SIZE,
-    Handshake,
     MasterHandshake,
-    Transfer,
+    ReplicaHandshake,
+    TransferHeader,
     decode_default_transfer,
     decode_from_master,
     encode_ack,
     encode_default_report,
-    encode_handshake,
+    encode_replica_handshake,
 )
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class MasterStream(asyncio.BufferedProtocol):
         self,
         replica_log: ReplicaLogWriter,
         epochs: EpochFile | None,
-        introduce: Handshake | None,
+        introduce: ReplicaHandshake | None,
         now: Callable[[], float],
         reported_end: Callable[[], int] | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class MasterStream(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         if self._introduce is not None:
             # In one write: a Java master does not wait for the second half.
-            self._write(encode_handshake(self._introduce))
+            self._write(encode_replica_handshake(self._introduce))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: where the next bytes go."""
@@ -195,16 +195,16 @@ class MasterStream(asyncio.BufferedProtocol):
     def _handshaken(self, header: MasterHandshake, data: memoryview) -> int:
         if self.handshake.done():
             raise RemoteProtocolError("a second handshake")
-        if header.body_size > EPOCHS_MAX * ENTRY_SIZE:
+        if header.body_size > EPOCHS_MAX * EPOCH_ENTRY_SIZE:
             raise RemoteProtocolError(f"a handshake with {header.body_size} bytes of epochs")
         size = MASTER_HANDSHAKE_SIZE + header.body_size
         if len(data) < size:
             return 0
-        self._known = with_bytes(decode_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size])))
+        self._known = with_bytes(decode_epoch_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size])))
         self.handshake.set_result((header, self._known))
         return size
 
-    def _labelled(self, header: Transfer) -> None:
+    def _labelled(self, header: TransferHeader) -> None:
         """A new epoch is on disk before any byte of it is in the log."""
         if header.epoch == self._epoch:
             return

@@ -1,1 +1,2 @@
-"""What a broker answers at its local socket (`epochmq_protocol.admin`); the sidecar beside it is `admin`."""
+"""What a broker answers at its local socket (`epochmq_protocol.admin_api`); the sidecar beside it is
+`admin`."""

@@ -27,25 +27,25 @@ from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol import properties
-from epochmq_protocol.admin import states
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import (
-    Arguments,
-    ChangeConfig,
-    Handover,
-    Limits,
-    LogLevel,
-    Op,
-    Promote,
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.common_operations import installed_version, redacted_config, set_log_level
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    PromoteArguments,
+    ReadinessLimits,
 )
-from epochmq_protocol.admin.process import own_version, set_level, settings_shown
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.epochs import OFFSET_MAX
+from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_protocol.frame import request
-from epochmq_protocol.steering import SteerHeader, SteeringCode
+from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
+from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.local_calls import LocalCalls
-from epochmq_protocol.transport.local_socket import LocalServer, Operation
+from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class Parts:
 class BrokerAdmin:
     """The local socket of one broker. `start` when it serves, `stop` before it stops serving."""
 
-    def __init__(self, parts: Parts, calls: LocalCalls) -> None:
+    def __init__(self, parts: Parts, calls: InProcessCalls) -> None:
         """ConfigError for a path that no socket can have."""
         self._parts = parts
         self._calls = calls
         self._switches = Switches(parts.live, parts.ha, parts.client, parts.replicas)
         self._watch = MasterWatch(parts.client, parts.ha, self._master_address)
-        self._server = LocalServer(parts.live.current.admin_socket_path, self.operations())
+        self._server = AdminSocketServer(parts.live.current.admin_socket_path, self.operations())
 
     async def start(self) -> None:
         """Answers from now on. ConfigError when the socket cannot be made."""
@@ -104,44 +104,44 @@ class BrokerAdmin:
         await self._switches.stop()
         await self._watch.stop()
 
-    def operations(self) -> Mapping[str, Operation]:
+    def operations(self) -> Mapping[str, AdminOperationHandler]:
         """By name."""
-        nothing = Arguments
+        nothing = AdminArguments
         return {
-            Op.LIVE: Operation(nothing, self._live),
-            Op.STATE: Operation(Limits, self._state),
-            Op.EPOCHS: Operation(nothing, self._epochs),
-            Op.EPOCH_FILE: Operation(nothing, self._epoch_file),
-            Op.SYNC_STATE_SET: Operation(nothing, self._sync_state_set),
-            Op.LAG: Operation(nothing, self._lag),
-            Op.LEASE: Operation(nothing, self._lease),
-            Op.CONFIG: Operation(nothing, self._config),
-            Op.METRICS: Operation(Limits, self._metrics),
-            Op.PROMOTE: Operation(Promote, self._promote),
-            Op.HANDOVER: Operation(Handover, self._handover),
-            Op.FENCE: Operation(nothing, self._fence),
-            Op.UNFENCE: Operation(nothing, self._unfence),
-            Op.DRAIN: Operation(nothing, self._drain),
-            Op.UNDRAIN: Operation(nothing, self._undrain),
-            Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
-            Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
+            AdminOperation.LIVE: AdminOperationHandler(nothing, self._live),
+            AdminOperation.STATE: AdminOperationHandler(ReadinessLimits, self._state),
+            AdminOperation.EPOCHS: AdminOperationHandler(nothing, self._epochs),
+            AdminOperation.EPOCH_FILE: AdminOperationHandler(nothing, self._epoch_file),
+            AdminOperation.SYNC_STATE_SET: AdminOperationHandler(nothing, self._sync_state_set),
+            AdminOperation.LAG: AdminOperationHandler(nothing, self._lag),
+            AdminOperation.LEASE: AdminOperationHandler(nothing, self._lease),
+            AdminOperation.CONFIG: AdminOperationHandler(nothing, self._config),
+            AdminOperation.METRICS: AdminOperationHandler(ReadinessLimits, self._metrics),
+            AdminOperation.PROMOTE: AdminOperationHandler(PromoteArguments, self._promote),
+            AdminOperation.HANDOVER: AdminOperationHandler(HandoverArguments, self._handover),
+            AdminOperation.FENCE: AdminOperationHandler(nothing, self._fence),
+            AdminOperation.UNFENCE: AdminOperationHandler(nothing, self._unfence),
+            AdminOperation.DRAIN: AdminOperationHandler(nothing, self._drain),
+            AdminOperation.UNDRAIN: AdminOperationHandler(nothing, self._undrain),
+            AdminOperation.LOG_LEVEL: AdminOperationHandler(LogLevelArguments, self._log_level),
+            AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
         }
 
     # How it is ----------------------------------------------------------------------------------------------
 
-    async def _live(self, _: Arguments, timeout_ms: float) -> states.Live:
-        return states.Live(component="broker", pid=os.getpid(), version=own_version())
+    async def _live(self, _: AdminArguments, timeout_ms: float) -> results.ProcessLiveness:
+        return results.ProcessLiveness(component="broker", pid=os.getpid(), version=installed_version())
 
-    async def _state(self, limits: Limits, timeout_ms: float) -> states.BrokerState:
+    async def _state(self, limits: ReadinessLimits, timeout_ms: float) -> results.BrokerState:
         return self.state(limits)
 
-    def state(self, limits: Limits) -> states.BrokerState:
+    def state(self, limits: ReadinessLimits) -> results.BrokerState:
         """Everything at a glance."""
         parts, facts = self._parts, self._facts()
         config, replicas = parts.live.current, parts.replicas
         reasons = not_ready(facts, limits)
         role = replicas.core.role if replicas is not None else None
-        return states.BrokerState(
+        return results.BrokerState(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=facts.broker_id,
@@ -241,22 +241,22 @@ class BrokerAdmin:
             return shown.member_ids, shown.set_epoch
         return found
 
-    def _lease_now(self) -> states.Lease | None:
+    def _lease_now(self) -> results.Lease | None:
         replicas = self._parts.replicas
         if replicas is None or replicas.lease.epoch is None or replicas.lease.leader_grants is False:
             return None
         lease = replicas.lease
         left_ms = 0 if lease.fenced else max(0, int(lease.until_ms - clock_ms()))
-        return states.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms)
+        return results.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms)
 
-    async def _epochs(self, _: Arguments, timeout_ms: float) -> states.Epochs:
+    async def _epochs(self, _: AdminArguments, timeout_ms: float) -> results.EpochHistory:
         epochs = self._parts.ha.epochs.epochs
         ends = ((entry, epochs.end_of(entry)) for entry in epochs.entries)
-        return states.Epochs(
+        return results.EpochHistory(
             broker_id=self._broker_id(),
             max_offset=self._parts.store.max_phy_offset,
             epochs=[
-                states.Epoch(
+                results.EpochRange(
                     epoch=entry.epoch,
                     start_offset=entry.start_offset,
                     end_offset=None if end == OFFSET_MAX else end,
@@ -265,19 +265,19 @@ class BrokerAdmin:
             ],
         )
 
-    async def _epoch_file(self, _: Arguments, timeout_ms: float) -> states.EpochFile:
+    async def _epoch_file(self, _: AdminArguments, timeout_ms: float) -> results.EpochFileContent:
         path = self._parts.ha.epochs.path
         try:
             content = await asyncio.to_thread(path.read_bytes)
         except FileNotFoundError:
             raise AdminError(FaultKind.REFUSED, f"{path}: there is none; the log has no epoch yet") from None
-        return states.EpochFile(path=str(path), content=content)
+        return results.EpochFileContent(path=str(path), content=content)
 
-    async def _sync_state_set(self, _: Arguments, timeout_ms: float) -> states.SyncStateSet:
+    async def _sync_state_set(self, _: AdminArguments, timeout_ms: float) -> results.SyncStateSetState:
         members, set_epoch = self._members()
         replicas, sync = self._parts.replicas, self._parts.ha.sync_state
         role = replicas.core.role if replicas is not None else None
-        return states.SyncStateSet(
+        return results.SyncStateSetState(
             master_broker_id=role.master_id if role is not None else None,
             master_epoch=self._epoch(),
             members=sorted(members),
@@ -285,17 +285,17 @@ class BrokerAdmin:
             proposed=sorted(sync.proposed) if sync is not None and sync.proposed is not None else None,
         )
 
-    async def _lag(self, _: Arguments, timeout_ms: float) -> states.Lag:
+    async def _lag(self, _: AdminArguments, timeout_ms: float) -> results.ReplicationLag:
         facts, sync = self._facts(), self._parts.ha.sync_state
         end = self._parts.store.max_phy_offset
         replicas = sync.replicas.values() if sync is not None else ()
-        return states.Lag(
+        return results.ReplicationLag(
             role=facts.role,
             max_offset=end,
             lag_bytes=facts.lag_bytes,
             lag_ms=facts.lag_ms,
             replicas=[
-                states.ReplicaLag(
+                results.ReplicaLag(
                     broker_id=one.broker_id,
                     ack_offset=one.ack_offset,
                     lag_bytes=end - max(0, one.ack_offset),
@@ -306,31 +306,31 @@ class BrokerAdmin:
             ],
         )
 
-    async def _lease(self, _: Arguments, timeout_ms: float) -> states.LeaseState:
+    async def _lease(self, _: AdminArguments, timeout_ms: float) -> results.LeaseState:
         replicas = self._parts.replicas
-        return states.LeaseState(
+        return results.LeaseState(
             epoch=replicas.lease.epoch if replicas is not None else None,
             lease=self._lease_now(),
             granted_by_leader=replicas.lease.leader_grants if replicas is not None else None,
             may_write=replicas is None or replicas.lease.is_open(clock_ms()),
         )
 
-    async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
-        return settings_shown(self._parts.live.as_properties())
+    async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
+        return redacted_config(self._parts.live.as_properties())
 
-    async def _metrics(self, limits: Limits, timeout_ms: float) -> states.Metrics:
+    async def _metrics(self, limits: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
         parts = self._parts
-        return states.Metrics(
+        return results.MetricValues(
             state=self.state(limits),
             figures=figures_of(parts.store, parts.ha, parts.stats, parts.replicas, parts.cold_reads),
         )
 
     # What is asked of it ------------------------------------------------------------------------------------
 
-    async def _promote(self, arguments: Promote, timeout_ms: float) -> states.Switched:
+    async def _promote(self, arguments: PromoteArguments, timeout_ms: float) -> results.SwitchoverResult:
         return await self._switches.promote(arguments.broker_id, timeout_ms)
 
-    async def _handover(self, arguments: Handover, timeout_ms: float) -> states.Switched:
+    async def _handover(self, arguments: HandoverArguments, timeout_ms: float) -> results.SwitchoverResult:
         loop = asyncio.get_running_loop()
         over_s = loop.time() + timeout_ms / 1000
         switched = await self._switches.handover(timeout_ms)
@@ -338,13 +338,13 @@ class BrokerAdmin:
         await self._switches.linger(min(arguments.linger_ms, left_ms))
         return switched
 
-    async def _fence(self, _: Arguments, timeout_ms: float) -> states.Steered:
+    async def _fence(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         return await self._steer(fenced=True)
 
-    async def _unfence(self, _: Arguments, timeout_ms: float) -> states.Steered:
+    async def _unfence(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         return await self._steer(fenced=False)
 
-    async def _drain(self, _: Arguments, timeout_ms: float) -> states.Steered:
+    async def _drain(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         """A mastership goes to another; then this replica leaves the SyncStateSet."""
         switched = None
         if self._parts.replicas is not None and self._parts.ha.role is Role.MASTER:
@@ -354,7 +354,7 @@ class BrokerAdmin:
             await self._until(lambda: self._parts.ha.role is Role.REPLICA)
         done = await self._steer(drained=True)
         await self._until(self._is_out_for_good)
-        return states.Steered(
+        return results.ReplicaControlResult(
             fenced=done.fenced, drained=done.drained, takes_messages=done.takes_messages, switched=switched
         )
 
@@ -362,16 +362,20 @@ class BrokerAdmin:
         """As the master says; one of RocketMQ's does not, and then it is the controllers' word."""
         broker_id, shown = self._broker_id(), self._watch.shown
         if shown is not None and broker_id is not None:
-            return shown.is_out_for_good(broker_id)
+            return shown.is_permanent_learner(broker_id)
         return self._watch.is_silent_on_members and broker_id not in self._members()[0]
 
-    async def _undrain(self, _: Arguments, timeout_ms: float) -> states.Steered:
+    async def _undrain(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         return await self._steer(drained=False)
 
-    async def _steer(self, *, fenced: bool | None = None, drained: bool | None = None) -> states.Steered:
-        command = request(SteeringCode.STEER, SteerHeader(fenced=fenced, drained=drained))
-        answer = SteerHeader.decode((await self._calls.call(command)).ext)
-        return states.Steered(
+    async def _steer(
+        self, *, fenced: bool | None = None, drained: bool | None = None
+    ) -> results.ReplicaControlResult:
+        command = request(
+            ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(fenced=fenced, drained=drained)
+        )
+        answer = ReplicaControlStateHeader.decode((await self._calls.call(command)).ext)
+        return results.ReplicaControlResult(
             fenced=answer.fenced is True, drained=answer.drained is True, takes_messages=answer.takes is True
         )
 
@@ -382,10 +386,12 @@ class BrokerAdmin:
                 return
             await asyncio.sleep(LOOK_S)
 
-    async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
-        return set_level(wanted)
+    async def _log_level(self, wanted: LogLevelArguments, timeout_ms: float) -> results.LogLevelResult:
+        return set_log_level(wanted)
 
-    async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
+    async def _change_config(
+        self, wanted: ChangeConfigArguments, timeout_ms: float
+    ) -> results.EffectiveConfig:
         body = properties.rewrite("", wanted.changes).encode()
         await self._calls.call(request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
-        return settings_shown(self._parts.live.as_properties())
+        return redacted_config(self._parts.live.as_properties())

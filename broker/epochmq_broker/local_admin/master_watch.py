@@ -16,7 +16,7 @@ from epochmq_protocol.bodies import HARuntimeInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
-from epochmq_protocol.steering import ShowHeader, SteeringCode
+from epochmq_protocol.replica_control import MasterLogStateHeader, ReplicaControlCode
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class MasterWatch:
 
     def __init__(self, client: RemotingClient, ha: HAService, master: Callable[[], str | None]) -> None:
         """`master`: where it serves clients, None while that is not known."""
-        self.shown: ShowHeader | None = None
+        self.shown: MasterLogStateHeader | None = None
         """What a master of ours said last."""
         self.is_silent_on_members = False
         """Whether the master is one of RocketMQ's."""
@@ -85,9 +85,11 @@ class MasterWatch:
     async def _look(self, address: str) -> None:
         # The end may have been reached before the answer is here: it counts from when it was asked for.
         asked_ms, clock = _now_ms(), self._clock
-        answer = await self._client.call(address, request(SteeringCode.SHOW), TIMEOUT_MS)
+        answer = await self._client.call(
+            address, request(ReplicaControlCode.GET_MASTER_LOG_STATE), TIMEOUT_MS
+        )
         if answer.code == ResponseCode.SUCCESS:
-            self.shown = ShowHeader.decode(answer.ext)
+            self.shown = MasterLogStateHeader.decode(answer.ext)
             clock.looked(asked_ms, self.shown.max_offset)
         elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self.is_silent_on_members = True

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from epochmq_protocol.admin.operations import Limits
+from epochmq_protocol.admin_api.operations import ReadinessLimits
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lag_ms: int | None = None
 
 
-def not_ready(facts: Facts, limits: Limits) -> list[str]:
+def not_ready(facts: Facts, limits: ReadinessLimits) -> list[str]:
     """Why the broker is not ready; nothing when it is."""
     reasons = list(facts.flaws)
     if facts.fenced:
@@ -86,7 +86,7 @@ def _master(facts: Facts) -> list[str]:
     return reasons
 
 
-def _replica(facts: Facts, limits: Limits) -> list[str]:
+def _replica(facts: Facts, limits: ReadinessLimits) -> list[str]:
     reasons = []
     if facts.controlled and not facts.learner and facts.broker_id not in facts.sync_state_set:
         lack = "" if facts.lag_bytes is None else f"; it lacks {facts.lag_bytes} bytes"

@@ -12,12 +12,16 @@ from epochmq_broker.ha.service import HAService, Role
 from epochmq_broker.replicas.gate import Phase
 from epochmq_broker.replicas.handover import Switched as HandedOver
 from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.states import Switched
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.results import SwitchoverResult
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import request
-from epochmq_protocol.steering import HandOverRequestHeader, HandOverResponseHeader, SteeringCode
+from epochmq_protocol.replica_control import (
+    ReplicaControlCode,
+    SwitchoverRequestHeader,
+    SwitchoverResponseHeader,
+)
 from epochmq_protocol.transport.client import RemotingClient
 
 T = TypeVar("T")
@@ -48,12 +52,12 @@ class Switches:
         """Who asked may be gone; what was begun is brought to its end."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def handover(self, timeout_ms: float) -> Switched:
+    async def handover(self, timeout_ms: float) -> SwitchoverResult:
         """The mastership goes to whoever of the SyncStateSet has the most; at once when there is nothing to
         give, or nobody to give it to. AdminError when nobody could take it in time."""
         replicas = self._replicas
         if replicas is None:
-            return Switched(moved=False, reason=NO_CONTROLLERS)
+            return SwitchoverResult(moved=False, reason=NO_CONTROLLERS)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         while True:
@@ -98,7 +102,7 @@ class Switches:
         in_sync = [one.broker_id for one in found if one.broker_id in sync.members]
         return in_sync, [one.broker_id for one in found if one.broker_id not in sync.members]
 
-    async def promote(self, broker_id: int | None, timeout_ms: float) -> Switched:
+    async def promote(self, broker_id: int | None, timeout_ms: float) -> SwitchoverResult:
         """Makes a replica, or without an id this one, the master. AdminError or RequestError when that cannot
         be."""
         replicas = self._replicas
@@ -123,14 +127,16 @@ class Switches:
         if identity is None or wanted != identity.id:
             address = await self._address(replicas, wanted, deadline_s)
         left_ms = max(1.0, (deadline_s - loop.time()) * 1000)
-        header = HandOverRequestHeader(
+        header = SwitchoverRequestHeader(
             broker_id=wanted, address=address, timeout_ms=int(left_ms * CATCH_UP_SHARE)
         )
-        answer = await self._client.call(role.address, request(SteeringCode.HAND_OVER, header), left_ms)
+        answer = await self._client.call(
+            role.address, request(ReplicaControlCode.SWITCHOVER, header), left_ms
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, f"the master at {role.address}: {answer.remark}")
-        done = HandOverResponseHeader.decode(answer.ext)
-        return Switched(
+        done = SwitchoverResponseHeader.decode(answer.ext)
+        return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_broker_id,
             master_address=done.master_address,
@@ -140,10 +146,10 @@ class Switches:
 
     async def _to(
         self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, patience_s: float
-    ) -> Switched:
+    ) -> SwitchoverResult:
         address = await self._address(replicas, broker_id, patience_s)
         done = await self._to_its_end(replicas.handover.to(broker_id, address, max(0, int(catch_up_ms))))
-        return Switched(
+        return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_id,
             master_address=done.master_address,
@@ -177,9 +183,9 @@ class Switches:
         if not task.cancelled():
             task.exception()  # told to whoever waited
 
-    def _nothing_to_do(self, reason: str) -> Switched:
+    def _nothing_to_do(self, reason: str) -> SwitchoverResult:
         role = self._replicas.core.role if self._replicas is not None else None
-        return Switched(
+        return SwitchoverResult(
             moved=False,
             reason=reason,
             master_broker_id=role.master_id if role is not None else None,

@@ -14,8 +14,7 @@ from epochmq_broker.config import LiveConfig
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 LOGICAL = "__syslo__"
 """How the names begin that stand for the brokers of a static topic (MixAll)."""
@@ -42,12 +41,14 @@ def is_another(named: str, broker_name: str) -> bool:
     return bool(named) and named != broker_name and not named.startswith(LOGICAL)
 
 
-def for_this_broker(handlers: Mapping[int, Handler], live: LiveConfig) -> dict[int, Handler]:
+def for_this_broker(handlers: Mapping[int, RequestHandler], live: LiveConfig) -> dict[int, RequestHandler]:
     """The handlers, which refuse what is for another broker: RequestError SYSTEM_ERROR, after which clients
     send elsewhere or pull again later."""
 
-    def guarded(handler: Handler, field: str) -> Handler:
-        def handle(connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+    def guarded(handler: RequestHandler, field: str) -> RequestHandler:
+        def handle(
+            connection: RemotingConnection, command: Command
+        ) -> Command | Awaitable[Command | None] | None:
             named = (command.ext or {}).get(field, "")
             own = live.current.broker_name
             if is_another(named, own):

@@ -9,10 +9,10 @@ from epochmq_broker.processors.admin_offsets import AdminOffsets
 from epochmq_broker.processors.admin_parts import AdminParts
 from epochmq_broker.processors.admin_store import AdminStore
 from epochmq_broker.processors.admin_topics import AdminTopics
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RequestHandler
 
 
-def admin_handlers(parts: AdminParts) -> dict[int, Handler]:
+def admin_handlers(parts: AdminParts) -> dict[int, RequestHandler]:
     """Request code → handler of every administration request (RocketMQ's AdminBrokerProcessor). Codes that
     are not in it are answered REQUEST_CODE_NOT_SUPPORTED by the server."""
     return {

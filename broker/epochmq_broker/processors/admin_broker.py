@@ -26,8 +26,7 @@ from epochmq_protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"])
 
@@ -73,7 +72,7 @@ class AdminBroker:
         self._config_version = DataVersion(timestamp=now_ms())
         self._config_lock = asyncio.Lock()  # one change of the file after the other
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
@@ -84,7 +83,7 @@ class AdminBroker:
 
     # settings
 
-    async def update_config(self, connection: Connection, command: Command) -> Command:
+    async def update_config(self, connection: RemotingConnection, command: Command) -> Command:
         """Changes settings while the broker runs: all of them or none. A value that cannot be is refused with
         the key, the value and what was expected, where RocketMQ silently keeps the old one; unknown keys are
         ignored, as there. The changes go into the configuration file the broker was started with, if any."""
@@ -135,7 +134,7 @@ class AdminBroker:
             # The change is in force; that it will not outlive the process is for a person to know.
             log.error("%s keeps its old content: %s", path, error)
 
-    def config(self, connection: Connection, command: Command) -> Command:
+    def config(self, connection: RemotingConnection, command: Command) -> Command:
         """Every setting with its value, and the version of them all."""
         header = GetBrokerConfigResponseHeader(version=to_json(self._config_version).decode())
         text = properties.format(_FOR_TOOLS | self._parts.live.as_properties(), is_sorted=True)
@@ -143,7 +142,7 @@ class AdminBroker:
 
     # state
 
-    def runtime_info(self, connection: Connection, command: Command) -> Command:
+    def runtime_info(self, connection: RemotingConnection, command: Command) -> Command:
         """Names and values of everything that changes while the broker runs."""
         parts, now = self._parts, now_ms()
         store, config = parts.store, parts.live.current
@@ -183,7 +182,7 @@ class AdminBroker:
             log.warning("the size of the disk of %s is unknown: %s", config.root_dir, error)
         return response(command, ResponseCode.SUCCESS, body=to_json(KVTable(table=table)))
 
-    def stats(self, connection: Connection, command: Command) -> Command:
+    def stats(self, connection: RemotingConnection, command: Command) -> Command:
         """One counter over the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext)
         item = self._parts.stats.find(header.stats_name, header.stats_key)

@@ -24,7 +24,7 @@ from epochmq_protocol.bodies import (
     to_json,
 )
 from epochmq_protocol.codes import V3_1_8_SNAPSHOT, LanguageCode, RequestCode, ResponseCode
-from epochmq_protocol.errors import CallTimeout, EpochMQError, RequestError
+from epochmq_protocol.errors import CallTimeoutError, EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.headers import (
     ConsumeMessageDirectlyResultRequestHeader,
@@ -34,8 +34,7 @@ from epochmq_protocol.headers import (
     GetProducerConnectionListRequestHeader,
     QuerySubscriptionByConsumerRequestHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 CALL_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 5_000
@@ -49,7 +48,7 @@ class AdminClients:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
@@ -63,7 +62,7 @@ class AdminClients:
 
     # who is connected
 
-    def consumer_connections(self, connection: Connection, command: Command) -> Command:
+    def consumer_connections(self, connection: RemotingConnection, command: Command) -> Command:
         """The members of an online consumer group and what they subscribe."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext).consumer_group
         group = self._parts.clients.group(name)
@@ -78,7 +77,7 @@ class AdminClients:
         )
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def producer_connections(self, connection: Connection, command: Command) -> Command:
+    def producer_connections(self, connection: RemotingConnection, command: Command) -> Command:
         """The members of an online producer group."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext).producer_group
         clients = self._parts.clients.producers.get(name)
@@ -87,7 +86,7 @@ class AdminClients:
         body = ProducerConnection(connection_set=_connections(clients.values()))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def all_producers(self, connection: Connection, command: Command) -> Command:
+    def all_producers(self, connection: RemotingConnection, command: Command) -> Command:
         """Every producer of every group."""
         data = {
             name: [
@@ -104,7 +103,7 @@ class AdminClients:
         }
         return response(command, ResponseCode.SUCCESS, body=to_json(ProducerTableInfo(data=data)))
 
-    def subscription(self, connection: Connection, command: Command) -> Command:
+    def subscription(self, connection: RemotingConnection, command: Command) -> Command:
         """What a group subscribes of a topic; nothing when it does not."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext)
         found = self._parts.clients.subscription(header.group, header.topic or "")
@@ -113,13 +112,13 @@ class AdminClients:
 
     # passed on to a consumer
 
-    async def running_info(self, connection: Connection, command: Command) -> Command:
+    async def running_info(self, connection: RemotingConnection, command: Command) -> Command:
         """What a consumer says of itself: settings, queues, rates, threads."""
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext)
         client = self._find(header.consumer_group, header.client_id)
         return await self._pass_on(command, header.consumer_group, client, command.ext, command.body)
 
-    async def consume_directly(self, connection: Connection, command: Command) -> Command:
+    async def consume_directly(self, connection: RemotingConnection, command: Command) -> Command:
         """Has a consumer consume one message now, named by its offset message id, and tells what came of
         it."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext)
@@ -141,7 +140,7 @@ class AdminClients:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return await self._pass_on(command, header.consumer_group, client, ext, record)
 
-    async def consumer_status(self, connection: Connection, command: Command) -> Command:
+    async def consumer_status(self, connection: RemotingConnection, command: Command) -> Command:
         """Where every member of a group (or one) says it is, by queue."""
         header = GetConsumerStatusRequestHeader.decode(command.ext)
         group = self._parts.clients.group(header.group)
@@ -164,7 +163,7 @@ class AdminClients:
     ) -> GetConsumerStatusBody | None:
         """One member's answer; None when it has none to give."""
         try:
-            answer = await cast(Connection, client.channel).call(
+            answer = await cast(RemotingConnection, client.channel).call(
                 request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked), STATUS_TIMEOUT_MS
             )
             if answer.code == ResponseCode.SUCCESS and answer.body:
@@ -192,8 +191,8 @@ class AdminClients:
         """Sends the request on to a consumer and its answer back, whatever that says."""
         passed = request(command.code, body=body, ext=ext)
         try:
-            answer = await cast(Connection, client.channel).call(passed, CALL_TIMEOUT_MS)
-        except CallTimeout as error:
+            answer = await cast(RemotingConnection, client.channel).call(passed, CALL_TIMEOUT_MS)
+        except CallTimeoutError as error:
             raise RequestError(
                 ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client.client_id}> Timeout: {error}"
             ) from None

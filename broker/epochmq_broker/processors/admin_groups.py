@@ -22,8 +22,7 @@ from epochmq_protocol.headers import (
     GetSubscriptionGroupConfigRequestHeader,
     UpdateGroupForbiddenRequestHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 
 class AdminGroups:
@@ -32,7 +31,7 @@ class AdminGroups:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
@@ -42,13 +41,13 @@ class AdminGroups:
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
         }
 
-    def update(self, connection: Connection, command: Command) -> Command:
+    def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes one group. 5.3.3 takes any name; an empty one would be a group nobody can
         use."""
         self._apply([from_json(SubscriptionGroupConfig, command.body)])
         return response(command, ResponseCode.SUCCESS)
 
-    def update_list(self, connection: Connection, command: Command) -> Command:
+    def update_list(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes many groups: all of them, or none when one is refused."""
         self._apply(from_json(SubscriptionGroupList, command.body).group_config_list)
         return response(command, ResponseCode.SUCCESS)
@@ -59,7 +58,7 @@ class AdminGroups:
                 raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
         self._parts.groups.update(configs)
 
-    def delete(self, connection: Connection, command: Command) -> Command:
+    def delete(self, connection: RemotingConnection, command: Command) -> Command:
         """Forgets a group and, when asked to, its offsets. Deleting what does not exist succeeds."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext)
         self._parts.groups.delete(header.group_name)
@@ -68,7 +67,7 @@ class AdminGroups:
         self._parts.stats.forget_group(header.group_name)
         return response(command, ResponseCode.SUCCESS)
 
-    def group_config(self, connection: Connection, command: Command) -> Command:
+    def group_config(self, connection: RemotingConnection, command: Command) -> Command:
         """One group's configuration. As with every look-up of a group, an unknown one is created when groups
         may be."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext).group
@@ -77,7 +76,7 @@ class AdminGroups:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return response(command, ResponseCode.SUCCESS, body=to_json(config))
 
-    def forbid(self, connection: Connection, command: Command) -> Command:
+    def forbid(self, connection: RemotingConnection, command: Command) -> Command:
         """Lets a group read a topic or not (`readable` absent: only tells)."""
         header = UpdateGroupForbiddenRequestHeader.decode(command.ext)
         groups = self._parts.groups

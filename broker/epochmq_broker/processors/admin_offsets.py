@@ -27,7 +27,7 @@ from epochmq_protocol.bodies import (
     to_json,
 )
 from epochmq_protocol.codes import LanguageCode, RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectionClosed, RequestError
+from epochmq_protocol.errors import ConnectionClosedError, RequestError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.headers import (
     CloneGroupOffsetRequestHeader,
@@ -39,8 +39,7 @@ from epochmq_protocol.headers import (
     QueryTopicsByConsumerRequestHeader,
     ResetOffsetRequestHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 LONG_MAX = (1 << 63) - 1
 
@@ -53,7 +52,7 @@ class AdminOffsets:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
@@ -68,7 +67,7 @@ class AdminOffsets:
 
     # how far groups are
 
-    def consume_stats(self, connection: Connection, command: Command) -> Command:
+    def consume_stats(self, connection: RemotingConnection, command: Command) -> Command:
         """How far one group is in the queues it may read of the topics asked for, else of all topics it has
         offsets on."""
         header = GetConsumeStatsRequestHeader.decode(command.ext)
@@ -104,7 +103,7 @@ class AdminOffsets:
             stats.offset_table[parts.message_queue(topic, queue_id)] = row
         stats.consume_tps += parts.stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
-    def broker_consume_stats(self, connection: Connection, command: Command) -> Command:
+    def broker_consume_stats(self, connection: RemotingConnection, command: Command) -> Command:
         """How far every group is in every topic it has offsets on; `isOrder` asks for ordered topics only."""
         ordered_only = GetConsumeStatsInBrokerHeader.decode(command.ext).is_order
         parts = self._parts
@@ -133,7 +132,7 @@ class AdminOffsets:
             body.consume_stats_list.append({group: rows})
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def time_span(self, connection: Connection, command: Command) -> Command:
+    def time_span(self, connection: RemotingConnection, command: Command) -> Command:
         """Store times of the first, the last and the last consumed message of every queue, and how old the
         next is."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext)
@@ -160,7 +159,7 @@ class AdminOffsets:
 
     # changing offsets
 
-    def reset(self, connection: Connection, command: Command) -> Command:
+    def reset(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets a group's offsets on one queue or all: to an offset, to a time (epoch ms), or to the end (-1).
         Server side unless useServerSideResetOffset is off: then the online clients are told."""
         header = ResetOffsetRequestHeader.decode(command.ext)
@@ -238,14 +237,14 @@ class AdminOffsets:
         )
         for channel in members.clients:
             try:
-                cast(Connection, channel).oneway(
+                cast(RemotingConnection, channel).oneway(
                     request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, pushed, to_json(body))
                 )
-            except ConnectionClosed:
+            except ConnectionClosedError:
                 log.info("%s of group %s left before its offsets could be reset", channel.remote, group)
         return response(command, ResponseCode.SUCCESS, body=answer)
 
-    def clone(self, connection: Connection, command: Command) -> Command:
+    def clone(self, connection: RemotingConnection, command: Command) -> Command:
         """Gives one group the offsets of another, on one topic or on all the other has offsets on."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext)
         parts, source = self._parts, header.src_group
@@ -255,7 +254,7 @@ class AdminOffsets:
                 parts.offsets.clone(source, header.dest_group, name)
         return response(command, ResponseCode.SUCCESS)
 
-    def correction(self, connection: Connection, command: Command) -> Command:
+    def correction(self, connection: RemotingConnection, command: Command) -> Command:
         """Queue → the lowest offset of any group on the topic; the largest number there is where
         `compareGroup` is behind it. Groups in `filterGroups` do not count."""
         header = QueryCorrectionOffsetHeader.decode(command.ext)
@@ -270,14 +269,14 @@ class AdminOffsets:
 
     # what belongs together
 
-    def groups_of_topic(self, connection: Connection, command: Command) -> Command:
+    def groups_of_topic(self, connection: RemotingConnection, command: Command) -> Command:
         """Groups that have offsets on a topic, and what `ClientRegistry.consumers_of` adds."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext).topic
         groups = self._parts.clients.consumers_of(topic) | self._parts.offsets.groups_of(topic)
         body = GroupList(group_list=sorted(groups))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def topics_of_group(self, connection: Connection, command: Command) -> Command:
+    def topics_of_group(self, connection: RemotingConnection, command: Command) -> Command:
         """Topics a group has offsets on."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext).group
         body = TopicList(

@@ -16,8 +16,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import QueryConsumeQueueRequestHeader
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 UNITS_MAX = 10_000
 """Units of a consume queue in one answer; RocketMQ has no limit but the frame's."""
@@ -29,7 +28,7 @@ class AdminStore:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
@@ -43,7 +42,7 @@ class AdminStore:
             RequestCode.POP_ROLLBACK: self.pop_rollback,
         }
 
-    def consume_queue(self, connection: Connection, command: Command) -> Command:
+    def consume_queue(self, connection: RemotingConnection, command: Command) -> Command:
         """Units of a consume queue from an index on, and how a group would filter them."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext)
         parts, topic = self._parts, header.topic or ""
@@ -70,33 +69,33 @@ class AdminStore:
         body.queue_data = rows
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def clean_consume_queues(self, connection: Connection, command: Command) -> Command:
+    def clean_consume_queues(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes consume queue files whose messages are all gone."""
         self._parts.store.clean_expired_consume_queues()
         return response(command, ResponseCode.SUCCESS)
 
-    def delete_commit_log(self, connection: Connection, command: Command) -> Command:
+    def delete_commit_log(self, connection: RemotingConnection, command: Command) -> Command:
         """Has the next round of cleaning delete expired files, whatever the hour."""
         self._parts.store.delete_expired_files()
         return response(command, ResponseCode.SUCCESS)
 
-    def timer_checkpoint(self, connection: Connection, command: Command) -> Command:
+    def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:
         """There is no timer wheel; what RocketMQ says without one."""
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
 
-    def timer_metrics(self, connection: Connection, command: Command) -> Command:
+    def timer_metrics(self, connection: RemotingConnection, command: Command) -> Command:
         """There is no timer wheel; what RocketMQ says without one."""
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
 
-    def ha_status(self, connection: Connection, command: Command) -> Command:
+    def ha_status(self, connection: RemotingConnection, command: Command) -> Command:
         """A master's replicas, or a replica's master."""
         return response(command, ResponseCode.SUCCESS, body=to_json(self._parts.ha.runtime_info()))
 
-    def reset_master_flush_offset(self, connection: Connection, command: Command) -> Command:
+    def reset_master_flush_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Concerns slaves only; a master takes it and does nothing."""
         return response(command, ResponseCode.SUCCESS)
 
-    def epochs(self, connection: Connection, command: Command) -> Command:
+    def epochs(self, connection: RemotingConnection, command: Command) -> Command:
         """Epochs exist in controller mode only."""
         ha = self._parts.ha
         if not ha.controlled:
@@ -104,6 +103,6 @@ class AdminStore:
         body = ha.epoch_cache(self._parts.live.current.broker_id)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def pop_rollback(self, connection: Connection, command: Command) -> Command:
+    def pop_rollback(self, connection: RemotingConnection, command: Command) -> Command:
         """There are no pop records that could be moved; RocketMQ without its pop store says the same."""
         return response(command, ResponseCode.SUCCESS)

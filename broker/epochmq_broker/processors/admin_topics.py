@@ -31,8 +31,7 @@ from epochmq_protocol.headers import (
     GetTopicStatsInfoRequestHeader,
 )
 from epochmq_protocol.topics import TopicConfig, TopicFilterType
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 
 class AdminTopics:
@@ -41,7 +40,7 @@ class AdminTopics:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
@@ -53,7 +52,7 @@ class AdminTopics:
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
         }
 
-    async def update(self, connection: Connection, command: Command) -> Command:
+    async def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes one topic, and answers when the nameservers know it."""
         header = CreateTopicRequestHeader.decode(command.ext)
         self._check_name(header.topic)
@@ -75,7 +74,7 @@ class AdminTopics:
         await self._apply([config])
         return response(command, ResponseCode.SUCCESS)
 
-    async def update_list(self, connection: Connection, command: Command) -> Command:
+    async def update_list(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes many topics: all of them, or none when one is refused."""
         configs = from_json(CreateTopicListRequestBody, command.body).topic_config_list
         for config in configs:
@@ -113,7 +112,7 @@ class AdminTopics:
                 ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
             )
 
-    def delete(self, connection: Connection, command: Command) -> Command:
+    def delete(self, connection: RemotingConnection, command: Command) -> Command:
         """Forgets a topic: its configuration, its consumers' offsets, its queues, its counters; with it the
         retry topics that pop consumers made of it. Deleting what does not exist succeeds."""
         topic = DeleteTopicRequestHeader.decode(command.ext).topic
@@ -133,7 +132,7 @@ class AdminTopics:
             parts.stats.forget_topic(name)
         return response(command, ResponseCode.SUCCESS)
 
-    def clean_unused(self, connection: Connection, command: Command) -> Command:
+    def clean_unused(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes the queues of topics that have no configuration any more."""
         parts = self._parts
         for topic in parts.store.topics():
@@ -142,7 +141,7 @@ class AdminTopics:
                 parts.stats.forget_topic(topic)
         return response(command, ResponseCode.SUCCESS)
 
-    def topic_config(self, connection: Connection, command: Command) -> Command:
+    def topic_config(self, connection: RemotingConnection, command: Command) -> Command:
         """One topic's configuration."""
         name = GetTopicConfigRequestHeader.decode(command.ext).topic
         config = self._parts.topics.get(name)
@@ -151,12 +150,12 @@ class AdminTopics:
         body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def system_topics(self, connection: Connection, command: Command) -> Command:
+    def system_topics(self, connection: RemotingConnection, command: Command) -> Command:
         """Names of the broker's own topics."""
         body = TopicList(topic_list=sorted(self._parts.topics.system_topics))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def topic_stats(self, connection: Connection, command: Command) -> Command:
+    def topic_stats(self, connection: RemotingConnection, command: Command) -> Command:
         """First and next offset of every queue of a topic, and when it was last written."""
         parts = self._parts
         name = GetTopicStatsInfoRequestHeader.decode(command.ext).topic

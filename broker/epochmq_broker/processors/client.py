@@ -30,7 +30,7 @@ from epochmq_protocol.bodies import (
     to_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectionClosed, RequestError
+from epochmq_protocol.errors import ConnectionClosedError, RequestError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.headers import (
     GetConsumerListByGroupRequestHeader,
@@ -40,8 +40,7 @@ from epochmq_protocol.headers import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 RETRY_PREFIX = "%RETRY%"
 PULL_CONSUMER = "CONSUME_ACTIVELY"
@@ -71,7 +70,7 @@ class ClientProcessor:
         self._clients = clients
         self._locks = locks
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
@@ -86,7 +85,7 @@ class ClientProcessor:
 
     # membership
 
-    def heartbeat(self, connection: Connection, command: Command) -> Command:
+    def heartbeat(self, connection: RemotingConnection, command: Command) -> Command:
         """Registers or refreshes everything a client is: its producer groups, its consumer groups and what
         they subscribe. A consumer group without configuration is skipped silently, as in RocketMQ."""
         data = from_json(HeartbeatData, command.body)
@@ -125,7 +124,7 @@ class ClientProcessor:
         # rebalances.
         return resend or (short and not self._clients.subscription_count(name))
 
-    def unregister(self, connection: Connection, command: Command) -> Command:
+    def unregister(self, connection: RemotingConnection, command: Command) -> Command:
         """Takes a client out of a producer group, a consumer group, or both."""
         header = UnregisterClientRequestHeader.decode(command.ext)
         if header.producer_group is not None:
@@ -136,7 +135,7 @@ class ClientProcessor:
             self._clients.unregister_consumer(header.consumer_group, connection, notify=notify)
         return response(command, ResponseCode.SUCCESS)
 
-    def consumer_list(self, connection: Connection, command: Command) -> Command:
+    def consumer_list(self, connection: RemotingConnection, command: Command) -> Command:
         """The client ids of a group's members, among whom its queues are shared out."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext).consumer_group
         group = self._clients.group(name)
@@ -145,7 +144,7 @@ class ClientProcessor:
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def check_client_config(self, connection: Connection, command: Command) -> Command:
+    def check_client_config(self, connection: RemotingConnection, command: Command) -> Command:
         """Whether this broker can serve a subscription; asked before a consumer starts."""
         subscription = from_json(CheckClientRequestBody, command.body).subscription_data
         if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
@@ -162,15 +161,15 @@ class ClientProcessor:
             return
         header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
         for channel in channels:
-            connection = cast(Connection, channel)
+            connection = cast(RemotingConnection, channel)
             try:
                 connection.oneway(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header))
-            except ConnectionClosed:
+            except ConnectionClosedError:
                 log.debug("%s of group %s is gone before it could be told of a change", channel.remote, group)
 
     # offsets
 
-    def query_offset(self, connection: Connection, command: Command) -> Command:
+    def query_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Where a group goes on reading a queue. A group without an offset starts at 0 on a young queue,
         whose first message still is in memory, and otherwise decides by itself (QUERY_NOT_FOUND)."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext)
@@ -191,7 +190,7 @@ class ClientProcessor:
             command, ResponseCode.SUCCESS, header=QueryConsumerOffsetResponseHeader(offset=offset)
         )
 
-    def update_offset(self, connection: Connection, command: Command) -> Command:
+    def update_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Stores how far a group has come. While a reset ordered by an administrator waits for the group's
         next pull, what the group says is taken and ignored."""
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext)
@@ -207,14 +206,14 @@ class ClientProcessor:
 
     # locks
 
-    def lock(self, connection: Connection, command: Command) -> Command:
+    def lock(self, connection: RemotingConnection, command: Command) -> Command:
         """Locks the queues an orderly consumer was given; answers with those it got."""
         body = from_json(LockBatchRequestBody, command.body)
         granted = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, _now_ms())
         answer = LockBatchResponseBody(lock_ok_mq_set=granted)
         return response(command, ResponseCode.SUCCESS, body=to_json(answer))
 
-    def unlock(self, connection: Connection, command: Command) -> Command:
+    def unlock(self, connection: RemotingConnection, command: Command) -> Command:
         """Gives locked queues back."""
         body = from_json(UnlockBatchRequestBody, command.body)
         self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)

@@ -13,9 +13,8 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_controller import ExchangeHAInfoResponseHeader
-from epochmq_protocol.steering import LogChecksumsHeader, SteeringCode
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.replica_control import LogChecksumsHeader, ReplicaControlCode
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 
 class GroupProcessor:
@@ -26,15 +25,15 @@ class GroupProcessor:
         self._ha = ha
         self._replicas = replicas
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
-            SteeringCode.LOG_CHECKSUMS: self.log_checksums,
+            ReplicaControlCode.LOG_CHECKSUMS: self.log_checksums,
         }
 
-    async def log_checksums(self, connection: Connection, command: Command) -> Command:
+    async def log_checksums(self, connection: RemotingConnection, command: Command) -> Command:
         """A replica compares its log with this master's."""
         header = LogChecksumsHeader.decode(command.ext)
         wanted = LogRange(header.start_offset, header.end_offset, header.chunk_bytes)
@@ -60,7 +59,7 @@ class GroupProcessor:
         if self._ha.role is not Role.MASTER or last != epoch:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"this broker is not the master of epoch {epoch}")
 
-    def ha_info(self, connection: Connection, command: Command) -> Command:
+    def ha_info(self, connection: RemotingConnection, command: Command) -> Command:
         """906: where this broker serves replicas. Only a master does; RocketMQ's brokers say it in every
         role."""
         if self._ha.role is not Role.MASTER:
@@ -73,7 +72,7 @@ class GroupProcessor:
         )
         return response(command, ResponseCode.SUCCESS, header=header)
 
-    def role_changed(self, connection: Connection, command: Command) -> Command:
+    def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """1008: a controller says who the master is."""
         if self._replicas is not None:
             self._replicas.notified(command)

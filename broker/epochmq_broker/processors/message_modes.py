@@ -23,8 +23,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.topics import is_retry_topic
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 FILE = "messageRequestMode.json"
 
@@ -53,13 +52,13 @@ class MessageModes:
         if found is not None:
             self._modes = found
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
-    def set_mode(self, connection: Connection, command: Command) -> Command:
+    def set_mode(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets the mode of a group on a topic; pop is refused, for nobody could pop."""
         body = from_json(SetMessageRequestModeRequestBody, command.body)
         if is_retry_topic(body.topic):

@@ -32,13 +32,12 @@ from epochmq_broker.subscriptions import (
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import FallBack, RequestError
-from epochmq_protocol.fastpath import PullRequest, decode_pull, pull_response
+from epochmq_protocol.errors import FastPathMiss, RequestError
+from epochmq_protocol.fastpath import FastPullRequest, decode_pull, pull_response
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response
 from epochmq_protocol.headers import PullMessageRequestHeader
 from epochmq_protocol.topics import PERM_READ, SubscriptionGroupConfig, TopicConfig
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import FastHandler, Handler
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
@@ -112,25 +111,25 @@ class PullProcessor:
         self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
         self._codes: dict[int, tuple[SubscriptionData, frozenset[int] | None]] = {}
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler, for headers the fast path does not take."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def fast(self) -> Mapping[bytes, FastHandler]:
+    def fast(self) -> Mapping[bytes, FastRequestHandler]:
         """Start of a JSON header → handler."""
         return {b'{"code":11,': self.fast_pull, b'{"code":361': self.fast_pull}
 
-    def fast_pull(self, connection: Connection, header: bytes, body: bytes) -> bytes | None:
-        """A pull from its header's bytes. Raises FallBack for headers it cannot take."""
+    def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
+        """A pull from its header's bytes. Raises FastPathMiss for headers it cannot take."""
         request = decode_pull(header)
         if request.flag & FLAG_ONEWAY or is_another(request.broker_name, self._live.current.broker_name):
-            raise FallBack
+            raise FastPathMiss
         return self._answer(connection, request, held=False)
 
-    def pull(self, connection: Connection, command: Command) -> Command | None:
+    def pull(self, connection: RemotingConnection, command: Command) -> Command | None:
         """A pull from its command."""
         header = PullMessageRequestHeader.decode(command.ext)
-        request = PullRequest(
+        request = FastPullRequest(
             code=command.code,
             opaque=command.opaque,
             flag=command.flag,
@@ -157,10 +156,10 @@ class PullProcessor:
         frame = self._answer(pull.connection, pull.request, held=True)
         if frame is None:
             return  # answered when what it needs has been read from the disk
-        pull.connection.answer(pull.request.opaque, frame)
+        pull.connection.respond_encoded(pull.request.opaque, frame)
 
     def _answer(
-        self, connection: Connection, request: PullRequest, *, held: bool, tries: int = 0
+        self, connection: RemotingConnection, request: FastPullRequest, *, held: bool, tries: int = 0
     ) -> bytes | None:
         """The encoded answer, or None when it comes later: the pull is held, or needs the disk. `held`: it
         was held, and is not held again. `tries`: how often the disk has been read for it."""
@@ -214,8 +213,8 @@ class PullProcessor:
 
     def _read_first(
         self,
-        connection: Connection,
-        request: PullRequest,
+        connection: RemotingConnection,
+        request: FastPullRequest,
         missing: NotResidentError,
         *,
         held: bool,
@@ -233,7 +232,7 @@ class PullProcessor:
             else:
                 frame = encode(response(_command_of(request), ResponseCode.SYSTEM_ERROR, str(error)))
             if frame is not None:
-                connection.answer(request.opaque, frame)
+                connection.respond_encoded(request.opaque, frame)
 
         try:
             connection.defer(request.opaque)
@@ -243,7 +242,7 @@ class PullProcessor:
         return None
 
     def _admit(
-        self, connection: Connection, request: PullRequest
+        self, connection: RemotingConnection, request: FastPullRequest
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks of broker, group, topic and queue. Raises RequestError."""
         config = self._live.current
@@ -281,7 +280,7 @@ class PullProcessor:
             )
         return group, topic
 
-    def _subscription(self, request: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+    def _subscription(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the pull wants of the topic: as it says itself, or as the group's heartbeats say. Raises
         RequestError."""
         if request.sys_flag & FLAG_SUBSCRIPTION:
@@ -295,7 +294,7 @@ class PullProcessor:
             )
         return subscription
 
-    def _carried_subscription(self, request: PullRequest) -> SubscriptionData:
+    def _carried_subscription(self, request: FastPullRequest) -> SubscriptionData:
         """The subscription a pull says itself; the same words mean the same object for a minute."""
         now_ms = time.time_ns() // 1_000_000
         words = (request.topic, request.subscription, request.expression_type)
@@ -320,7 +319,9 @@ class PullProcessor:
         )
         return subscription
 
-    def _known_subscription(self, request: PullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
+    def _known_subscription(
+        self, request: FastPullRequest, group: SubscriptionGroupConfig
+    ) -> SubscriptionData:
         name, topic = request.consumer_group, request.topic
         online = self._clients.group(name)
         if online is None:
@@ -341,7 +342,7 @@ class PullProcessor:
         return subscription
 
     def _get(
-        self, request: PullRequest, subscription: SubscriptionData, get: Callable[..., GetResult]
+        self, request: FastPullRequest, subscription: SubscriptionData, get: Callable[..., GetResult]
     ) -> GetResult:
         queue = self._store.queue(request.topic, request.queue_id)
         if self._offsets.has_resets:
@@ -368,7 +369,7 @@ class PullProcessor:
         self._codes[id(subscription)] = (subscription, codes)
         return codes
 
-    def _commit(self, request: PullRequest, result: GetResult, *, held: bool) -> None:
+    def _commit(self, request: FastPullRequest, result: GetResult, *, held: bool) -> None:
         """Notes how far the group has come: what it pulled, and what it says it has consumed."""
         offsets, group, topic, queue_id = (
             self._offsets,
@@ -380,7 +381,9 @@ class PullProcessor:
         if not held and request.sys_flag & FLAG_COMMIT_OFFSET:
             offsets.commit(group, topic, queue_id, request.commit_offset)
 
-    def _hold(self, connection: Connection, request: PullRequest, subscription: SubscriptionData) -> bool:
+    def _hold(
+        self, connection: RemotingConnection, request: FastPullRequest, subscription: SubscriptionData
+    ) -> bool:
         config = self._live.current
         hold_ms = request.suspend_timeout_millis
         if not config.long_polling_enable:
@@ -411,5 +414,5 @@ class PullProcessor:
         return group.broker_id
 
 
-def _command_of(request: PullRequest) -> Command:
+def _command_of(request: FastPullRequest) -> Command:
     return Command(request.code, opaque=request.opaque)

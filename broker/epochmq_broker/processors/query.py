@@ -25,8 +25,7 @@ from epochmq_protocol.headers import (
     SearchOffsetResponseHeader,
     ViewMessageRequestHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
@@ -38,7 +37,7 @@ class QueryProcessor:
         self._live = live
         self._store = store
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.QUERY_MESSAGE: self.query,
@@ -49,7 +48,7 @@ class QueryProcessor:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
         }
 
-    def query(self, connection: Connection, command: Command) -> Command:
+    def query(self, connection: RemotingConnection, command: Command) -> Command:
         """Records whose key's hash matches, newest index first; the client compares the keys themselves."""
         header = QueryMessageRequestHeader.decode(command.ext)
         max_num = header.max_num
@@ -67,7 +66,7 @@ class QueryProcessor:
         remark = "can not find message, maybe time range not correct"
         return response(command, ResponseCode.QUERY_NOT_FOUND, remark, header=answer)
 
-    def view(self, connection: Connection, command: Command) -> Command:
+    def view(self, connection: RemotingConnection, command: Command) -> Command:
         """The record at a commit-log offset."""
         offset = ViewMessageRequestHeader.decode(command.ext).offset
         record = self._store.read_visible(offset)
@@ -75,28 +74,28 @@ class QueryProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return response(command, ResponseCode.SUCCESS, body=record)
 
-    def search_offset(self, connection: Connection, command: Command) -> Command:
+    def search_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """The offset of the first (LOWER) or last (UPPER) message of that store time, or its neighbour."""
         header = SearchOffsetRequestHeader.decode(command.ext)
         upper = header.boundary_type is BoundaryType.UPPER
         offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper)
         return response(command, ResponseCode.SUCCESS, header=SearchOffsetResponseHeader(offset=offset))
 
-    def max_offset(self, connection: Connection, command: Command) -> Command:
+    def max_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Where the next message of a queue goes."""
         header = GetMaxOffsetRequestHeader.decode(command.ext)
         queue = self._store.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else self._store.max_offset(queue)
         return response(command, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset))
 
-    def min_offset(self, connection: Connection, command: Command) -> Command:
+    def min_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """The first message of a queue that still exists."""
         header = GetMinOffsetRequestHeader.decode(command.ext)
         queue = self._store.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else queue.min_offset
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset))
 
-    def earliest_store_time(self, connection: Connection, command: Command) -> Command:
+    def earliest_store_time(self, connection: RemotingConnection, command: Command) -> Command:
         """Store time in epoch ms of a queue's first message; -1 when it has none."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext)
         time_ms = self._store.earliest_time(header.topic, header.queue_id)

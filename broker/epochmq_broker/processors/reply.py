@@ -22,8 +22,7 @@ from epochmq_protocol.headers import (
     ReplyMessageRequestHeader,
     SendMessageResponseHeader,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 PUSH_TIMEOUT_MS = 10_000
 
@@ -47,14 +46,14 @@ class ReplyProcessor:
         self._store_host = store_host
         self._checks = SendChecks(live, topics)
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.SEND_REPLY_MESSAGE: self.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
         }
 
-    async def reply(self, connection: Connection, command: Command) -> Command:
+    async def reply(self, connection: RemotingConnection, command: Command) -> Command:
         """Pushes first, stores second; the answer's code is that of the push."""
         config = self._live.current
         ext = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
@@ -80,7 +79,7 @@ class ReplyProcessor:
 
     async def _push(
         self,
-        connection: Connection,
+        connection: RemotingConnection,
         header: SendHeader,
         properties: dict[str, str],
         body: bytes,
@@ -90,7 +89,7 @@ class ReplyProcessor:
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
         channel = self._clients.producer_channel(client_id)
-        if not isinstance(channel, Connection) or channel.closed:
+        if not isinstance(channel, RemotingConnection) or channel.closed:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = time.time_ns() // 1_000_000
         properties["PUSH_REPLY_TIME"] = str(now_ms)
@@ -117,7 +116,7 @@ class ReplyProcessor:
 
     def _store(
         self,
-        connection: Connection,
+        connection: RemotingConnection,
         header: SendHeader,
         properties: dict[str, str],
         rendered: bytes,

@@ -32,8 +32,7 @@ from epochmq_protocol.topics import (
     dlq_topic,
     is_retry_topic,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import OVERLOAD, Handler
+from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 
 V3_4_9 = 121
 """From this version on a client's own maxReconsumeTimes counts (MQVersion)."""
@@ -102,7 +101,7 @@ class SendProcessor:
         self._uniq_keys = uniq_keys
         self._checks = SendChecks(live, topics)
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
             RequestCode.SEND_MESSAGE: self.send,
@@ -110,7 +109,7 @@ class SendProcessor:
             RequestCode.SEND_BATCH_MESSAGE: self.send,
         }
 
-    def send(self, connection: Connection, command: Command) -> Command | None:
+    def send(self, connection: RemotingConnection, command: Command) -> Command | None:
         """One message, or one batch of messages."""
         refuse_send(self._live.current)
         header = send_header(command)
@@ -121,9 +120,9 @@ class SendProcessor:
             topic = self._checks.topic(header, connection.remote)
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
-            if self._put.must_wait(message.properties) and not (command.is_oneway or connection.may_defer):
+            if self._put.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
                 # Rejected before it is stored: a client sends again what is rejected.
-                raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
+                raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
             if header.batch:
                 self._check_batch(header)
                 stored = self._put.put_batch(message)
@@ -144,7 +143,7 @@ class SendProcessor:
 
     def _message(
         self,
-        connection: Connection,
+        connection: RemotingConnection,
         body: bytes,
         header: SendHeader,
         topic: TopicConfig,
@@ -222,7 +221,7 @@ class SendProcessor:
 
     def _answer(
         self,
-        connection: Connection,
+        connection: RemotingConnection,
         command: Command,
         message: InnerMessage,
         stored: Stored,

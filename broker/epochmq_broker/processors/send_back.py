@@ -25,8 +25,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry: 10 s with RocketMQ's levels."""
@@ -51,11 +50,11 @@ class SendBackProcessor:
         self._groups = groups
         self._stats = stats
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, connection: Connection, command: Command) -> Command | None:
+    def send_back(self, connection: RemotingConnection, command: Command) -> Command | None:
         """One message, named by its commit-log offset."""
         refuse_send(self._live.current)
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext)

@@ -1,10 +1,10 @@
 """SEND_MESSAGE_V2 for the plain message: the hot path.
 
 Takes a JSON header and a body and gives back the encoded answer, with nothing in between that can be kept,
-left out or bound beforehand. Whatever is not plain raises `FallBack` before anything was changed, and `send`
-takes the frame from the start: another topic state, a batch, a transaction, a delay, a timer, a property the
-broker itself sets, a message without an id. Both paths store the same record and answer the same, which a
-test holds them to.
+left out or bound beforehand. Whatever is not plain raises `FastPathMiss` before anything was changed, and
+`send` takes the frame from the start: another topic state, a batch, a transaction, a delay, a timer, a
+property the broker itself sets, a message without an id. Both paths store the same record and answer the
+same, which a test holds them to.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.errors import FallBack
-from epochmq_protocol.fastpath import SendFields, SendResponse, decode_send, send_response_template
+from epochmq_protocol.errors import FastPathMiss
+from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
 from epochmq_protocol.frame import FLAG_ONEWAY
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
@@ -37,8 +37,7 @@ from epochmq_protocol.topics import (
     is_retry_topic,
     validate_topic,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import FastHandler
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
 
 SPECIAL_PROPERTIES = frozenset(
     [
@@ -101,23 +100,23 @@ class FastSend:
         self._name = live.current.broker_name
         live.on_change.append(self._reconfigured)
 
-    def fast(self) -> Mapping[bytes, FastHandler]:
+    def fast(self) -> Mapping[bytes, FastRequestHandler]:
         """Start of a JSON header → handler."""
         return {b'{"code":310': self._handler()}
 
-    def _handler(self) -> FastHandler:
+    def _handler(self) -> FastRequestHandler:
         """The handler as a closure: names of its own are the cheapest there are."""
         topics, put, routes, codes = self._topics, self._put, self._routes, self._codes
         append, decode, special = self._store.append, decode_send, SPECIAL_PROPERTIES
         stored = PutStatus.PUT_OK
 
-        def send(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+        def send(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
             request = decode(header)
             fields = request.fields
             if topics.generation != self._generation:
                 self._forget()
             if fields.broker_name != self._name and is_another(fields.broker_name, self._name):
-                raise FallBack
+                raise FastPathMiss
             route = routes.get((fields.topic, fields.queue_id)) or self._route(fields)
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
@@ -132,20 +131,20 @@ class FastSend:
                 elif name == "WAIT":
                     wait = value
                 elif name in special:
-                    raise FallBack
+                    raise FastPathMiss
                 if entry and not (name and value):
-                    raise FallBack
+                    raise FastPathMiss
             if not uniq_key or not body or fields.sys_flag & SPECIAL_FLAGS or fields.batch != "false":
-                raise FallBack
+                raise FastPathMiss
             if put.gated and put.refusal(wait or "true") is not None:
-                raise FallBack
+                raise FastPathMiss
             try:
                 rendered = f"{properties}{'' if properties[-1] == END else END}{route.suffix}".encode()
             except UnicodeEncodeError:
-                raise FallBack from None
+                raise FastPathMiss from None
             waits = put.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
-            if waits and not connection.may_defer:
-                raise FallBack  # the ordinary path rejects it, before it is stored
+            if waits and not connection.can_defer:
+                raise FastPathMiss  # the ordinary path rejects it, before it is stored
             code = codes.get(tags)
             if code is None:
                 code = self._code(tags)
@@ -163,7 +162,7 @@ class FastSend:
                 keys=keys,
             )
             if status is not stored:
-                raise FallBack  # nothing has happened; the ordinary path words the refusal
+                raise FastPathMiss  # nothing has happened; the ordinary path words the refusal
             if put.appended is not None:
                 put.appended()
             flow = route.flow
@@ -180,7 +179,7 @@ class FastSend:
 
         return send
 
-    def _answer_later(self, connection: Connection, place: _Place, end: int) -> None:
+    def _answer_later(self, connection: RemotingConnection, place: _Place, end: int) -> None:
         """Answers when the message is safe, or when that took too long."""
         opaque = place[0]
         connection.defer(opaque)
@@ -188,16 +187,16 @@ class FastSend:
 
         def done(status: PutStatus) -> None:
             if status is PutStatus.PUT_OK:
-                connection.answer(opaque, frame)
+                connection.respond_encoded(opaque, frame)
             else:
                 respond = _response_template(self._live.current, self._store_host, STORED[status])
-                connection.answer(opaque, respond(*place))
+                connection.respond_encoded(opaque, respond(*place))
 
         self._put.when_safe(end, done)
 
     def _route(self, fields: SendFields) -> _Route:
-        """The route of a queue, made on first use. Raises FallBack when its messages are not plain, or the
-        queue is none."""
+        """The route of a queue, made on first use. Raises FastPathMiss when its messages are not plain, or
+        the queue is none."""
         config = self._live.current
         name, queue_id = fields.topic, fields.queue_id
         topic = self._topics.get(name)
@@ -206,11 +205,11 @@ class FastSend:
             or not _is_plain(topic)
             or time.time() * 1000 < config.start_accept_send_request_time_stamp
         ):
-            raise FallBack
+            raise FastPathMiss
         if not config.broker_permission & PERM_WRITE and topic.order:
-            raise FallBack
+            raise FastPathMiss
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums):
-            raise FallBack
+            raise FastPathMiss
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         route = _Route(
@@ -257,5 +256,5 @@ def _suffix(config: BrokerConfig) -> str:
 
 def _response_template(
     config: BrokerConfig, store_host: bytes, code: ResponseCode = ResponseCode.SUCCESS
-) -> SendResponse:
+) -> SendResponseEncoder:
     return send_response_template(store_host, config.region_id, is_traced=config.trace_on, code=code)

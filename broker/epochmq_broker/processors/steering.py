@@ -1,4 +1,4 @@
-"""What `epochmq promote`, `fence` and `drain` ask of a replica (`protocol.steering`)."""
+"""What `epochmq promote`, `fence` and `drain` ask of a replica (`protocol.replica_control`)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.steering import (
-    HandOverRequestHeader,
-    HandOverResponseHeader,
-    ShowHeader,
-    SteerHeader,
-    SteeringCode,
-    text_of,
+from epochmq_protocol.replica_control import (
+    MasterLogStateHeader,
+    ReplicaControlCode,
+    ReplicaControlStateHeader,
+    SwitchoverRequestHeader,
+    SwitchoverResponseHeader,
+    format_broker_ids,
 )
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -46,23 +45,23 @@ class SteeringProcessor:
         self._copies = copies
         self._replicas = replicas
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
-            SteeringCode.HAND_OVER: self.hand_over,
-            SteeringCode.STEER: self.steer,
-            SteeringCode.COPY_TABLES: self.copy_tables,
-            SteeringCode.SHOW: self.show,
+            ReplicaControlCode.SWITCHOVER: self.hand_over,
+            ReplicaControlCode.SET_CONTROL_STATE: self.steer,
+            ReplicaControlCode.COPY_TABLES: self.copy_tables,
+            ReplicaControlCode.GET_MASTER_LOG_STATE: self.show,
         }
 
-    async def hand_over(self, connection: Connection, command: Command) -> Command:
+    async def hand_over(self, connection: RemotingConnection, command: Command) -> Command:
         """Answers when the other replica is the master."""
-        header = HandOverRequestHeader.decode(command.ext)
+        header = SwitchoverRequestHeader.decode(command.ext)
         if self._replicas is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another")
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
         switched = await self._replicas.handover.to(header.broker_id, header.address, timeout_ms)
-        answer = HandOverResponseHeader(
+        answer = SwitchoverResponseHeader(
             master_broker_id=switched.master_id,
             master_address=switched.master_address,
             master_epoch=switched.master_epoch,
@@ -70,9 +69,9 @@ class SteeringProcessor:
         )
         return response(command, ResponseCode.SUCCESS, header=answer)
 
-    async def steer(self, connection: Connection, command: Command) -> Command:
+    async def steer(self, connection: RemotingConnection, command: Command) -> Command:
         """Fences or drains, or only says how it is."""
-        header = SteerHeader.decode(command.ext)
+        header = ReplicaControlStateHeader.decode(command.ext)
         if header.drained and self._replicas is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "there are no controllers: nobody else is the master"
@@ -88,10 +87,12 @@ class SteeringProcessor:
             log.info("steered: %s", now)
         takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is Role.REPLICA else 0
-        answer = SteerHeader(fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind)
+        answer = ReplicaControlStateHeader(
+            fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind
+        )
         return response(command, ResponseCode.SUCCESS, header=answer)
 
-    async def copy_tables(self, connection: Connection, command: Command) -> Command:
+    async def copy_tables(self, connection: RemotingConnection, command: Command) -> Command:
         """Answers when the master's tables are copied."""
         try:
             await self._copies.refresh()
@@ -99,18 +100,18 @@ class SteeringProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         return response(command, ResponseCode.SUCCESS)
 
-    def show(self, connection: Connection, command: Command) -> Command:
+    def show(self, connection: RemotingConnection, command: Command) -> Command:
         """Where the log ends and who is in sync, of a master."""
         sync = self._ha.sync_state
         if self._ha.role is not Role.MASTER or sync is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
-        answer = ShowHeader(
+        answer = MasterLogStateHeader(
             broker_id=sync.self_id,
             master_epoch=self._replicas.roles.epoch if self._replicas is not None else 0,
             max_offset=self._store.max_phy_offset,
-            members=text_of(sync.members),
-            proposed=text_of(sync.proposed or ()),
-            learners=text_of(one.broker_id for one in sync.replicas.values() if one.async_learner),
+            members=format_broker_ids(sync.members),
+            proposed=format_broker_ids(sync.proposed or ()),
+            learners=format_broker_ids(one.broker_id for one in sync.replicas.values() if one.async_learner),
             set_epoch=sync.set_epoch,
         )
         return response(command, ResponseCode.SUCCESS, header=answer)

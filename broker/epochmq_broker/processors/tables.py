@@ -19,8 +19,7 @@ from epochmq_broker.processors.message_modes import MessageModes
 from epochmq_protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 KNOWN_STATE, STATE, UNCHANGED = "knownState", "state", "unchanged"
 SLICE = 1000
@@ -36,7 +35,7 @@ class TableProcessor:
         self._life = secrets.token_hex(4)  # states are counted anew in each life of the broker
         self._bodies: dict[int, tuple[str, bytes]] = {}
 
-    def handlers(self) -> Mapping[int, Handler]:
+    def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         parts = self._parts
         topics, groups = parts.topics, parts.groups
@@ -76,8 +75,8 @@ class TableProcessor:
             )
         )
 
-    def _kept(self, state_of: Callable[[], str], encode: Callable[[], bytes]) -> Handler:
-        def answer(connection: Connection, command: Command) -> Command:
+    def _kept(self, state_of: Callable[[], str], encode: Callable[[], bytes]) -> RequestHandler:
+        def answer(connection: RemotingConnection, command: Command) -> Command:
             state = f"{self._life}.{state_of()}"
             if _knows(command, state):
                 return _unchanged(command)
@@ -88,7 +87,7 @@ class TableProcessor:
 
         return answer
 
-    def all_offsets(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
+    def all_offsets(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """The consumers' offsets. When there are many, the entries are of slightly different times; each was
         right when it was written, and offsets move all the time."""
         offsets = self._parts.offsets

@@ -17,7 +17,7 @@ from epochmq_broker.replicas.lease import WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers_controller import CONFIRMED_BY_ALL, MAY_LACK
+from epochmq_protocol.headers_controller import CONFIRMED_BY_ALL_FIELD, LOG_IN_DOUBT_FIELD
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport.client import RemotingClient
 
@@ -238,10 +238,10 @@ class Beats:
         elif (given_up := state.gives_up_epoch()) is not None:
             ext[FENCED_EPOCH] = str(given_up)
         if state.may_lack():
-            ext[MAY_LACK] = "true"
+            ext[LOG_IN_DOUBT_FIELD] = "true"
         confirmed = state.confirmed_by_all()
         if confirmed >= 0:
-            ext[CONFIRMED_BY_ALL] = str(confirmed)
+            ext[CONFIRMED_BY_ALL_FIELD] = str(confirmed)
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
             broker_addr=config.broker_addr,

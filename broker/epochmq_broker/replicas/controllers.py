@@ -38,7 +38,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
-    MAY_LACK,
+    LOG_IN_DOUBT_FIELD,
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
     ElectMasterRequestHeader,
@@ -177,7 +177,7 @@ class Controllers:
             case Elect(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
                 ext = {} if fenced is None else {FENCED_EPOCH: str(fenced)}
                 if not designate and self._may_lack():
-                    ext[MAY_LACK] = "true"
+                    ext[LOG_IN_DOUBT_FIELD] = "true"
                 return request(
                     RequestCode.CONTROLLER_ELECT_MASTER,
                     ElectMasterRequestHeader(

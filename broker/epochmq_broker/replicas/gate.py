@@ -18,10 +18,9 @@ from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol
 
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed, EpochMQError, RequestError
+from epochmq_protocol.errors import ConnectError, EpochMQError, RequestError
 from epochmq_protocol.frame import FLAG_RESPONSE, Command
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 HELD_CODES: Final = frozenset(
     {
@@ -131,15 +130,17 @@ class Gate:
 
     # Requests
 
-    def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers, with those behind the gate that belong there."""
         return {
             code: self._guarded(handler, waits=code in HELD_CODES) if code in RELAYED_CODES else handler
             for code, handler in handlers.items()
         }
 
-    def _guarded(self, handler: Handler, *, waits: bool) -> Handler:
-        def guarded(connection: Connection, command: Command) -> Command | Awaitable[Command | None] | None:
+    def _guarded(self, handler: RequestHandler, *, waits: bool) -> RequestHandler:
+        def guarded(
+            connection: RemotingConnection, command: Command
+        ) -> Command | Awaitable[Command | None] | None:
             if self.phase is Phase.OPEN or (self.phase is Phase.HELD and not waits):
                 return handler(connection, command)
             if self.phase is Phase.RELAYING and time.monotonic() > self._until_s:
@@ -149,7 +150,9 @@ class Gate:
 
         return guarded
 
-    async def _attend(self, handler: Handler, connection: Connection, command: Command) -> Command | None:
+    async def _attend(
+        self, handler: RequestHandler, connection: RemotingConnection, command: Command
+    ) -> Command | None:
         """Whatever becomes of the mastership meanwhile, in the end it is handled here, or relayed."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + PATIENCE_S
@@ -197,7 +200,7 @@ class Gate:
         self._relays += 1
         try:
             answer = await self._client.call(self._master, self._copy(command), timeout_ms)
-        except ConnectFailed:
+        except ConnectError:
             return None
         except EpochMQError as error:
             # It may have been done. A producer that tries again sends twice at worst.

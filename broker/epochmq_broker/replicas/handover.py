@@ -29,7 +29,7 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.steering import SteerHeader, SteeringCode
+from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -151,13 +151,15 @@ class Handover:
         loop = asyncio.get_running_loop()
         while address:
             try:
-                answer = await self._client.call(address, request(SteeringCode.STEER), TABLES_MS)
+                answer = await self._client.call(
+                    address, request(ReplicaControlCode.SET_CONTROL_STATE), TABLES_MS
+                )
             except EpochMQError as error:
                 log.warning("%s does not say how much it has dispatched: %s", address, error)
                 return
             if answer.code != ResponseCode.SUCCESS:
                 return
-            behind = SteerHeader.decode(answer.ext).undispatched or 0
+            behind = ReplicaControlStateHeader.decode(answer.ext).undispatched or 0
             if behind <= NEAR_BYTES:
                 return
             if loop.time() > deadline_s:
@@ -200,11 +202,13 @@ class Handover:
         deadline_s = loop.time() + READY_MS / 1000
         while (left_s := deadline_s - loop.time()) > 0:
             try:
-                answer = await self._client.call(address, request(SteeringCode.STEER), left_s * 1000)
+                answer = await self._client.call(
+                    address, request(ReplicaControlCode.SET_CONTROL_STATE), left_s * 1000
+                )
             except EpochMQError as error:
                 log.warning("%s does not say whether it takes messages: %s", address, error)
                 return
-            if answer.code != ResponseCode.SUCCESS or SteerHeader.decode(answer.ext).takes:
+            if answer.code != ResponseCode.SUCCESS or ReplicaControlStateHeader.decode(answer.ext).takes:
                 return
             await asyncio.sleep(LOOK_S * 5)
         log.warning("%s takes no messages yet", address)
@@ -214,7 +218,7 @@ class Handover:
         if not address:
             return
         try:
-            command = request(SteeringCode.COPY_TABLES)
+            command = request(ReplicaControlCode.COPY_TABLES)
             answer: Command = await self._client.call(address, command, timeout_ms)
         except EpochMQError as error:
             log.warning("%s does not copy the tables now: %s", address, error)

@@ -53,7 +53,7 @@ from epochmq_broker.replicas.types import (
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import SyncStateSet, from_json
-from epochmq_protocol.errors import ConnectFailed, EpochMQError
+from epochmq_protocol.errors import ConnectError, EpochMQError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
 
@@ -348,7 +348,7 @@ class ReplicasManager:
         EpochMQError when it does not say."""
         leader = self.core.leader
         if leader is None:
-            raise ConnectFailed("no leading controller is known")
+            raise ConnectError("no leading controller is known")
         return await self._controllers.members(leader)
 
     async def _elect(self, broker_id: int) -> Reply:

@@ -17,7 +17,7 @@ FILE = "steering.json"
 
 
 class Steered(msgspec.Struct, frozen=True):
-    """What was said last; see `protocol.steering.SteerHeader`."""
+    """What was said last; see `protocol.replica_control.ReplicaControlStateHeader`."""
 
     fenced: bool = False
     drained: bool = False

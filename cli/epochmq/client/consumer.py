@@ -34,7 +34,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.bodies_base import MessageQueue, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed, EpochMQError, RequestError, Retryable
+from epochmq_protocol.errors import ConnectError, EpochMQError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import (
     GetConsumerListByGroupRequestHeader,
@@ -49,7 +49,7 @@ from epochmq_protocol.headers import (
 )
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.transport import Connection, RemotingClient
+from epochmq_protocol.transport import RemotingClient, RemotingConnection
 
 CALL_TIMEOUT_MS = 3000
 SUSPEND_MS = 15_000
@@ -222,7 +222,7 @@ class Consumer:
             self._wake.clear()
             try:
                 pause_s = await self._rebalance()
-            except (Retryable, RequestError) as error:
+            except (RetryableError, RequestError) as error:
                 if not self._got_through:
                     raise  # the address is wrong rather than something broken
                 self._note(str(error))
@@ -278,17 +278,17 @@ class Consumer:
         for address in self._addresses.values():
             try:
                 answer = await self._call(address, request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
-            except (Retryable, RequestError) as error:
+            except (RetryableError, RequestError) as error:
                 failure = error
                 continue
             return sorted(from_json(GetConsumerListByGroupResponseBody, answer.body).consumer_id_list)
-        raise failure or ConnectFailed(f"topic {self._topic} has no broker that can be asked")
+        raise failure or ConnectError(f"topic {self._topic} has no broker that can be asked")
 
-    def _on_members_changed(self, connection: Connection, command: Command) -> None:
+    def _on_members_changed(self, connection: RemotingConnection, command: Command) -> None:
         """The broker says that members came or went."""
         self._wake.set()
 
-    def _on_lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: RemotingConnection) -> None:
         """The broker at the other end forgets its members when it ends: tell it again."""
         self._heartbeat_at.pop(connection.remote, None)
         self._wake.set()
@@ -309,7 +309,7 @@ class Consumer:
                     await self._handed_over.put(batch)
                     await batch.finished.wait()
                 await self._commit(reading)
-            except (Retryable, RequestError) as error:
+            except (RetryableError, RequestError) as error:
                 self._note(str(error))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -411,7 +411,7 @@ class Consumer:
     def _address(self, queue: MessageQueue) -> str:
         address = self._addresses.get(queue.broker_name)
         if address is None:
-            raise ConnectFailed(f"{queue.broker_name} has no master now")
+            raise ConnectError(f"{queue.broker_name} has no master now")
         return address
 
     async def _call(self, address: str, command: Command) -> Command:

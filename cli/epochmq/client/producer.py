@@ -14,7 +14,7 @@ from epochmq.client.routes import RouteLookup, masters, writeable_queues
 from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed, RequestError, Retryable
+from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, validate_topic
@@ -104,8 +104,8 @@ class Producer:
     ) -> SendResult:
         """Sends one message and returns its place; tries again, elsewhere where it can, while there is time.
 
-        RequestError: a broker refused it. Retryable (CallTimeout, …): the last attempt failed; after a
-        time-out or a lost connection the message may be stored all the same, even twice."""
+        RequestError: a broker refused it. RetryableError (CallTimeoutError, …): the last attempt failed;
+        after a time-out or a lost connection the message may be stored all the same, even twice."""
         if problem := validate_topic(topic):
             raise RequestError(ResponseCode.INVALID_PARAMETER, problem)
         if not body:
@@ -128,7 +128,7 @@ class Producer:
             except RequestError as error:
                 if error.code not in TRY_ANOTHER or time.monotonic() + pause_s > deadline:
                     raise
-            except Retryable:
+            except RetryableError:
                 if time.monotonic() + pause_s > deadline:
                     raise
             # What was known may be what was wrong.
@@ -148,7 +148,7 @@ class Producer:
             max_age_s, queue_nums_max = DEFAULT_ROUTE_MAX_AGE_S, DEFAULT_QUEUE_NUMS
         if found is None:
             if not await self._routes.has_brokers():
-                raise ConnectFailed("no broker is registered at the nameserver now")
+                raise ConnectError("no broker is registered at the nameserver now")
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic} does not exist, and no broker creates topics (autoCreateTopicEnable)",

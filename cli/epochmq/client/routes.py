@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from epochmq_protocol.bodies import ClusterInfo
 from epochmq_protocol.bodies_base import MessageQueue, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed, RequestError, Retryable
+from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import GetRouteInfoRequestHeader
 from epochmq_protocol.headers_base import Header
@@ -27,7 +27,7 @@ class RouteLookup:
         self._nameservers = list(nameservers)
 
     async def lookup(self, topic: str) -> TopicRouteData | None:
-        """The topic's route; None when the topic does not exist. ConnectFailed when no nameserver answers,
+        """The topic's route; None when the topic does not exist. ConnectError when no nameserver answers,
         RequestError when one answers with something else."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
@@ -45,12 +45,12 @@ class RouteLookup:
         for nameserver in list(self._nameservers):
             try:
                 return await self._remoting.call(nameserver, request(code, header), LOOKUP_TIMEOUT_MS)
-            except Retryable as error:
+            except RetryableError as error:
                 failures.append(str(error))
                 # The others first, next time.
                 self._nameservers.remove(nameserver)
                 self._nameservers.append(nameserver)
-        raise ConnectFailed("no nameserver answers: " + "; ".join(failures))
+        raise ConnectError("no nameserver answers: " + "; ".join(failures))
 
 
 def _succeeded(answer: Command) -> Command:

@@ -11,9 +11,17 @@ from typing import Any
 import msgspec
 
 from epochmq.exits import ExitCode, UsageError, print_error
-from epochmq_protocol.admin.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op, Promote
-from epochmq_protocol.transport.local_socket import call_local
+from epochmq_protocol.admin_api.messages import TIMEOUT_MAX_MS, AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
+from epochmq_protocol.transport.admin_socket import call_admin_socket
 
 USAGE = """\
 Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VALUE…]
@@ -39,15 +47,15 @@ Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VAL
 SOCKET_DEFAULT = "/run/epochmq/admin.sock"
 TIMEOUT_S = 5.0
 SWITCH_TIMEOUT_S = 30.0
-SWITCHES = (Op.HANDOVER, Op.PROMOTE, Op.DRAIN)
+SWITCHES = (AdminOperation.HANDOVER, AdminOperation.PROMOTE, AdminOperation.DRAIN)
 READY = "ready"
 
-ARGUMENTS: dict[str, type[Arguments]] = {
-    Op.STATE: Limits,
-    Op.METRICS: Limits,
-    Op.PROMOTE: Promote,
-    Op.HANDOVER: Handover,
-    Op.LOG_LEVEL: LogLevel,
+ARGUMENTS: dict[str, type[AdminArguments]] = {
+    AdminOperation.STATE: ReadinessLimits,
+    AdminOperation.METRICS: ReadinessLimits,
+    AdminOperation.PROMOTE: PromoteArguments,
+    AdminOperation.HANDOVER: HandoverArguments,
+    AdminOperation.LOG_LEVEL: LogLevelArguments,
 }
 
 
@@ -73,13 +81,13 @@ def run(arguments: list[str]) -> int:
     default_s = SWITCH_TIMEOUT_S if operation in SWITCHES else TIMEOUT_S
     timeout_ms = int((wanted.timeout_s if wanted.timeout_s is not None else default_s) * 1000)
     try:
-        answer = asyncio.run(call_local(wanted.socket, operation, values, timeout_ms=timeout_ms))
+        answer = asyncio.run(call_admin_socket(wanted.socket, operation, values, timeout_ms=timeout_ms))
     except AdminError as error:
         print_error(f"{operation}: {error.message}")
         return ExitCode.USAGE if error.kind in (FaultKind.UNKNOWN, FaultKind.INVALID) else ExitCode.FAILED
     if wanted.operation == READY:
         return _ready(msgspec.json.decode(answer))
-    if operation == Op.EPOCH_FILE:
+    if operation == AdminOperation.EPOCH_FILE:
         sys.stdout.buffer.write(msgspec.json.decode(answer, type=_File).content)
         return ExitCode.OK
     print(msgspec.json.format(answer, indent=2).decode())
@@ -132,14 +140,14 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _arguments(wanted: _Wanted) -> tuple[str, Arguments]:
+def _arguments(wanted: _Wanted) -> tuple[str, AdminArguments]:
     """(the operation, what it takes). UsageError for what it does not."""
-    operation = Op.STATE if wanted.operation == READY else wanted.operation
-    if operation == Op.CHANGE_CONFIG:
+    operation = AdminOperation.STATE if wanted.operation == READY else wanted.operation
+    if operation == AdminOperation.CHANGE_CONFIG:
         if not wanted.values:
             raise UsageError(f"{operation}: expected KEY=VALUE")
-        return operation, ChangeConfig(changes=wanted.values)
-    kind = ARGUMENTS.get(operation, Arguments)
+        return operation, ChangeConfigArguments(changes=wanted.values)
+    kind = ARGUMENTS.get(operation, AdminArguments)
     try:
         return operation, msgspec.convert(wanted.values, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -19,7 +19,7 @@ from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
 from epochmq_controller.replica_groups.state_machine_types import ControllerStateMachineSettings
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.processor import parse_peers
-from epochmq_protocol import settings
+from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import split_address
 from epochmq_protocol.transport.settings import ServerSettings
@@ -161,7 +161,7 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
 
 LoadedControllerConfig = settings_file.LoadedSettings[ControllerConfig]
-KEYS = settings.keys(ControllerConfig) | WITHOUT_EFFECT
+KEYS = typed_config.keys(ControllerConfig) | WITHOUT_EFFECT
 """What may stand in a `controller.conf`."""
 
 

@@ -2,7 +2,7 @@
 more than ten thousand a second.
 
 A renewal is a heartbeat (904) of a broker of ours that carries `writeLeaseEpoch`. A typed decoder reads it
-straight from the header's bytes, and the response is a template. Anything else raises `FallBack` and goes
+straight from the header's bytes, and the response is a template. Anything else raises `FastPathMiss` and goes
 to `processor.heartbeat`: heartbeats without a lease, those of a fenced master, one-way requests, loose JSON,
 fields that are missing or out of range.
 """
@@ -16,11 +16,11 @@ import msgspec
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
 from epochmq_protocol.codes import CURRENT_VERSION
-from epochmq_protocol.errors import FallBack
+from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.headers_base import Int, Long
-from epochmq_protocol.headers_controller import MAY_LACK
-from epochmq_protocol.transport import Connection
-from epochmq_protocol.transport.dispatch import FastHandler
+from epochmq_protocol.headers_controller import LOG_IN_DOUBT_FIELD
+from epochmq_protocol.transport import RemotingConnection
+from epochmq_protocol.transport.connection import FastRequestHandler
 
 HEADER_START: Final = b'{"code":904'
 SUCCESS_REMARK: Final = "Heart beat success"
@@ -42,7 +42,7 @@ class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
     election_priority: Int | None = None
     write_lease_epoch: Int
     confirmed_by_all: Long = -1
-    may_lack: str | None = msgspec.field(name=MAY_LACK, default=None)
+    may_lack: str | None = msgspec.field(name=LOG_IN_DOUBT_FIELD, default=None)
     fenced_epoch: str | None = None
 
 
@@ -68,20 +68,20 @@ class LeaseRenewals:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def handlers(self) -> dict[bytes, FastHandler]:
+    def handlers(self) -> dict[bytes, FastRequestHandler]:
         """By the first bytes of the header, see `RemotingServer`."""
         return {HEADER_START: self.renew}
 
-    def renew(self, connection: Connection, header: bytes, body: bytes) -> None:
+    def renew(self, connection: RemotingConnection, header: bytes, body: bytes) -> None:
         """Takes a renewal. The response follows when a quorum has confirmed that this controller leads.
-        FallBack: not a plain renewal. RequestError SYSTEM_BUSY: too many requests are under way."""
+        FastPathMiss: not a plain renewal. RequestError SYSTEM_BUSY: too many requests are under way."""
         try:
             request = _decode(header)
         except (ValueError, RecursionError):
-            raise FallBack("not a plain lease renewal") from None
+            raise FastPathMiss("not a plain lease renewal") from None
         fields, opaque = request.fields, request.opaque
         if fields.fenced_epoch is not None:
-            raise FallBack("the heartbeat of a fenced master")
+            raise FastPathMiss("the heartbeat of a fenced master")
         connection.defer(opaque)
         heartbeat = Heartbeat(
             last_ms=0,
@@ -99,7 +99,7 @@ class LeaseRenewals:
             (fields.cluster_name, fields.broker_name, fields.broker_id),
             heartbeat,
             fields.write_lease_epoch,
-            lambda lease_ms: connection.answer(opaque, renewal_response(opaque, lease_ms)),
+            lambda lease_ms: connection.respond_encoded(opaque, renewal_response(opaque, lease_ms)),
         )
 
 

@@ -1,4 +1,5 @@
-"""What a controller answers at its local socket (`epochmq_protocol.admin`), alone or inside a nameserver."""
+"""What a controller answers at its local socket (`epochmq_protocol.admin_api`), alone or inside a
+nameserver."""
 
 from __future__ import annotations
 
@@ -14,14 +15,21 @@ from epochmq_controller.controller.controller import Controller
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol import properties
-from epochmq_protocol.admin import states
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op
-from epochmq_protocol.admin.process import own_version, set_level, settings_shown
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.common_operations import installed_version, redacted_config, set_log_level
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    ReadinessLimits,
+)
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.transport.local_calls import LocalCalls
-from epochmq_protocol.transport.local_socket import Operation
+from epochmq_protocol.transport.admin_socket import AdminOperationHandler
+from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
 POLL_INTERVAL_S: Final = 0.02
 ROLES: Final = {RaftRole.LEADER: "leader", RaftRole.FOLLOWER: "follower", RaftRole.CANDIDATE: "candidate"}
@@ -33,36 +41,36 @@ class ControllerLocalApi:
     def __init__(
         self,
         controller: Controller,
-        calls: LocalCalls,
-        nameserver: Callable[[], states.NameserverPart] | None = None,
+        calls: InProcessCalls,
+        nameserver: Callable[[], results.NameserverCounts] | None = None,
     ) -> None:
         self._controller = controller
         self._calls = calls
         self._nameserver = nameserver
 
-    def operations(self) -> dict[str, Operation]:
+    def operations(self) -> dict[str, AdminOperationHandler]:
         """By name."""
         return {
-            Op.LIVE: Operation(Arguments, self._live),
-            Op.STATE: Operation(Limits, self._state),
-            Op.METRICS: Operation(Limits, self._metrics),
-            Op.CONFIG: Operation(Arguments, self._config),
-            Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
-            Op.HANDOVER: Operation(Handover, self._handover),
-            Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
+            AdminOperation.LIVE: AdminOperationHandler(AdminArguments, self._live),
+            AdminOperation.STATE: AdminOperationHandler(ReadinessLimits, self._state),
+            AdminOperation.METRICS: AdminOperationHandler(ReadinessLimits, self._metrics),
+            AdminOperation.CONFIG: AdminOperationHandler(AdminArguments, self._config),
+            AdminOperation.LOG_LEVEL: AdminOperationHandler(LogLevelArguments, self._log_level),
+            AdminOperation.HANDOVER: AdminOperationHandler(HandoverArguments, self._handover),
+            AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
         }
 
-    async def _live(self, _: Arguments, timeout_ms: float) -> states.Live:
-        return states.Live(component="controller", pid=os.getpid(), version=own_version())
+    async def _live(self, _: AdminArguments, timeout_ms: float) -> results.ProcessLiveness:
+        return results.ProcessLiveness(component="controller", pid=os.getpid(), version=installed_version())
 
-    async def _state(self, _: Limits, timeout_ms: float) -> states.ControllerState:
+    async def _state(self, _: ReadinessLimits, timeout_ms: float) -> results.ControllerState:
         return self.state()
 
-    def state(self) -> states.ControllerState:
+    def state(self) -> results.ControllerState:
         """Everything at a glance, as far as this controller knows."""
         controller = self._controller
         peer = controller.peer
-        state = states.ControllerState(
+        state = results.ControllerState(
             id=peer.settings.self_id,
             group=peer.settings.group,
             address=controller.addresses[peer.settings.self_id],
@@ -71,11 +79,13 @@ class ControllerLocalApi:
             leader=peer.leader_id,
             leader_address=controller.leader_address,
             leads=controller.leads,
-            peers=[states.Peer(id=name, address=address) for name, address in peer.members.items()],
+            peers=[
+                results.ControllerPeer(id=name, address=address) for name, address in peer.members.items()
+            ],
             committed_index=peer.committed_index,
             applied_index=peer.applied_index,
             groups=[
-                states.Group(
+                results.ReplicaGroupState(
                     broker_name=name,
                     cluster=group.cluster_name,
                     master_broker_id=group.master_id,
@@ -83,7 +93,7 @@ class ControllerLocalApi:
                     sync_state_set=sorted(group.sync_state_set),
                     sync_state_set_epoch=group.sync_state_set_epoch,
                     replicas=[
-                        states.GroupReplica(
+                        results.ReplicaGroupMember(
                             broker_id=broker_id,
                             address=replica.address,
                             alive=info is not None,
@@ -103,18 +113,18 @@ class ControllerLocalApi:
         reasons = not_ready_reasons(state)
         return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
 
-    async def _metrics(self, _: Limits, timeout_ms: float) -> states.Metrics:
-        return states.Metrics(state=self.state(), figures={})
+    async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
+        return results.MetricValues(state=self.state(), figures={})
 
-    async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
-        return settings_shown(await self.config())
+    async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
+        return redacted_config(await self.config())
 
     async def config(self) -> dict[str, str]:
         """Every key in force."""
         answer = await self._calls.call(request(RequestCode.GET_CONTROLLER_CONFIG))
         return properties.parse(answer.body.decode())
 
-    async def _handover(self, _: Handover, timeout_ms: float) -> states.LedBy:
+    async def _handover(self, _: HandoverArguments, timeout_ms: float) -> results.LeadershipTransferResult:
         """The leadership goes to the peer that has the most; returns when it is known who leads. AdminError
         when that one will not take it."""
         peer = self._controller.peer
@@ -133,19 +143,23 @@ class ControllerLocalApi:
             ) from None
         while True:
             if peer.leader_id is not None:
-                return states.LedBy(moved=True, leader=peer.leader_id, term=peer.term)
+                return results.LeadershipTransferResult(moved=True, leader=peer.leader_id, term=peer.term)
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    def _led_by(self, reason: str) -> states.LedBy:
+    def _led_by(self, reason: str) -> results.LeadershipTransferResult:
         peer = self._controller.peer
-        return states.LedBy(moved=False, reason=reason, leader=peer.leader_id, term=peer.term)
+        return results.LeadershipTransferResult(
+            moved=False, reason=reason, leader=peer.leader_id, term=peer.term
+        )
 
-    async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
-        return set_level(wanted)
+    async def _log_level(self, wanted: LogLevelArguments, timeout_ms: float) -> results.LogLevelResult:
+        return set_log_level(wanted)
 
-    async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
+    async def _change_config(
+        self, wanted: ChangeConfigArguments, timeout_ms: float
+    ) -> results.EffectiveConfig:
         await self.change(wanted.changes)
-        return settings_shown(await self.config())
+        return redacted_config(await self.config())
 
     async def change(self, changes: dict[str, str]) -> None:
         """All of them or none. RequestError when they cannot be."""
@@ -158,7 +172,7 @@ class ControllerLocalApi:
         return key in KEYS
 
 
-def not_ready_reasons(state: states.ControllerState) -> list[str]:
+def not_ready_reasons(state: results.ControllerState) -> list[str]:
     """Why a controller is not ready: it is one of the quorum, and knows who leads. A leader that has lost its
     quorum leads no more within a few heartbeats, and then knows no leader."""
     reasons = []

@@ -9,7 +9,7 @@ from epochmq_controller import process
 from epochmq_controller.controller import config as configs
 from epochmq_controller.controller.local_api import ControllerLocalApi
 from epochmq_controller.controller.server import ControllerServer
-from epochmq_protocol.transport.local_socket import LocalServer
+from epochmq_protocol.transport.admin_socket import AdminSocketServer
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def serve(loaded: configs.LoadedControllerConfig) -> int:
     service = ControllerServer(loaded, on_fatal=lambda _: asked.set())
     path = loaded.config.admin_socket_path
     admin = ControllerLocalApi(service.controller, service.calls)
-    local = LocalServer(path, admin.operations()) if path else None
+    local = AdminSocketServer(path, admin.operations()) if path else None
     try:
         await service.start()
         if local is not None:

@@ -48,8 +48,8 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.headers_controller import (
-    CONFIRMED_BY_ALL,
-    MAY_LACK,
+    CONFIRMED_BY_ALL_FIELD,
+    LOG_IN_DOUBT_FIELD,
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
     ApplyBrokerIdRequestHeader,
@@ -66,8 +66,8 @@ from epochmq_protocol.headers_controller import (
     RegisterBrokerToControllerResponseHeader,
 )
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
-from epochmq_protocol.transport import Connection
-from epochmq_protocol.transport.dispatch import Handler
+from epochmq_protocol.transport import RemotingConnection
+from epochmq_protocol.transport.connection import RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ControllerProcessor:
         self._extra = extra
         self._saving = asyncio.Lock()
 
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self) -> dict[int, RequestHandler]:
         """By request code."""
         code = RequestCode
         return {
@@ -113,7 +113,7 @@ class ControllerProcessor:
         }
 
     @staticmethod
-    def _task(work: Callable[[Command], Awaitable[Command]]) -> Handler:
+    def _task(work: Callable[[Command], Awaitable[Command]]) -> RequestHandler:
         return lambda _, command: work(command)
 
     # Replica groups -----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class ControllerProcessor:
                 header.broker_id,
                 header.designate_elect,
                 _number(command.ext or {}, FENCED_EPOCH),
-                in_doubt=(command.ext or {}).get(MAY_LACK) == "true",
+                in_doubt=(command.ext or {}).get(LOG_IN_DOUBT_FIELD) == "true",
             )
         )
         view = decision.view
@@ -267,14 +267,14 @@ class ControllerProcessor:
 
     # Heartbeats ---------------------------------------------------------------------------------------------
 
-    def heartbeat(self, connection: Connection, command: Command) -> Command | Awaitable[Command]:
+    def heartbeat(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """904, at every controller."""
         header, faults = BrokerHeartbeatRequestHeader.decode_as_java(command.ext)
         if header.broker_id is None:
             remark = "; ".join(["Heart beat with empty brokerId", *faults])
             return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         ext = command.ext or {}
-        confirmed = _number(ext, CONFIRMED_BY_ALL)
+        confirmed = _number(ext, CONFIRMED_BY_ALL_FIELD)
         beat = Heartbeat(
             last_ms=0,
             timeout_ms=header.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
@@ -284,7 +284,7 @@ class ControllerProcessor:
             max_offset=header.max_offset if header.max_offset is not None else -1,
             confirm_offset=header.confirm_offset if header.confirm_offset is not None else -1,
             election_priority=header.election_priority,
-            in_doubt=ext.get(MAY_LACK) == "true",
+            in_doubt=ext.get(LOG_IN_DOUBT_FIELD) == "true",
             confirmed_by_all=confirmed if confirmed is not None else -1,
         )
         replica = (header.cluster_name, header.broker_name, header.broker_id)
@@ -303,7 +303,7 @@ class ControllerProcessor:
 
     # Itself -------------------------------------------------------------------------------------------------
 
-    def metadata(self, _: Connection, command: Command) -> Command:
+    def metadata(self, _: RemotingConnection, command: Command) -> Command:
         """1005, at every controller: who leads. Beyond Java: the term, how far the log is committed and, if
         asked for, the names of the groups, all as far as this controller knows."""
         controller = self._controller
@@ -321,12 +321,12 @@ class ControllerProcessor:
         )
         return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
 
-    def get_config(self, _: Connection, command: Command) -> Command:
+    def get_config(self, _: RemotingConnection, command: Command) -> Command:
         """1010."""
         text = settings_file.to_text(self._controller.config, self._extra)
         return response(command, ResponseCode.SUCCESS, body=text.encode())
 
-    async def update_config(self, connection: Connection, command: Command) -> Command:
+    async def update_config(self, connection: RemotingConnection, command: Command) -> Command:
         """1009: changes what is not black-listed, here and in the settings file."""
         config = self._controller.config
         changed, changes = settings_file.change(

@@ -15,7 +15,7 @@ from epochmq_controller.files import FolderLock
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import RemotingClient, RemotingServer
-from epochmq_protocol.transport.local_calls import LocalCalls
+from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ControllerServer:
         self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
         processor = ControllerProcessor(self.controller, dict(loaded.extra))
         handlers = processor.handlers()
-        self.calls = LocalCalls(handlers)
+        self.calls = InProcessCalls(handlers)
         self.server = RemotingServer(
             {**DLedgerProcessor(self.controller.peer).handlers(), **handlers},
             settings=config.server_settings(),

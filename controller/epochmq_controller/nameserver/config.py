@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 
 from epochmq_controller import settings_file
 from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
-from epochmq_protocol import settings
+from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
@@ -66,7 +66,7 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
 
 LoadedNamesrvConfig = settings_file.LoadedSettings[NamesrvConfig]
-KEYS = settings.keys(NamesrvConfig)
+KEYS = typed_config.keys(NamesrvConfig)
 
 
 def load(

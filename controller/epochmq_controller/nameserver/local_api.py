@@ -1,4 +1,4 @@
-"""What a nameserver answers at its local socket (`epochmq_protocol.admin`). With a controller inside, the
+"""What a nameserver answers at its local socket (`epochmq_protocol.admin_api`). With a controller inside, the
 process is a controller there that has a nameserver, too."""
 
 from __future__ import annotations
@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 from epochmq_controller.nameserver.config import KEYS
 from epochmq_controller.nameserver.server import Nameserver
 from epochmq_protocol import properties
-from epochmq_protocol.admin import states
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op
-from epochmq_protocol.admin.process import own_version, set_level, settings_shown
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.common_operations import installed_version, redacted_config, set_log_level
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    LogLevelArguments,
+    ReadinessLimits,
+)
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
-from epochmq_protocol.transport.local_socket import LocalServer, Operation
+from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 
 if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
     from epochmq_controller.controller.local_api import ControllerLocalApi
@@ -28,34 +34,36 @@ class NameserverLocalApi:
         self._nameserver = nameserver
         self._controller: ControllerLocalApi | None = None
 
-    def operations(self) -> dict[str, Operation]:
+    def operations(self) -> dict[str, AdminOperationHandler]:
         """By name."""
         return {
-            Op.LIVE: Operation(Arguments, self._live),
-            Op.STATE: Operation(Limits, self._state),
-            Op.METRICS: Operation(Limits, self._metrics),
-            Op.CONFIG: Operation(Arguments, self._config),
-            Op.LOG_LEVEL: Operation(LogLevel, self._log_level),
-            Op.CHANGE_CONFIG: Operation(ChangeConfig, self._change_config),
+            AdminOperation.LIVE: AdminOperationHandler(AdminArguments, self._live),
+            AdminOperation.STATE: AdminOperationHandler(ReadinessLimits, self._state),
+            AdminOperation.METRICS: AdminOperationHandler(ReadinessLimits, self._metrics),
+            AdminOperation.CONFIG: AdminOperationHandler(AdminArguments, self._config),
+            AdminOperation.LOG_LEVEL: AdminOperationHandler(LogLevelArguments, self._log_level),
+            AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
         }
 
-    def beside(self, controller: ControllerLocalApi) -> dict[str, Operation]:
+    def beside(self, controller: ControllerLocalApi) -> dict[str, AdminOperationHandler]:
         """Of both: the settings are those of both, everything else is the controller's to say."""
         self._controller = controller
         own = self.operations()
-        both: dict[str, Operation] = {name: own[name] for name in (Op.CONFIG, Op.CHANGE_CONFIG)}
+        both: dict[str, AdminOperationHandler] = {
+            name: own[name] for name in (AdminOperation.CONFIG, AdminOperation.CHANGE_CONFIG)
+        }
         return {**controller.operations(), **both}
 
-    async def _live(self, _: Arguments, timeout_ms: float) -> states.Live:
-        return states.Live(component="nameserver", pid=os.getpid(), version=own_version())
+    async def _live(self, _: AdminArguments, timeout_ms: float) -> results.ProcessLiveness:
+        return results.ProcessLiveness(component="nameserver", pid=os.getpid(), version=installed_version())
 
-    async def _state(self, _: Limits, timeout_ms: float) -> states.NameserverState:
+    async def _state(self, _: ReadinessLimits, timeout_ms: float) -> results.NameserverState:
         return self.state()
 
-    def state(self) -> states.NameserverState:
+    def state(self) -> results.NameserverState:
         """A nameserver that answers is ready: it waits for nobody."""
         part = self.part()
-        return states.NameserverState(
+        return results.NameserverState(
             address=part.address,
             brokers=part.brokers,
             broker_names=part.broker_names,
@@ -64,30 +72,32 @@ class NameserverLocalApi:
             not_ready=[],
         )
 
-    def part(self) -> states.NameserverPart:
+    def part(self) -> results.NameserverCounts:
         """What it knows."""
         tables, server = self._nameserver.tables, self._nameserver.server
-        return states.NameserverPart(
+        return results.NameserverCounts(
             address=f"{server.host}:{server.port}",
             brokers=len(tables.live),
             broker_names=len(tables.brokers),
             topics=len(tables.topics),
         )
 
-    async def _metrics(self, _: Limits, timeout_ms: float) -> states.Metrics:
-        return states.Metrics(state=self.state(), figures={})
+    async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
+        return results.MetricValues(state=self.state(), figures={})
 
-    async def _config(self, _: Arguments, timeout_ms: float) -> states.Config:
+    async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         answer = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))
         config = properties.parse(answer.body.decode())
         if self._controller is not None:
             config = {**await self._controller.config(), **config}
-        return settings_shown(config)
+        return redacted_config(config)
 
-    async def _log_level(self, wanted: LogLevel, timeout_ms: float) -> states.LevelSet:
-        return set_level(wanted)
+    async def _log_level(self, wanted: LogLevelArguments, timeout_ms: float) -> results.LogLevelResult:
+        return set_log_level(wanted)
 
-    async def _change_config(self, wanted: ChangeConfig, timeout_ms: float) -> states.Config:
+    async def _change_config(
+        self, wanted: ChangeConfigArguments, timeout_ms: float
+    ) -> results.EffectiveConfig:
         """All or none; with a controller inside, of each of the two."""
         controller = self._controller
         theirs = {key: value for key, value in wanted.changes.items() if controller and controller.knows(key)}
@@ -97,19 +107,19 @@ class NameserverLocalApi:
         if own:
             body = properties.rewrite("", own).encode()
             await self._nameserver.calls.call(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body))
-        return await self._config(Arguments(), timeout_ms)
+        return await self._config(AdminArguments(), timeout_ms)
 
 
-def local_server(nameserver: Nameserver, controller: ControllerServer | None) -> LocalServer | None:
+def local_server(nameserver: Nameserver, controller: ControllerServer | None) -> AdminSocketServer | None:
     """The socket of the process, None when it has none. ConfigError for a path that cannot be."""
     path = nameserver.tables.config.admin_socket_path
     if not path:
         return None
     admin = NameserverLocalApi(nameserver)
     if controller is None:
-        return LocalServer(path, admin.operations())
+        return AdminSocketServer(path, admin.operations())
     from epochmq_controller.controller.local_api import ControllerLocalApi
 
-    return LocalServer(
+    return AdminSocketServer(
         path, admin.beside(ControllerLocalApi(controller.controller, controller.calls, admin.part))
     )

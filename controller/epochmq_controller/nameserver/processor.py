@@ -28,7 +28,7 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.route import MASTER_ID, TopicRouteData, encode_route
 from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
-from epochmq_protocol.transport import Connection, Handler
+from epochmq_protocol.transport import RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class NamesrvProcessor:
         self._schedule_unregister = schedule_unregister
         self._started_ms = now_ms()
 
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self) -> dict[int, RequestHandler]:
         """Every request code that a nameserver answers."""
         code = RequestCode
         return {
@@ -94,13 +94,13 @@ class NamesrvProcessor:
 
     # KV config
 
-    async def put_kv_config(self, connection: Connection, request: Command) -> Command:
+    async def put_kv_config(self, connection: RemotingConnection, request: Command) -> Command:
         """PUT_KV_CONFIG (100)."""
         header = headers.PutKVConfigRequestHeader.decode(request.ext)
         await self._kv.put(header.namespace, header.key, header.value)
         return response(request, ResponseCode.SUCCESS)
 
-    def get_kv_config(self, connection: Connection, request: Command) -> Command:
+    def get_kv_config(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_KV_CONFIG (101)."""
         header = headers.GetKVConfigRequestHeader.decode(request.ext)
         value = self._kv.get(header.namespace, header.key)
@@ -109,13 +109,13 @@ class NamesrvProcessor:
             return response(request, ResponseCode.QUERY_NOT_FOUND, remark)
         return response(request, ResponseCode.SUCCESS, header=headers.GetKVConfigResponseHeader(value=value))
 
-    async def delete_kv_config(self, connection: Connection, request: Command) -> Command:
+    async def delete_kv_config(self, connection: RemotingConnection, request: Command) -> Command:
         """DELETE_KV_CONFIG (102)."""
         header = headers.DeleteKVConfigRequestHeader.decode(request.ext)
         await self._kv.delete(header.namespace, header.key)
         return response(request, ResponseCode.SUCCESS)
 
-    def get_kv_list(self, connection: Connection, request: Command) -> Command:
+    def get_kv_list(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_KVLIST_BY_NAMESPACE (219)."""
         header = headers.GetKVListByNamespaceRequestHeader.decode(request.ext)
         table = self._kv.namespace(header.namespace)
@@ -127,7 +127,7 @@ class NamesrvProcessor:
 
     # brokers
 
-    def register_broker(self, connection: Connection, request: Command) -> Command:
+    def register_broker(self, connection: RemotingConnection, request: Command) -> Command:
         """REGISTER_BROKER (103)."""
         header = headers.RegisterBrokerRequestHeader.decode(request.ext)
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & CRC_MASK:
@@ -172,7 +172,7 @@ class NamesrvProcessor:
         body = b"" if order is None else to_json(KVTable(table=order))
         return response(request, ResponseCode.SUCCESS, header=told, body=body)
 
-    def unregister_broker(self, connection: Connection, request: Command) -> Command:
+    def unregister_broker(self, connection: RemotingConnection, request: Command) -> Command:
         """UNREGISTER_BROKER (104): answered at once, done with the next batch."""
         header = headers.UnRegisterBrokerRequestHeader.decode(request.ext)
         wanted = BrokerUnregistration(
@@ -185,13 +185,13 @@ class NamesrvProcessor:
         self._schedule_unregister()
         return response(request, ResponseCode.SUCCESS)
 
-    def broker_heartbeat(self, connection: Connection, request: Command) -> Command:
+    def broker_heartbeat(self, connection: RemotingConnection, request: Command) -> Command:
         """BROKER_HEARTBEAT (904)."""
         header = headers.BrokerHeartbeatRequestHeader.decode(request.ext)
         self._tables.record_heartbeat(header.cluster_name, header.broker_addr, self._now_ms())
         return response(request, ResponseCode.SUCCESS)
 
-    def query_data_version(self, connection: Connection, request: Command) -> Command:
+    def query_data_version(self, connection: RemotingConnection, request: Command) -> Command:
         """QUERY_DATA_VERSION (322): whether the broker has something to register. A sign of life, too."""
         header = headers.QueryDataVersionRequestHeader.decode(request.ext)
         cluster, address = header.cluster_name, header.broker_addr
@@ -202,7 +202,7 @@ class NamesrvProcessor:
         body = b"" if ours is None else to_json(ours)
         return response(request, ResponseCode.SUCCESS, header=answer, body=body)
 
-    def get_broker_member_group(self, connection: Connection, request: Command) -> Command:
+    def get_broker_member_group(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_BROKER_MEMBER_GROUP (901)."""
         header = headers.GetBrokerMemberGroupRequestHeader.decode(request.ext)
         group = BrokerMemberGroup(
@@ -218,7 +218,7 @@ class NamesrvProcessor:
 
     # routes
 
-    def get_route(self, connection: Connection, request: Command) -> Command:
+    def get_route(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_ROUTEINFO_BY_TOPIC (105)."""
         header = headers.GetRouteInfoRequestHeader.decode(request.ext)
         config = self._tables.config
@@ -244,13 +244,13 @@ class NamesrvProcessor:
             )
         return response(request, ResponseCode.SUCCESS, body=body)
 
-    def get_cluster_info(self, connection: Connection, request: Command) -> Command:
+    def get_cluster_info(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_BROKER_CLUSTER_INFO (106)."""
         clusters = {cluster: list(names) for cluster, names in self._tables.clusters.items()}
         info = ClusterInfo(broker_addr_table=self._tables.brokers, cluster_addr_table=clusters)
         return response(request, ResponseCode.SUCCESS, body=to_json(info))
 
-    def wipe_write_permission(self, connection: Connection, request: Command) -> Command:
+    def wipe_write_permission(self, connection: RemotingConnection, request: Command) -> Command:
         """WIPE_WRITE_PERM_OF_BROKER (205)."""
         header = headers.WipeWritePermOfBrokerRequestHeader.decode(request.ext)
         count = self._tables.set_write_permission(header.broker_name, allowed=False)
@@ -260,7 +260,7 @@ class NamesrvProcessor:
         told = headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
         return response(request, ResponseCode.SUCCESS, header=told)
 
-    def add_write_permission(self, connection: Connection, request: Command) -> Command:
+    def add_write_permission(self, connection: RemotingConnection, request: Command) -> Command:
         """ADD_WRITE_PERM_OF_BROKER (327)."""
         header = headers.AddWritePermOfBrokerRequestHeader.decode(request.ext)
         count = self._tables.set_write_permission(header.broker_name, allowed=True)
@@ -272,39 +272,39 @@ class NamesrvProcessor:
 
     # topics
 
-    def get_all_topics(self, connection: Connection, request: Command) -> Command:
+    def get_all_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
         if not self._tables.config.enable_all_topic_list:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "disable")
         return _topic_list(request, list(self._tables.topics))
 
-    def get_topics_of_cluster(self, connection: Connection, request: Command) -> Command:
+    def get_topics_of_cluster(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_TOPICS_BY_CLUSTER (224)."""
         self._check_topic_lists()
         header = headers.GetTopicsByClusterRequestHeader.decode(request.ext)
         return _topic_list(request, self._tables.topics_of_cluster(header.cluster))
 
-    def get_system_topics(self, connection: Connection, request: Command) -> Command:
+    def get_system_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
         names, address = self._tables.system_topics()
         return _topic_list(request, names, address)
 
-    def get_unit_topics(self, connection: Connection, request: Command) -> Command:
+    def get_unit_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_UNIT_TOPIC_LIST (311)."""
         self._check_topic_lists()
         return _topic_list(request, self._tables.unit_topics(unit=True, unit_sub=None))
 
-    def get_unit_sub_topics(self, connection: Connection, request: Command) -> Command:
+    def get_unit_sub_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
         self._check_topic_lists()
         return _topic_list(request, self._tables.unit_topics(unit=None, unit_sub=True))
 
-    def get_unit_sub_not_unit_topics(self, connection: Connection, request: Command) -> Command:
+    def get_unit_sub_not_unit_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
         self._check_topic_lists()
         return _topic_list(request, self._tables.unit_topics(unit=False, unit_sub=True))
 
-    def delete_topic(self, connection: Connection, request: Command) -> Command:
+    def delete_topic(self, connection: RemotingConnection, request: Command) -> Command:
         """DELETE_TOPIC_IN_NAMESRV (216)."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.decode(request.ext)
         self._tables.delete_topic(header.topic, header.cluster_name)
@@ -316,7 +316,7 @@ class NamesrvProcessor:
         )
         return response(request, ResponseCode.SUCCESS)
 
-    def register_topic(self, connection: Connection, request: Command) -> Command:
+    def register_topic(self, connection: RemotingConnection, request: Command) -> Command:
         """REGISTER_TOPIC_IN_NAMESRV (217). Unknown broker names are left out in silence, as in Java."""
         header = headers.RegisterTopicRequestHeader.decode(request.ext)
         if request.body:
@@ -331,12 +331,12 @@ class NamesrvProcessor:
 
     # settings
 
-    def get_config(self, connection: Connection, request: Command) -> Command:
+    def get_config(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_NAMESRV_CONFIG (319)."""
         body = settings_file.to_text(self._tables.config, self._extra).encode()
         return response(request, ResponseCode.SUCCESS, body=body)
 
-    async def update_config(self, connection: Connection, request: Command) -> Command:
+    async def update_config(self, connection: RemotingConnection, request: Command) -> Command:
         """UPDATE_NAMESRV_CONFIG (318): changes what is not black-listed, here and in the settings file."""
         config = self._tables.config
         changed, changes = settings_file.change(

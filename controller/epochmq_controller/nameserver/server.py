@@ -16,8 +16,8 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
-from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer
-from epochmq_protocol.transport.local_calls import LocalCalls
+from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer
+from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Nameserver:
             schedule_unregister=self._schedule_unregister,
         )
         handlers = processor.handlers()
-        self.calls = LocalCalls(handlers)
+        self.calls = InProcessCalls(handlers)
         self.server = RemotingServer(
             handlers,
             settings=config.server_settings(),
@@ -88,7 +88,7 @@ class Nameserver:
         self._apply(self.tables.scan(now_ms()))
         self._schedule_unregister()
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: RemotingConnection) -> None:
         if self.server.dispatcher.stopping:
             return  # it is this nameserver that goes, not the broker
         if self.tables.channel_closed(connection):
@@ -108,7 +108,7 @@ class Nameserver:
         for effect in effects:
             if isinstance(effect, CloseChannel):
                 log.warning("broker %s sent no heartbeat for %d ms", effect.address, effect.timeout_ms)
-                if isinstance(effect.channel, Connection):
+                if isinstance(effect.channel, RemotingConnection):
                     effect.channel.close()
             else:
                 self._notify(effect)

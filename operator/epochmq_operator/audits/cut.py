@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedControllerState, ReportedState
-from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, parse_file, truncation_point
+from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, parse_epoch_file, truncation_point
 from epochmq_protocol.errors import EpochMQError
 
 EPOCH_FILE_BYTES_MAX = 64 * 1024
@@ -95,7 +95,7 @@ def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> i
 
 def _entries(copy: bytes | None) -> list[EpochEntry]:
     try:
-        return parse_file((copy or b"").decode())
+        return parse_epoch_file((copy or b"").decode())
     except (EpochMQError, ValueError):
         return []  # the audit tells of it
 

@@ -14,11 +14,11 @@ from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.steering import (
-    HandOverRequestHeader,
-    HandOverResponseHeader,
-    SteerHeader,
-    SteeringCode,
+from epochmq_protocol.replica_control import (
+    ReplicaControlCode,
+    ReplicaControlStateHeader,
+    SwitchoverRequestHeader,
+    SwitchoverResponseHeader,
 )
 from epochmq_protocol.transport import RemotingClient
 
@@ -101,13 +101,13 @@ async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: flo
         )
     if master.pod == replica.pod:
         return PromotionResult(replica.pod, replica.broker_id, chosen.group.master_epoch or 0, None)
-    header = HandOverRequestHeader(
+    header = SwitchoverRequestHeader(
         broker_id=replica.broker_id,
         address=replica.address,
         timeout_ms=int(timeout_s * CATCH_UP_SHARE * 1000),
     )
-    answer = await _ask(client, master, request(SteeringCode.HAND_OVER, header), timeout_s * 1000)
-    done = HandOverResponseHeader.decode(answer.ext)
+    answer = await _ask(client, master, request(ReplicaControlCode.SWITCHOVER, header), timeout_s * 1000)
+    done = SwitchoverResponseHeader.decode(answer.ext)
     await _until(
         lambda: _routed(client, chosen.group, replica.address),
         timeout_s,
@@ -133,7 +133,12 @@ async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     """The replica takes no messages from now on, or does again; also after a restart."""
     chosen = await find_replica(state, name)
     async with RemotingClient() as client:
-        await _ask(client, chosen.replica, request(SteeringCode.STEER, SteerHeader(fenced=on)), ANSWER_MS)
+        await _ask(
+            client,
+            chosen.replica,
+            request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(fenced=on)),
+            ANSWER_MS,
+        )
     return chosen.replica
 
 
@@ -148,7 +153,12 @@ async def drain(
         raise ReplicaControlError(f"{chosen.group.name} has no controllers: nobody else can be the master")
     async with RemotingClient() as client:
         moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
-        await _ask(client, chosen.replica, request(SteeringCode.STEER, SteerHeader(drained=on)), ANSWER_MS)
+        await _ask(
+            client,
+            chosen.replica,
+            request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(drained=on)),
+            ANSWER_MS,
+        )
 
     async def membership_changed() -> bool:
         now = await find_replica(state, name)

@@ -50,7 +50,7 @@ from epochmq_operator.pod_rendering import (
 )
 from epochmq_operator.resources import KINDS, BrokerGroup, Resources
 from epochmq_protocol.errors import ConfigError, EpochMQError
-from epochmq_protocol.transport.local_socket import check_path
+from epochmq_protocol.transport.admin_socket import check_admin_socket_path
 
 T = TypeVar("T")
 
@@ -195,7 +195,7 @@ class StateDirectory:
     def _sidecar_placement(self, pod: str, address: str) -> SidecarPlacement:
         socket = str(self.absolute / "run" / f"{pod}.sock")
         try:
-            check_path(socket)
+            check_admin_socket_path(socket)
         except ConfigError as error:
             raise StateError(
                 f"{self.path} cannot hold the sockets of admin sidecars: {error}; choose a shorter --state"

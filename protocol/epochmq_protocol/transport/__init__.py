@@ -1,11 +1,10 @@
-"""The asyncio transport: server, client, TLS, on uvloop where it is installed. The only part of this
-package with I/O."""
+"""Sends and receives remoting frames with asyncio: server, client, TLS, the admin socket. No other part of
+the protocol package but `durable_files` does I/O."""
 
 from __future__ import annotations
 
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import FastHandler, Handler
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.settings import ClientSettings, ServerSettings
@@ -14,11 +13,11 @@ from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
 __all__ = [
     "ClientAuth",
     "ClientSettings",
-    "Connection",
-    "FastHandler",
-    "Handler",
+    "FastRequestHandler",
     "RemotingClient",
+    "RemotingConnection",
     "RemotingServer",
+    "RequestHandler",
     "ServerSettings",
     "TlsMode",
     "TlsSettings",

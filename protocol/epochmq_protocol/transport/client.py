@@ -1,8 +1,8 @@
-"""The calling side: one connection to each peer, made when it is first needed and again after it was lost.
+"""Calls peers: opens one connection to each peer on first use, and again after it was lost.
 
-Several callers share a connection; their calls are told apart by opaque. The peer's own requests that come
-over it go to the handlers given here. A peer that answers GO_AWAY is stopping: the call is tried once more
-over a new connection, as Java's client does.
+All callers share the connection to a peer; the opaque tells their calls apart. Requests that the peer sends
+over it go to the handlers given here. A peer that responds GO_AWAY is stopping: like Java's client, this
+client then repeats the call once over a new connection.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.errors import CallTimeout, ConnectFailed, ConnectionClosed
+from epochmq_protocol.errors import CallTimeoutError, ConnectError, ConnectionClosedError
 from epochmq_protocol.frame import Command
-from epochmq_protocol.transport.connection import LINGER_S, Connection
-from epochmq_protocol.transport.dispatch import Dispatcher, Handler
+from epochmq_protocol.transport.connection import LINGER_S, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.idle import IdleSweep
+from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.settings import ClientSettings
 from epochmq_protocol.transport.tls import TlsLayer, TlsSettings, client_context
 
@@ -26,40 +26,39 @@ log = logging.getLogger(__name__)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` as a pair; the host of an IPv6 address may stand in brackets. ConnectFailed when it is
-    neither."""
+    """(host, port) of `host:port`; an IPv6 host may stand in brackets. ConnectError: malformed address."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise ConnectFailed(f"{address!r} is not host:port")
+        raise ConnectError(f"{address!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class RemotingClient:
-    """Calls to any number of peers. `close` it in the end."""
+    """Calls any number of peers. `close` it at the end."""
 
     def __init__(
         self,
         settings: ClientSettings | None = None,
-        handlers: Mapping[int, Handler] | None = None,
+        handlers: Mapping[int, RequestHandler] | None = None,
         *,
-        default: Handler | None = None,
+        default: RequestHandler | None = None,
         tls: TlsSettings | None = None,
-        on_close: Callable[[Connection], None] | None = None,
+        on_close: Callable[[RemotingConnection], None] | None = None,
     ) -> None:
-        """`tls` given: every connection speaks TLS. `on_close` is told of every connection that is gone."""
+        """With `tls` every connection uses TLS. `on_close` is called after every loss of a connection."""
         self.settings = settings if settings is not None else ClientSettings()
-        self.dispatcher = Dispatcher(
+        self.dispatcher = RequestDispatcher(
             handlers if handlers is not None else {},
             default=default,
             fast={},
             max_in_flight=self.settings.max_in_flight,
             max_in_flight_per_connection=self.settings.max_in_flight_per_connection,
         )
-        self.connections: set[Connection] = set()
+        self.connections: set[RemotingConnection] = set()
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None else None
         self._on_close = on_close
-        self._by_address: dict[str, Connection] = {}
-        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._by_address: dict[str, RemotingConnection] = {}
+        self._connecting: dict[str, asyncio.Task[RemotingConnection]] = {}
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms)
         self._closed = False
         self._gone: asyncio.Future[None] | None = None
@@ -73,49 +72,52 @@ class RemotingClient:
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
         """Sends a request to `host:port` and returns its response, whatever its code.
 
-        `timeout_ms` bounds all of it, connecting included: CallTimeout. ConnectFailed: the peer was not
-        reached. ConnectionClosed: lost in between, the outcome is unknown.
+        CallTimeoutError: no response within `timeout_ms`, which includes connecting. ConnectError: the peer
+        was not reached. ConnectionClosedError: the connection was lost; the peer may have handled the
+        request.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        connection = await self._within(address, timeout_ms)
-        answer = await connection.call(command, max(deadline - loop.time(), 0) * 1000)
-        if answer.code != ResponseCode.GO_AWAY:
-            return answer
+        connection = await self._connect_within(address, timeout_ms)
+        response = await connection.call(command, max(deadline - loop.time(), 0) * 1000)
+        if response.code != ResponseCode.GO_AWAY:
+            return response
         self._forget(address, connection)
-        connection = await self._within(address, (deadline - loop.time()) * 1000)
+        connection = await self._connect_within(address, (deadline - loop.time()) * 1000)
         return await connection.call(command, max(deadline - loop.time(), 0) * 1000)
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
-        """Sends a request that is not answered. `timeout_ms` is for connecting."""
-        connection = await self._within(address, timeout_ms)
+        """Sends a one-way request, which gets no response. `timeout_ms` bounds connecting."""
+        connection = await self._connect_within(address, timeout_ms)
         connection.oneway(command)
 
-    async def connect(self, address: str) -> Connection:
-        """The connection to `host:port`, made if there is none."""
+    async def connect(self, address: str) -> RemotingConnection:
+        """The open connection to `host:port`; opens one if there is none. ConnectError: not reached."""
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed:
             return connection
         if self._closed:
-            raise ConnectionClosed("this client is closed")
+            raise ConnectionClosedError("this client is closed")
         task = self._connecting.get(address)
         if task is None:
             if len(self._by_address) + len(self._connecting) >= self.settings.max_peers:
-                raise ConnectFailed(f"{self.settings.max_peers} peers are connected already")
+                raise ConnectError(
+                    f"no connection to {address}: {self.settings.max_peers} peers are connected"
+                )
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
-        return await asyncio.shield(task)  # a caller that gives up does not take it from the others
+        return await asyncio.shield(task)  # a cancelled caller does not cancel the others
 
     def disconnect(self, address: str) -> None:
-        """Closes the connection to this peer, if there is one."""
+        """Closes the connection to a peer, if there is one."""
         connection = self._by_address.get(address)
         if connection is not None:
             self._forget(address, connection)
             connection.close()
 
     async def close(self) -> None:
-        """Closes all connections; calls that still wait get ConnectionClosed."""
+        """Closes all connections. Calls that wait for a response fail with ConnectionClosedError."""
         self._closed = True
         self.dispatcher.stop()
         connecting = list(self._connecting.values())
@@ -133,7 +135,7 @@ class RemotingClient:
 
     # inside
 
-    async def _within(self, address: str, timeout_ms: float) -> Connection:
+    async def _connect_within(self, address: str, timeout_ms: float) -> RemotingConnection:
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -141,9 +143,9 @@ class RemotingClient:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await self.connect(address)
         except TimeoutError:
-            raise CallTimeout(f"not connected to {address} within {timeout_ms:g} ms") from None
+            raise CallTimeoutError(f"no connection to {address} within {timeout_ms:g} ms") from None
 
-    async def _open(self, address: str) -> Connection:
+    async def _open(self, address: str) -> RemotingConnection:
         host, port = split_address(address)
         limit_ms = self.settings.connect_timeout_ms
         try:
@@ -152,25 +154,25 @@ class RemotingClient:
                     self._open_plain(host, port) if self._context is None else self._open_tls(host, port)
                 )
         except TimeoutError:
-            raise ConnectFailed(f"no connection to {address} within {limit_ms} ms") from None
+            raise ConnectError(f"no connection to {address} within {limit_ms} ms") from None
         except OSError as error:
-            raise ConnectFailed(f"no connection to {address}: {error}") from None
+            raise ConnectError(f"no connection to {address}: {error}") from None
         return connection
 
-    async def _open_plain(self, host: str, port: int) -> Connection:
+    async def _open_plain(self, host: str, port: int) -> RemotingConnection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(self.dispatcher, self.settings), host, port
+            lambda: RemotingConnection(self.dispatcher, self.settings), host, port
         )
         return self._adopt(connection)
 
-    async def _open_tls(self, host: str, port: int) -> Connection:
+    async def _open_tls(self, host: str, port: int) -> RemotingConnection:
         assert self._context is not None
         loop = asyncio.get_running_loop()
-        ready: asyncio.Future[Connection] = loop.create_future()
+        ready: asyncio.Future[RemotingConnection] = loop.create_future()
 
-        def on_ready(layer: TlsLayer) -> Connection:
-            connection = Connection(self.dispatcher, self.settings)
+        def on_ready(layer: TlsLayer) -> RemotingConnection:
+            connection = RemotingConnection(self.dispatcher, self.settings)
             connection.connection_made(layer)
             if ready.done():
                 connection.abort()
@@ -193,16 +195,16 @@ class RemotingClient:
             transport.abort()
             raise
 
-    def _adopt(self, connection: Connection) -> Connection:
-        """From now on this client owns it. It may be lost already."""
+    def _adopt(self, connection: RemotingConnection) -> RemotingConnection:
+        """Takes over a new connection. OSError: it is lost already."""
         if connection.closed:
-            raise OSError("closed by the peer at once")
+            raise OSError("the peer closed it at once")
         connection.on_close.append(self._lost)
         self.connections.add(connection)
         self._sweep.start()
         return connection
 
-    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+    def _connected(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
         self._connecting.pop(address, None)
         if task.cancelled() or task.exception() is not None:
             return
@@ -213,11 +215,11 @@ class RemotingClient:
             self._by_address[address] = connection
             connection.on_close.append(lambda lost: self._forget(address, lost))
 
-    def _forget(self, address: str, connection: Connection) -> None:
+    def _forget(self, address: str, connection: RemotingConnection) -> None:
         if self._by_address.get(address) is connection:
             del self._by_address[address]
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: RemotingConnection) -> None:
         self.connections.discard(connection)
         if self._gone is not None and not self.connections and not self._gone.done():
             self._gone.set_result(None)

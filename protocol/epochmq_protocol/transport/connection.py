@@ -1,18 +1,18 @@
-"""One connection between two peers: frames in, frames out, and calls that await their answer.
+"""One remoting connection: receives and sends frames, and matches responses to our own calls.
 
-Both directions carry requests. The two sides number theirs (`opaque`) independently; a frame with the
-response flag belongs to a call of ours, any other to the dispatcher.
+Both directions carry requests. Each side numbers its own requests (`opaque`) independently. A frame with the
+response flag completes a call of ours; the dispatcher handles every other frame.
 
-This module is on the hot path. `_consume` walks over one read of the socket: a fast handler costs one
-dictionary look-up and three slices, and all answers of the read leave in one write.
+This module is on the hot path. `_consume` walks over the bytes of one socket read: a fast handler costs one
+dictionary lookup and three slices, and all responses to one read leave in one write.
 
-What bounds what:
+Bounds:
 
-- a frame: `max_frame_bytes`; an incomplete one is kept in pieces and joined once;
-- unsent bytes: above `write_high_water_bytes` nothing more of this peer is read or handled until it has
-  taken them, above `write_buffer_max_bytes` it is dropped;
-- requests answered later: `defer` refuses above the dispatcher's bounds;
-- calls of ours: `max_calls`, each with a deadline.
+- A frame has at most `max_frame_bytes`. The pieces of an incomplete frame are joined once.
+- Above `write_high_water_bytes` unsent bytes the connection reads and handles nothing more until the peer has
+  taken its responses. Above `write_buffer_max_bytes` the connection is aborted.
+- `defer` rejects requests above the bounds of the dispatcher.
+- At most `max_calls` calls wait for their response, each with a deadline.
 """
 
 from __future__ import annotations
@@ -21,37 +21,68 @@ import asyncio
 import enum
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import (
-    CallTimeout,
-    ConnectionClosed,
-    FallBack,
+    CallTimeoutError,
+    ConnectionClosedError,
+    FastPathMiss,
     RemoteProtocolError,
     RequestError,
 )
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode
 from epochmq_protocol.message import encode_host
-from epochmq_protocol.transport.dispatch import FAST_KEY_BYTES, OVERLOAD, Dispatcher
 from epochmq_protocol.transport.settings import ConnectionSettings
 
 log = logging.getLogger(__name__)
 
 LINGER_S = 5.0
-"""How long a closed connection may take to get its last bytes out before it is aborted."""
+"""Time a closing connection has to send its last bytes before it is aborted."""
 JOINED_MAX_BYTES = 65_536
-"""Answers of one read that are longer together are handed to the wire one by one. It sends them together all
-the same; joined they would be copied into a block so large that malloc maps and clears it anew each time."""
+"""Responses to one read that are longer together go to the transport one by one; it still sends them
+together. Joined, they would be copied into a block so large that malloc maps and clears it on every
+allocation."""
 OPAQUE_MAX = 0x7FFF_FFFF
+OVERLOAD_REMARK = "[OVERLOAD]system busy, start flow control for a while"
+"""RocketMQ's remark of a SYSTEM_BUSY response."""
+FAST_KEY_BYTES = 12
+"""Length of the key by which a fast handler is found: the first bytes of a JSON header."""
 _unpack_lengths = struct.Struct(">II").unpack_from
 _HEADER_AT = 8  # after the length and the type-and-header-length words
 _KEY_END = _HEADER_AT + FAST_KEY_BYTES
 
 
-class Wire(Protocol):
-    """What a connection needs of its transport: an asyncio transport, or the TLS layer on top of one."""
+RequestHandler = Callable[["RemotingConnection", Command], "Command | Awaitable[Command | None] | None"]
+"""Serves a request. The dispatcher writes a returned command together with the other responses to the same
+read. None: the handler responds later (see `RemotingConnection.defer`). An awaitable becomes a task of the
+dispatcher, whose result is the response."""
+
+FastRequestHandler = Callable[["RemotingConnection", bytes, bytes], "bytes | None"]
+"""Serves a request from the bytes of its JSON header and its body, without decoding a `Command`.
+
+Returns a whole encoded frame, or None or b"" when it responds later or never (one-way). Raises
+`errors.FastPathMiss` for a header that it cannot read: another layout, or a response whose header starts with
+the same bytes."""
+
+
+class FrameDispatcher(Protocol):
+    """What a connection needs of the `RequestDispatcher` of its owner."""
+
+    fast: dict[bytes, FastRequestHandler]
+    in_flight: int
+
+    def handle_frame(self, connection: RemotingConnection, frame: bytes) -> bytes | None: ...
+    def encode_failure(
+        self, connection: RemotingConnection, frame: bytes, error: Exception
+    ) -> bytes | None: ...
+    def has_room(self, connection: RemotingConnection) -> bool: ...
+    def release(self, count: int) -> None: ...
+
+
+class ConnectionTransport(Protocol):
+    """What a connection needs of its transport: an `asyncio.Transport`, or the TLS layer above one."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
@@ -63,8 +94,8 @@ class Wire(Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
 
 
-class Phase(enum.Enum):
-    """Where a connection is in its life. It only moves down this list."""
+class ConnectionPhase(enum.Enum):
+    """The phases of a connection, in order. A connection never goes back to an earlier one."""
 
     NEW = "new"
     OPEN = "open"
@@ -72,16 +103,19 @@ class Phase(enum.Enum):
     CLOSED = "closed"
 
 
-_OPEN = Phase.OPEN  # looking a member up in its class costs more than the comparison
+_OPEN = ConnectionPhase.OPEN  # on the hot path a global costs less than a lookup in the enum
 
 
-class Connection(asyncio.Protocol):
-    """One connection. Its owner (a server or a client) makes it; handlers get it with every request."""
+class RemotingConnection(asyncio.Protocol):
+    """One remoting connection. A server or a client creates and owns it; every handler receives it.
+
+    `in_flight` counts the peer's requests without a response. Reads and writes set `active`; the idle sweep
+    clears it and keeps `idle_since`, in seconds of the loop's clock."""
 
     __slots__ = (
         "_calls",
+        "_deferred",
         "_dispatcher",
-        "_held",
         "_high_water",
         "_limit",
         "_linger",
@@ -93,46 +127,46 @@ class Connection(asyncio.Protocol):
         "_pieces",
         "_pieces_size",
         "_settings",
-        "_wire",
+        "_transport",
         "active",
         "attributes",
+        "idle_since",
         "in_flight",
         "local",
         "on_close",
-        "quiet_since",
         "remote",
         "remote_host",
     )
 
-    _wire: Wire
+    _transport: ConnectionTransport
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: FrameDispatcher,
         settings: ConnectionSettings,
         *,
         source: tuple[str, int] | None = None,
-        on_close: list[Callable[[Connection], None]] | None = None,
+        on_close: list[Callable[[RemotingConnection], None]] | None = None,
     ) -> None:
-        """`source` is the client's address as a PROXY preamble names it, in place of the socket's."""
+        """`source` is the client's address from a PROXY protocol header; it replaces the socket's."""
         self.remote = "" if source is None else f"{source[0]}:{source[1]}"
         self.remote_host = b"" if source is None else encode_host(*source)
         self.local = ""
         self.attributes: dict[str, Any] = {}
-        self.on_close: list[Callable[[Connection], None]] = on_close if on_close is not None else []
+        self.on_close: list[Callable[[RemotingConnection], None]] = on_close if on_close is not None else []
         self.active = True
-        self.quiet_since = 0.0
+        self.idle_since = 0.0
         self.in_flight = 0
         self._dispatcher = dispatcher
         self._settings = settings
         self._limit = settings.max_frame_bytes - 4
         self._high_water = settings.write_high_water_bytes
-        self._phase = Phase.NEW
+        self._phase = ConnectionPhase.NEW
         self._paused = False
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._needed = _HEADER_AT
-        self._held: set[int] = set()
+        self._deferred: set[int] = set()
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._next_opaque = 0
         self._linger: asyncio.TimerHandle | None = None
@@ -142,71 +176,75 @@ class Connection(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether anything written now would be lost."""
+        """True unless the connection is open: a write now would be lost."""
         return self._phase is not _OPEN
 
     @property
-    def unsent(self) -> int:
-        """Bytes that the peer has not taken yet."""
-        return 0 if self.closed else self._wire.get_write_buffer_size()
+    def unsent_bytes(self) -> int:
+        """Bytes that were written and not sent yet."""
+        return 0 if self.closed else self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
-        """Sends whole encoded frames. A closed connection drops them: its peer is gone."""
+        """Sends whole encoded frames. A closed connection drops them."""
         if self._phase is not _OPEN:
             return
         self.active = True
-        self._wire.write(data)
-        if self._paused and self._wire.get_write_buffer_size() > self._settings.write_buffer_max_bytes:
-            log.warning("%s does not read: dropped with more than %d bytes unsent", self.remote, self.unsent)
+        self._transport.write(data)
+        if self._paused and self._transport.get_write_buffer_size() > self._settings.write_buffer_max_bytes:
+            log.warning(
+                "aborted the connection of %s: it does not read; %d bytes unsent",
+                self.remote,
+                self.unsent_bytes,
+            )
             self.abort()
 
     def respond(self, command: Command) -> None:
-        """Answers a request that its handler did not answer (it returned None)."""
-        if command.opaque in self._held:
-            self._let_go(command.opaque)
+        """Sends the response to a request whose handler returned None."""
+        if command.opaque in self._deferred:
+            self._finish_deferred(command.opaque)
         self.write(encode(command))
 
     @property
-    def may_defer(self) -> bool:
-        """Whether `defer` would take one more request. To be asked before a request changes anything: after
-        that it is too late to reject it."""
+    def can_defer(self) -> bool:
+        """Whether `defer` would accept one more request. Check it before the request changes anything: after
+        a change it is too late to reject the request."""
         return self._dispatcher.has_room(self)
 
     def defer(self, opaque: int) -> None:
-        """Notes that this request will be answered later, by `respond` or `answer`: it counts as under way,
-        and an orderly stop waits for it. Not for one-way requests, which are never answered. RequestError
-        SYSTEM_BUSY: too many are under way."""
-        held = self._held
-        if opaque in held:
+        """Marks a request as deferred: `respond` or `respond_encoded` sends its response later. It counts as
+        in flight, and an orderly stop waits for it. One-way requests get no response and are never deferred.
+        RequestError SYSTEM_BUSY: too many requests are in flight."""
+        deferred = self._deferred
+        if opaque in deferred:
             return
         if not self._dispatcher.has_room(self):
-            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD)
-        held.add(opaque)
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
+        deferred.add(opaque)
         self.in_flight += 1
         self._dispatcher.in_flight += 1
 
-    def answer(self, opaque: int, data: bytes) -> bool:
-        """Answers a deferred request with an encoded frame, once: False, and nothing sent, when it is not
-        waiting any more (answered before, or the connection was lost)."""
-        if opaque not in self._held:
+    def respond_encoded(self, opaque: int, data: bytes) -> bool:
+        """Sends an encoded frame as the response to a deferred request. False, and nothing is sent, when the
+        request has a response already or the connection was lost."""
+        if opaque not in self._deferred:
             return False
-        self._let_go(opaque)
+        self._finish_deferred(opaque)
         self.write(data)
         return True
 
     async def call(self, command: Command, timeout_ms: float) -> Command:
         """Sends a request and returns its response, whatever its code.
 
-        CallTimeout after `timeout_ms`; ConnectionClosed when the connection is or gets lost: the peer may
-        or may not have handled it. RequestError SYSTEM_BUSY when `max_calls` are awaiting their answer
-        already.
+        CallTimeoutError: no response within `timeout_ms`. ConnectionClosedError: the connection is lost; the
+        peer may have handled the request. RequestError SYSTEM_BUSY: `max_calls` calls wait for their
+        response.
         """
         if self._phase is not _OPEN:
-            raise ConnectionClosed(f"no connection to {self.remote}")
+            raise ConnectionClosedError(f"no connection to {self.remote}")
         calls = self._calls
         if len(calls) >= self._settings.max_calls:
             raise RequestError(
-                ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to {self.remote} await their answer"
+                ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to {self.remote} wait for their response"
             )
         opaque = command.opaque = self._take_opaque()
         data = encode(command)
@@ -221,89 +259,90 @@ class Connection(asyncio.Protocol):
             calls.pop(opaque, None)
 
     def oneway(self, command: Command) -> None:
-        """Sends a request that is never answered. ConnectionClosed when there is no connection."""
+        """Sends a one-way request, which gets no response. ConnectionClosedError: the connection is not
+        open."""
         if self._phase is not _OPEN:
-            raise ConnectionClosed(f"no connection to {self.remote}")
+            raise ConnectionClosedError(f"no connection to {self.remote}")
         command.opaque = self._take_opaque()
         command.flag |= FLAG_ONEWAY
         self.write(encode(command))
 
     def close(self) -> None:
-        """Sends what is unsent, then closes; aborted when that takes longer than `LINGER_S`."""
+        """Sends the unsent bytes, then closes. Aborts when that takes longer than `LINGER_S`."""
         if self._phase is _OPEN:
-            self._phase = Phase.CLOSING
-            self._linger = self._loop.call_later(LINGER_S, self._wire.abort)
-            self._wire.close()
+            self._phase = ConnectionPhase.CLOSING
+            self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
+            self._transport.close()
 
     def abort(self) -> None:
         """Closes at once; unsent bytes are lost."""
-        if self._phase in (Phase.OPEN, Phase.CLOSING):
-            self._phase = Phase.CLOSING
-            self._wire.abort()
+        if self._phase in (ConnectionPhase.OPEN, ConnectionPhase.CLOSING):
+            self._phase = ConnectionPhase.CLOSING
+            self._transport.abort()
 
     # for the dispatcher
 
-    def answered(self, command: Command) -> None:
-        """A response came: wakes its caller. One that nobody awaits (any more) is dropped."""
+    def handle_response(self, command: Command) -> None:
+        """Completes the call that a response belongs to. Drops a response whose call has ended."""
         future = self._calls.pop(command.opaque, None)
         if future is not None and not future.done():
             future.set_result(command)
 
     # for the transport
 
-    def connection_made(self, transport: Wire) -> None:  # type: ignore[override]
-        """The wire is there (asyncio.Protocol)."""
-        self._wire = transport
-        self._phase = Phase.OPEN
+    def connection_made(self, transport: ConnectionTransport) -> None:  # type: ignore[override]
+        """Takes the transport and opens the connection (asyncio.Protocol)."""
+        self._transport = transport
+        self._phase = ConnectionPhase.OPEN
         settings = self._settings
         transport.set_write_buffer_limits(settings.write_high_water_bytes, settings.write_low_water_bytes)
         self.local = _name(transport.get_extra_info("sockname"))
-        self.quiet_since = self._loop.time()
+        self.idle_since = self._loop.time()
         if not self.remote:
             peer = transport.get_extra_info("peername")
             self.remote = _name(peer)
             self.remote_host = encode_host(peer[0], peer[1]) if peer else encode_host("0.0.0.0", 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The wire is gone (asyncio.Protocol): whoever waits is told."""
-        if self._phase is Phase.CLOSED:
+        """Fails the waiting calls and runs `on_close` (asyncio.Protocol)."""
+        if self._phase is ConnectionPhase.CLOSED:
             return
-        self._phase = Phase.CLOSED
+        self._phase = ConnectionPhase.CLOSED
         if self._linger is not None:
             self._linger.cancel()
-        if self._held:
-            self.in_flight -= len(self._held)
-            self._dispatcher.release(len(self._held))
-            self._held.clear()
+        if self._deferred:
+            self.in_flight -= len(self._deferred)
+            self._dispatcher.release(len(self._deferred))
+            self._deferred.clear()
         self._pieces.clear()
         calls, self._calls = self._calls, {}
         for future in calls.values():
             if not future.done():
-                future.set_exception(ConnectionClosed(f"the connection to {self.remote} was lost"))
+                future.set_exception(ConnectionClosedError(f"the connection to {self.remote} was lost"))
         for callback in list(self.on_close):
             try:
                 callback(self)
-            except Exception:  # one listener's fault must not hide the loss from the others
-                log.exception("a close listener of %s failed", self.remote)
+            except Exception:  # the other listeners must still run
+                log.exception("a close listener of the connection of %s failed", self.remote)
 
     def pause_writing(self) -> None:
-        """The peer does not take its answers (asyncio.Protocol): nothing more of it is read."""
+        """Stops reading: the peer does not take its responses (asyncio.Protocol)."""
         self._paused = True
         if self._phase is _OPEN:
-            self._wire.pause_reading()
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It has taken them (asyncio.Protocol): what was left unhandled comes first."""
+        """Handles the requests left over, then reads again (asyncio.Protocol)."""
         self._paused = False
         if self._phase is not _OPEN:
             return
         if self._pieces_size >= self._needed:
             self._consume(self._join())
         if not self._paused and self._phase is _OPEN:
-            self._wire.resume_reading()
+            self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """One read of the socket (asyncio.Protocol)."""
+        """Handles the bytes of one socket read (asyncio.Protocol)."""
         self.active = True
         if self._pieces:
             self._pieces.append(data)
@@ -316,72 +355,72 @@ class Connection(asyncio.Protocol):
     # inside
 
     def _consume(self, data: bytes) -> None:
-        """Handles every whole frame in `data`; keeps the rest."""
+        """Handles every whole frame in `data` and keeps the rest."""
         dispatcher = self._dispatcher
         fast_handler = dispatcher.fast.get
         unpack = _unpack_lengths
         limit = self._limit
         high_water = self._high_water
         position, end, needed = 0, len(data), _HEADER_AT
-        answers: list[bytes] = []
-        collect = answers.append
+        responses: list[bytes] = []
+        collect = responses.append
         size = 0
         try:
             while end - position >= _HEADER_AT:
                 length, mark = unpack(data, position)
                 if length > limit or length < 4:
-                    raise RemoteProtocolError(f"a frame of {length + 4} bytes; 8 to {limit + 4} are taken")
+                    raise RemoteProtocolError(f"frame of {length + 4} bytes: expected 8 to {limit + 4}")
                 after = position + 4 + length
                 if after > end:
                     needed = 4 + length
                     break
-                # A mark with a type byte other than JSON's 0 points behind the frame: the ordinary path
-                # looks closer.
+                # If the type byte in `mark` is not JSON's 0, `body_at` is beyond the frame: the ordinary path
+                # decodes it.
                 body_at = position + _HEADER_AT + mark
                 handler = fast_handler(data[position + _HEADER_AT : position + _KEY_END])
                 if handler is None or body_at > after:
-                    answer = dispatcher.frame(self, data[position + 4 : after])
+                    response = dispatcher.handle_frame(self, data[position + 4 : after])
                 else:
                     try:
-                        answer = handler(self, data[position + _HEADER_AT : body_at], data[body_at:after])
-                    except FallBack:
-                        answer = dispatcher.frame(self, data[position + 4 : after])
+                        response = handler(self, data[position + _HEADER_AT : body_at], data[body_at:after])
+                    except FastPathMiss:
+                        response = dispatcher.handle_frame(self, data[position + 4 : after])
                     except Exception as error:
-                        answer = dispatcher.failed(self, data[position + 4 : after], error)
+                        response = dispatcher.encode_failure(self, data[position + 4 : after], error)
                 position = after
-                if answer:
-                    collect(answer)
-                    size += len(answer)
+                if response:
+                    collect(response)
+                    size += len(response)
                     if size > high_water:
-                        self._flush(answers)
+                        self._flush(responses)
                         size = 0
                         if self._paused:
                             needed = 0
                             break
         except RemoteProtocolError as error:
-            log.warning("%s is disconnected: %s", self.remote, error)
-            self._flush(answers)
+            log.warning("closed the connection of %s: %s", self.remote, error)
+            self._flush(responses)
             self.close()
             return
-        if answers and self._phase is _OPEN:
-            if len(answers) == 1:
-                self._wire.write(answers[0])
+        if responses and self._phase is _OPEN:
+            if len(responses) == 1:
+                self._transport.write(responses[0])
             elif size <= JOINED_MAX_BYTES:
-                self._wire.write(b"".join(answers))
+                self._transport.write(b"".join(responses))
             else:
-                for answer in answers:
-                    self._wire.write(answer)
+                for response in responses:
+                    self._transport.write(response)
         if position < end:
             rest = data[position:]
             self._pieces.append(rest)
             self._pieces_size = len(rest)
             self._needed = needed
 
-    def _flush(self, answers: list[bytes]) -> None:
+    def _flush(self, responses: list[bytes]) -> None:
         if self._phase is _OPEN:
-            for answer in answers:
-                self._wire.write(answer)
-        answers.clear()
+            for response in responses:
+                self._transport.write(response)
+        responses.clear()
 
     def _join(self) -> bytes:
         data = b"".join(self._pieces)
@@ -389,14 +428,14 @@ class Connection(asyncio.Protocol):
         self._pieces_size = 0
         return data
 
-    def _let_go(self, opaque: int) -> None:
-        self._held.discard(opaque)
+    def _finish_deferred(self, opaque: int) -> None:
+        self._deferred.discard(opaque)
         self.in_flight -= 1
         self._dispatcher.release(1)
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque
-        while opaque in self._calls:  # at most max_calls are, out of 2^31 numbers
+        while opaque in self._calls:  # at most max_calls of 2^31 numbers are in use
             opaque = (opaque + 1) & OPAQUE_MAX
         self._next_opaque = (opaque + 1) & OPAQUE_MAX
         return opaque
@@ -404,7 +443,9 @@ class Connection(asyncio.Protocol):
     def _expire(self, future: asyncio.Future[Command], code: int, timeout_ms: float) -> None:
         if not future.done():
             future.set_exception(
-                CallTimeout(f"{self.remote} did not answer request {code} within {timeout_ms:.0f} ms")
+                CallTimeoutError(
+                    f"no response to request {code} from {self.remote} within {timeout_ms:.0f} ms"
+                )
             )
 
 

@@ -1,8 +1,8 @@
-"""Keeps descriptors free for files: how many of the process's descriptors connections may take.
+"""Limits how many of the process's file descriptors connections may take.
 
-A process that has none left cannot open, create or sync a file. So a port rejects connections before that.
-The kernel gives out the lowest free number, which makes the check cheap: a socket with the number n was
-accepted when at least n descriptors were in use.
+A process without free descriptors cannot open, create or sync a file, so a port rejects connections earlier.
+The check is cheap because the kernel assigns the lowest free number: when a socket gets number n, at least n
+descriptors are in use.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ REPORT_INTERVAL_S = 1.0
 
 
 def descriptor_limit() -> int:
-    """The first descriptor number that no connection may have: a quarter of RLIMIT_NOFILE stays free, within
-    RESERVED_MIN and RESERVED_MAX."""
+    """The lowest descriptor number that no connection may have. A quarter of RLIMIT_NOFILE stays free, but
+    at least RESERVED_MIN and at most RESERVED_MAX descriptors."""
     with contextlib.suppress(OSError, ValueError):
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:
@@ -26,15 +26,16 @@ def descriptor_limit() -> int:
     return 1 << 30
 
 
-class RejectionLog:
-    """Counts rejected connections, and says when one line about them is due."""
+class RejectionCounter:
+    """Counts rejected connections between two log lines about them."""
 
     def __init__(self) -> None:
         self._count = 0
         self._reported_at = -REPORT_INTERVAL_S
 
     def add(self) -> int:
-        """One more; how many there were since the last report when another report is due, else 0."""
+        """Counts one rejection. Returns the rejections since the last log line when the next line is due,
+        else 0."""
         self._count += 1
         now = time.monotonic()
         if now - self._reported_at < REPORT_INTERVAL_S:

@@ -1,4 +1,4 @@
-"""Which event loop runs: uvloop's where it is installed, else asyncio's own."""
+"""Runs a process on uvloop's event loop where uvloop is installed, else on asyncio's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 try:
     import uvloop
-except ImportError:  # a platform without it: slower, otherwise the same
+except ImportError:  # a platform without uvloop: slower, otherwise the same
     _factory: Callable[[], asyncio.AbstractEventLoop] | None = None
 else:
     _factory = uvloop.new_event_loop
@@ -17,6 +17,6 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs `main` to its end on a fresh loop and closes that loop. The entry of every process of ours."""
+    """Runs `main` to its end on a new loop and closes the loop. Every process of EpochMQ starts here."""
     with asyncio.Runner(loop_factory=_factory) as runner:
         return runner.run(main)

@@ -1,8 +1,12 @@
-"""The listening side: accepts connections, hands their requests to handlers, and stops in order.
+"""The server side: accepts connections, gives their requests to handlers, and stops in order.
 
-An orderly stop: nothing more is accepted; requests that still arrive from peers newer than 5.3.1 are
-answered GO_AWAY (they go elsewhere), those of older ones are served; what was taken is answered, within a
-grace period; then the connections are closed, their last bytes sent.
+An orderly stop has four steps:
+
+1. The server stops accepting connections.
+2. New requests of peers newer than 5.3.1 get GO_AWAY, and these peers turn to another server. Older peers are
+   still served.
+3. The server waits until the requests in flight have their responses, for a grace period at most.
+4. It sends the last bytes of every connection and closes it.
 """
 
 from __future__ import annotations
@@ -12,48 +16,53 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 
-from epochmq_protocol.transport.connection import LINGER_S, Connection
-from epochmq_protocol.transport.dispatch import Dispatcher, FastHandler, Handler
+from epochmq_protocol.transport.connection import (
+    LINGER_S,
+    FastRequestHandler,
+    RemotingConnection,
+    RequestHandler,
+)
+from epochmq_protocol.transport.epoll_server import ListeningPort, listen
 from epochmq_protocol.transport.idle import IdleSweep
-from epochmq_protocol.transport.opening import Opening
+from epochmq_protocol.transport.protocol_sniffer import ProtocolSniffer
+from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import TlsMode, TlsSettings, server_context
-from epochmq_protocol.transport.wires import Listening, listen
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[Connection], None]
+Listener = Callable[[RemotingConnection], None]
 
 
 class RemotingServer:
-    """One port. Make, `start`, `stop`; not started again."""
+    """The server of one port. `start` and `stop` it once."""
 
     def __init__(
         self,
-        handlers: Mapping[int, Handler],
+        handlers: Mapping[int, RequestHandler],
         *,
-        default: Handler | None = None,
+        default: RequestHandler | None = None,
         settings: ServerSettings | None = None,
-        fast: Mapping[bytes, FastHandler] | None = None,
+        fast: Mapping[bytes, FastRequestHandler] | None = None,
         tls: TlsSettings | None = None,
         on_connect: Listener | None = None,
         on_close: Listener | None = None,
         on_idle: Listener | None = None,
     ) -> None:
-        """`handlers` by request code; `default` takes the codes not in it. `fast` by the first 11 bytes of
-        a JSON header, `{"code":310`. ConfigError when the TLS files cannot be used.
+        """`handlers` by request code; `default` handles all other codes. `fast` by the first 11 bytes of a
+        JSON header, `{"code":310`. ConfigError: the TLS files cannot be used.
 
-        `on_connect` is told of a connection before its first frame is handled, `on_close` when it is gone,
-        `on_idle` before it is closed for silence.
+        `on_connect` is called before the first frame of a connection is handled, `on_close` after a
+        connection is lost, `on_idle` before an idle connection is closed.
         """
         self.settings = settings if settings is not None else ServerSettings()
         self.tls_mode = tls.mode if tls is not None else TlsMode.PERMISSIVE
         self.tls_context: ssl.SSLContext | None = server_context(tls) if tls is not None else None
-        self.connections: set[Connection] = set()
+        self.connections: set[RemotingConnection] = set()
         self.host = ""
         self.port = 0
-        """Where it listens, once started (the kernel's choice when started with port 0)."""
-        self.dispatcher = Dispatcher(
+        """The port after `start` (the kernel's choice for port 0)."""
+        self.dispatcher = RequestDispatcher(
             handlers,
             default=default,
             fast=fast if fast is not None else {},
@@ -62,31 +71,35 @@ class RemotingServer:
         )
         self._on_connect = on_connect
         self._on_close = on_close
-        self._openings: set[Opening] = set()
+        self._sniffers: set[ProtocolSniffer] = set()
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms, on_idle)
-        self._server: Listening | None = None
+        self._server: ListeningPort | None = None
         self._gone: asyncio.Future[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listens. OSError when the address cannot be bound."""
+        """Listens. OSError: the address cannot be bound."""
         settings = self.settings
         self._server = await listen(
-            lambda: Opening(self), host or None, port, settings.backlog, settings.unsent_max_bytes
+            lambda: ProtocolSniffer(self), host or None, port, settings.backlog, settings.unsent_max_bytes
         )
         self.host = host
         self.port = self._server.port
         self._sweep.start()
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Stops in order; `grace_s` seconds for what was taken, then what still runs is cancelled."""
+        """Stops in order. After `grace_s` seconds it cancels the handlers that still run."""
         if self._server is None:
             return
         self._server.stop_accepting()
         self.dispatcher.stop()
-        for opening in list(self._openings):
-            opening.abort()
-        if not await self.dispatcher.settle(grace_s):
-            log.warning("%d requests unanswered after %g s of grace", self.dispatcher.in_flight, grace_s)
+        for sniffer in list(self._sniffers):
+            sniffer.abort()
+        if not await self.dispatcher.wait_until_idle(grace_s):
+            log.warning(
+                "%d requests have no response after a grace period of %g s",
+                self.dispatcher.in_flight,
+                grace_s,
+            )
         await self.dispatcher.cancel()
         for connection in list(self.connections):
             connection.close()
@@ -96,7 +109,7 @@ class RemotingServer:
         self._server = None
 
     async def _wait_until_gone(self) -> None:
-        """Every connection aborts itself after LINGER_S, so this ends."""
+        """Waits until every connection is closed. Each aborts itself after LINGER_S."""
         if not self.connections:
             return
         self._gone = asyncio.get_running_loop().create_future()
@@ -104,34 +117,34 @@ class RemotingServer:
             async with asyncio.timeout(LINGER_S + 1):
                 await self._gone
         except TimeoutError:
-            log.error("%d connections would not close", len(self.connections))
+            log.error("%d connections did not close", len(self.connections))
 
-    # what an Opening calls (opening.Door)
+    # called by a ProtocolSniffer (AcceptingServer)
 
-    def make(self, source: tuple[str, int] | None) -> Connection:
-        """A connection of this server."""
-        return Connection(self.dispatcher, self.settings, source=source, on_close=[self._lost])
+    def make_connection(self, source: tuple[str, int] | None) -> RemotingConnection:
+        """Creates a connection of this server."""
+        return RemotingConnection(self.dispatcher, self.settings, source=source, on_close=[self._lost])
 
-    def entered(self, opening: Opening) -> bool:
-        """Takes an accepted socket, unless there are too many or the server stops."""
+    def admit(self, sniffer: ProtocolSniffer) -> bool:
+        """Admits an accepted socket, unless the server stops or has `max_connections` connections."""
         if self.dispatcher.stopping:
             return False
-        if len(self.connections) + len(self._openings) >= self.settings.max_connections:
-            log.warning("refused a connection: %d are open", self.settings.max_connections)
+        if len(self.connections) + len(self._sniffers) >= self.settings.max_connections:
+            log.warning("rejected a connection: %d are open", self.settings.max_connections)
             return False
-        self._openings.add(opening)
+        self._sniffers.add(sniffer)
         return True
 
-    def opened(self, opening: Opening, connection: Connection | None) -> None:
-        """An opening is over."""
-        self._openings.discard(opening)
+    def sniffing_ended(self, sniffer: ProtocolSniffer, connection: RemotingConnection | None) -> None:
+        """Takes the connection that a sniffer made, if it made one."""
+        self._sniffers.discard(sniffer)
         if connection is None:
             return
         self.connections.add(connection)
         if self._on_connect is not None:
             self._on_connect(connection)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: RemotingConnection) -> None:
         self.connections.discard(connection)
         if self._gone is not None and not self.connections and not self._gone.done():
             self._gone.set_result(None)

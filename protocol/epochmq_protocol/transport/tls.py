@@ -1,14 +1,13 @@
-"""TLS on the port that also speaks plain: the settings, the contexts, and the layer between a socket and a
-connection.
+"""Serves TLS on a port that also accepts plain connections: settings, SSL contexts, and the TLS layer.
 
 RocketMQ's keys (`TlsSystemConfig`): `tls.server.mode` disabled|permissive|enforcing, `tls.server.certPath`,
 `…keyPath`, `…keyPassword`, `…trustCertPath`, `…authClient`, `…need.client.auth` none|optional|require;
-`tls.client.*` alike. In Java's `tls.test.mode.enable=true` a server makes itself a certificate and a client
-believes any; here a server without a certificate speaks plain only, and a client believes any unless
-`auth_server` is set (Java: `tls.client.authServer`).
+`tls.client.*` alike. With Java's `tls.test.mode.enable=true` a server creates its own certificate and a
+client accepts any certificate. Here a server without a certificate accepts plain connections only, and a
+client accepts any certificate unless `auth_server` is set (Java: `tls.client.authServer`).
 
-The layer drives `ssl.SSLObject` over memory buffers itself, because the first bytes of a connection have
-been read by the time it is known that they are a handshake.
+The layer drives `ssl.SSLObject` over memory buffers, because the sniffer has already read the first bytes of
+a connection when it recognises a handshake.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ClientAuth(enum.Enum):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One side's TLS. Paths are PEM files; None leaves it out."""
+    """TLS of one side. Paths are PEM files; None: not used."""
 
     mode: TlsMode = TlsMode.PERMISSIVE
     """For servers only."""
@@ -58,20 +57,20 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_path: str | None = None
     key_password: str | None = None
     trust_path: str | None = None
-    """Certificates by which the other side is checked."""
+    """Certificates to verify the other side with."""
     client_auth: ClientAuth = ClientAuth.NONE
-    """For servers only: whether to ask for a client's certificate; it is checked when `trust_path` is
+    """For servers only: whether to ask for a client's certificate. It is verified when `trust_path` is
     given."""
     auth_server: bool = False
-    """For clients only: check the server's certificate against `trust_path` (the name in it is not checked,
-    as in Java)."""
+    """For clients only: verify the server's certificate with `trust_path`. As in Java, its host name is
+    not verified."""
 
 
 def tls_from_properties(values: Mapping[str, str]) -> tuple[TlsSettings, dict[str, str]]:
-    """A server's settings from its configuration file, and the keys that are not about TLS.
+    """(TLS settings, the other keys) of a server's configuration file.
 
-    Java takes these keys from system properties or `/etc/rocketmq/tls.properties`; here they stand in the
-    process's own file. ConfigError for a mode or kind of authentication that does not exist.
+    Java reads these keys from system properties or `/etc/rocketmq/tls.properties`; here they stand in the
+    process's own file. ConfigError: unknown mode or kind of client authentication.
     """
     found = {key: value for key, value in values.items() if key.startswith("tls.")}
     rest = {key: value for key, value in values.items() if key not in found}
@@ -103,8 +102,8 @@ def _member(kind: type[E], key: str, value: str) -> E:
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
-    """The context of a server, None when it has no certificate or TLS is disabled. ConfigError names a file
-    that cannot be used."""
+    """The SSL context of a server; None without a certificate or with TLS disabled. ConfigError names a
+    file that cannot be used."""
     if settings.mode is TlsMode.DISABLED or settings.cert_path is None:
         if settings.mode is TlsMode.ENFORCING:
             raise ConfigError(
@@ -115,19 +114,23 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext | None:
     _load(context, settings, "tls.server")
     if settings.client_auth is not ClientAuth.NONE:
         if settings.trust_path is None:
-            raise ConfigError("tls.server.trustCertPath", None, "certificates to check clients by")
+            raise ConfigError(
+                "tls.server.trustCertPath", None, "a PEM file of certificates to verify clients with"
+            )
         required = settings.client_auth is ClientAuth.REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     return context
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The context of a client."""
+    """The SSL context of a client. ConfigError names a file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if settings.auth_server else ssl.CERT_NONE
     if settings.auth_server and settings.trust_path is None:
-        raise ConfigError("tls.client.trustCertPath", None, "certificates to check the server by")
+        raise ConfigError(
+            "tls.client.trustCertPath", None, "a PEM file of certificates to verify the server with"
+        )
     _load(context, settings, "tls.client")
     return context
 
@@ -151,12 +154,12 @@ def _load(context: ssl.SSLContext, settings: TlsSettings, prefix: str) -> None:
 
 
 class TlsLayer(asyncio.Protocol):
-    """Between a socket and what is above it: below it is an asyncio protocol, above it looks like a
-    transport.
+    """TLS between a socket and a protocol: an asyncio protocol towards the socket, a transport towards the
+    upper protocol.
 
-    `on_ready` is called once, when the handshake is done; it makes the protocol above and gives it this
-    layer as its transport. `on_failed` is called once instead when the handshake fails or is not done
-    within `timeout_ms`.
+    The layer calls `on_ready` once after the handshake; `on_ready` creates the upper protocol and connects it
+    to this layer. If the handshake fails or takes longer than `timeout_ms`, the layer calls `on_failed` once
+    instead.
     """
 
     def __init__(
@@ -179,54 +182,53 @@ class TlsLayer(asyncio.Protocol):
         self._on_failed = on_failed
         self._upper: asyncio.Protocol | None = None
         self._reported = False
-        self._below: asyncio.Transport
+        self._lower: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
 
-    # the protocol's side
+    # towards the socket (asyncio.Protocol)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there; the handshake begins."""
-        # uvloop's transports are Transports in all but their class.
-        self._below = cast(asyncio.Transport, transport)
+        """Takes the socket's transport and begins the handshake."""
+        # uvloop's transports have the interface of `asyncio.Transport` but not the class.
+        self._lower = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         late = TimeoutError(f"no TLS handshake within {self._timeout_s:g} s")
         self._deadline = loop.call_later(self._timeout_s, self._fail, late)
-        self._shake()
+        self._handshake()
 
     def data_received(self, data: bytes) -> None:
-        """Ciphertext."""
+        """Decrypts received bytes and passes them to the upper protocol."""
         self._incoming.write(data)
-        if self._upper is None and not self._shake():
+        if self._upper is None and not self._handshake():
             return
         self._read()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: without close_notify this may be a cut, but frames carry their own
-        length."""
+        """Closes. An end without close_notify may be a truncation, but frames carry their own length."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Reports the loss to the upper protocol, or a failed handshake."""
         self._cancel_deadline()
         if self._upper is not None:
             self._upper.connection_lost(exc)
         else:
-            self._report(exc or ConnectionError("closed in the TLS handshake"))
+            self._report(exc or ConnectionError("the peer closed the connection during the TLS handshake"))
 
     def pause_writing(self) -> None:
-        """Passed on."""
+        """Passes it on to the upper protocol."""
         if self._upper is not None:
             self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """Passed on."""
+        """Passes it on to the upper protocol."""
         if self._upper is not None:
             self._upper.resume_writing()
 
-    # the transport's side
+    # towards the upper protocol (asyncio.Transport)
 
     def write(self, data: bytes) -> None:
-        """Plaintext to send."""
+        """Encrypts and sends bytes."""
         view = memoryview(data)
         try:
             while view:
@@ -237,46 +239,46 @@ class TlsLayer(asyncio.Protocol):
         self._send()
 
     def close(self) -> None:
-        """Says goodbye and closes when all is sent."""
-        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer's goodbye is not waited for
+        """Sends close_notify, then closes when everything is sent."""
+        with contextlib.suppress(ssl.SSLError, ValueError):  # does not wait for the peer's close_notify
             self._tls.unwrap()
         self._send()
-        self._below.close()
+        self._lower.close()
 
     def abort(self) -> None:
         """Closes at once."""
-        self._below.abort()
+        self._lower.abort()
 
     def pause_reading(self) -> None:
-        """Passed on."""
-        self._below.pause_reading()
+        """Passes it on to the socket."""
+        self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Passed on."""
-        self._below.resume_reading()
+        """Passes it on to the socket."""
+        self._lower.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         """Unsent ciphertext."""
-        return self._below.get_write_buffer_size()
+        return self._lower.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Passed on."""
-        self._below.set_write_buffer_limits(high, low)
+        """Passes it on to the socket."""
+        self._lower.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """As the socket's, and `ssl_object`."""
-        return self._tls if name == "ssl_object" else self._below.get_extra_info(name, default)
+        """The socket's information, and `ssl_object`."""
+        return self._tls if name == "ssl_object" else self._lower.get_extra_info(name, default)
 
     # inside
 
-    def _shake(self) -> bool:
+    def _handshake(self) -> bool:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
             return False
         except ssl.SSLError as error:
-            self._send()  # the alert that says why
+            self._send()  # the TLS alert
             self._fail(error)
             return False
         self._send()
@@ -301,7 +303,7 @@ class TlsLayer(asyncio.Protocol):
         except ssl.SSLError as error:
             self._fail(error)
             return
-        self._send()  # key updates and the like
+        self._send()  # key updates, for instance
         if pieces and self._upper is not None:
             self._upper.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if ended:
@@ -309,14 +311,14 @@ class TlsLayer(asyncio.Protocol):
 
     def _send(self) -> None:
         if self._outgoing.pending:
-            self._below.write(self._outgoing.read())
+            self._lower.write(self._outgoing.read())
 
     def _fail(self, error: Exception) -> None:
-        log.warning("TLS with %s: %s", self._below.get_extra_info("peername"), error)
+        log.warning("TLS with %s failed: %s", self._lower.get_extra_info("peername"), error)
         self._cancel_deadline()
         if self._upper is None:
             self._report(error)
-        self._below.close()
+        self._lower.close()
 
     def _report(self, error: Exception) -> None:
         if not self._reported:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from epochmq_protocol.epochs import OFFSET_MAX, EpochEntry, truncation_point
+from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, truncation_point
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from epochmq_protocol.epochs import OFFSET_MAX
+from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import schemas, store_layout
 from epochmq_spark.decode import walk as w
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource

@@ -14,10 +14,17 @@ import pytest
 from epochmq.exits import ExitCode
 from epochmq.processes import run_process
 from epochmq_broker.admin.reference import MASTER
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, Op, Promote
-from epochmq_protocol.admin.states import BrokerState, EpochFile
-from epochmq_protocol.transport.local_socket import LocalServer, Operation
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
+from epochmq_protocol.admin_api.results import BrokerState, EpochFileContent
+from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 
 
 class Process:
@@ -25,7 +32,7 @@ class Process:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.asked: list[tuple[str, Arguments]] = []
+        self.asked: list[tuple[str, AdminArguments]] = []
         self.state: BrokerState = MASTER
         self._up = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -35,28 +42,39 @@ class Process:
         assert self._up.wait(60)
 
     async def _serve(self) -> None:
-        def operation(name: str, kind: type[Arguments]) -> Operation:
-            async def run(arguments: Arguments, timeout_ms: float) -> object:
+        def operation(name: str, kind: type[AdminArguments]) -> AdminOperationHandler:
+            async def run(arguments: AdminArguments, timeout_ms: float) -> object:
                 return self._answer(name, arguments)
 
-            return Operation(kind, run)
+            return AdminOperationHandler(kind, run)
 
-        kinds = {Op.STATE: Limits, Op.PROMOTE: Promote, Op.HANDOVER: Handover, Op.CHANGE_CONFIG: ChangeConfig}
-        names = (Op.STATE, Op.PROMOTE, Op.HANDOVER, Op.CHANGE_CONFIG, Op.EPOCH_FILE)
-        operations = {name: operation(name, kinds.get(name, Arguments)) for name in names}
-        server = LocalServer(self.path, operations)
+        kinds = {
+            AdminOperation.STATE: ReadinessLimits,
+            AdminOperation.PROMOTE: PromoteArguments,
+            AdminOperation.HANDOVER: HandoverArguments,
+            AdminOperation.CHANGE_CONFIG: ChangeConfigArguments,
+        }
+        names = (
+            AdminOperation.STATE,
+            AdminOperation.PROMOTE,
+            AdminOperation.HANDOVER,
+            AdminOperation.CHANGE_CONFIG,
+            AdminOperation.EPOCH_FILE,
+        )
+        operations = {name: operation(name, kinds.get(name, AdminArguments)) for name in names}
+        server = AdminSocketServer(self.path, operations)
         await server.start()
         self._up.set()
         await self._over.wait()
         await server.stop()
 
-    def _answer(self, name: str, arguments: Arguments) -> object:
+    def _answer(self, name: str, arguments: AdminArguments) -> object:
         self.asked.append((name, arguments))
-        if name == Op.STATE:
+        if name == AdminOperation.STATE:
             return self.state
-        if name == Op.EPOCH_FILE:
-            return EpochFile(path="x", content=b"\x00raw")
-        if name == Op.PROMOTE:
+        if name == AdminOperation.EPOCH_FILE:
+            return EpochFileContent(path="x", content=b"\x00raw")
+        if name == AdminOperation.PROMOTE:
             raise AdminError(FaultKind.REFUSED, "broker 2 is not in sync")
         return {"moved": False}
 
@@ -85,9 +103,9 @@ def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == {"moved": False}
     assert call(process, "change-config", "a=b=c", "d=") == ExitCode.OK
     assert process.asked == [
-        (Op.STATE, Limits(max_lag_bytes=5)),
-        (Op.HANDOVER, Handover()),
-        (Op.CHANGE_CONFIG, ChangeConfig(changes={"a": "b=c", "d": ""})),
+        (AdminOperation.STATE, ReadinessLimits(max_lag_bytes=5)),
+        (AdminOperation.HANDOVER, HandoverArguments()),
+        (AdminOperation.CHANGE_CONFIG, ChangeConfigArguments(changes={"a": "b=c", "d": ""})),
     ]
 
 
@@ -107,13 +125,13 @@ def test_ready_ends_with_1_and_the_reasons(process: Process, capsys: pytest.Capt
 
 def test_what_is_refused_ends_with_1(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(process, "promote", "brokerId=2") == ExitCode.FAILED
-    assert process.asked == [(Op.PROMOTE, Promote(broker_id=2))]
+    assert process.asked == [(AdminOperation.PROMOTE, PromoteArguments(broker_id=2))]
     assert capsys.readouterr().err == "epochmq: promote: broker 2 is not in sync\n"
 
 
 def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_process("admin-call", ["--socket", str(tmp_path / "none"), "state"]) == ExitCode.FAILED
-    assert "nobody answers at" in capsys.readouterr().err
+    assert "no process listens at" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -149,4 +167,4 @@ def test_an_operation_that_the_process_does_not_know_ends_with_2(
 def test_help_names_every_operation(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_process("admin-call", ["--help"]) == ExitCode.OK
     text = capsys.readouterr().out
-    assert [name for name in Op if name not in text.split()] == []
+    assert [name for name in AdminOperation if name not in text.split()] == []

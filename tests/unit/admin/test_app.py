@@ -15,10 +15,18 @@ from epochmq_broker.admin.app import CLIENT_CERTIFICATE, make_app
 from epochmq_broker.admin.config import AdminConfig
 from epochmq_broker.admin.credentials import Tokens
 from epochmq_broker.admin.reference import MASTER, PATHS
-from epochmq_protocol.admin import states
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Handover, Limits, LogLevel, Op, Promote
-from epochmq_protocol.errors import CallTimeout, ConnectFailed, EpochMQError, RemoteProtocolError
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
+from epochmq_protocol.errors import CallTimeoutError, ConnectError, EpochMQError, RemoteProtocolError
 
 TOKEN = "a-token-of-good-length"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
@@ -28,11 +36,11 @@ class Process:
     """Stands in for the process: keeps what it is asked, answers what it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Arguments | None, int]] = []
+        self.asked: list[tuple[str, AdminArguments | None, int]] = []
         self.answer: object = {"done": True}
         self.fault: EpochMQError | None = None
 
-    async def __call__(self, operation: str, arguments: Arguments | None, timeout_ms: int) -> bytes:
+    async def __call__(self, operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
         self.asked.append((operation, arguments, timeout_ms))
         if self.fault is not None:
             raise self.fault
@@ -73,27 +81,27 @@ async def open_client(process: Process, tmp_path: Path) -> AsyncIterator[Client]
 @pytest.mark.parametrize(
     ("path", "operation"),
     [
-        ("/v1/state", Op.STATE),
-        ("/v1/epochs", Op.EPOCHS),
-        ("/v1/sync-state-set", Op.SYNC_STATE_SET),
-        ("/v1/lag", Op.LAG),
-        ("/v1/lease", Op.LEASE),
-        ("/v1/config", Op.CONFIG),
-        ("/live", Op.LIVE),
+        ("/v1/state", AdminOperation.STATE),
+        ("/v1/epochs", AdminOperation.EPOCHS),
+        ("/v1/sync-state-set", AdminOperation.SYNC_STATE_SET),
+        ("/v1/lag", AdminOperation.LAG),
+        ("/v1/lease", AdminOperation.LEASE),
+        ("/v1/config", AdminOperation.CONFIG),
+        ("/live", AdminOperation.LIVE),
     ],
 )
 async def test_what_the_process_says_is_passed_on(
-    process: Process, open_client: Client, path: str, operation: Op
+    process: Process, open_client: Client, path: str, operation: AdminOperation
 ) -> None:
     process.answer = {"some": ["thing", 1]}
     answer = await open_client(socket_timeout_ms=700, ready_max_lag_bytes=9).get(path)
     assert (answer.status_code, answer.json()) == (200, process.answer)
-    limits = Limits(max_lag_bytes=9) if operation is Op.STATE else None
+    limits = ReadinessLimits(max_lag_bytes=9) if operation is AdminOperation.STATE else None
     assert process.asked == [(operation, limits, 700)]
 
 
 async def test_the_epoch_file_comes_as_it_is(process: Process, open_client: Client) -> None:
-    process.answer = states.EpochFile(path="x", content=b"\x00raw\n")
+    process.answer = results.EpochFileContent(path="x", content=b"\x00raw\n")
     answer = await open_client().get("/v1/epoch-file")
     assert (answer.status_code, answer.content) == (200, b"\x00raw\n")
 
@@ -106,23 +114,23 @@ async def test_readiness_says_why_not(process: Process, open_client: Client) -> 
     process.answer = msgspec.structs.replace(MASTER, ready=False, not_ready=["the disk is full"])
     answer = await open_client().get("/ready")
     assert (answer.status_code, answer.json()["notReady"]) == (503, ["the disk is full"])
-    process.fault = ConnectFailed("nobody answers at /s")
+    process.fault = ConnectError("no process listens at /s")
     answer = await open_client().get("/ready")
     assert (answer.status_code, answer.json()) == (
         503,
-        {"ready": False, "notReady": ["nobody answers at /s"]},
+        {"ready": False, "notReady": ["no process listens at /s"]},
     )
 
 
 async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
     process: Process, open_client: Client
 ) -> None:
-    process.answer = states.Metrics(state=MASTER, figures={})
+    process.answer = results.MetricValues(state=MASTER, figures={})
     answer = await open_client().get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "epochmq_up 1\n" in answer.text
     assert len(list(text_string_to_metric_families(answer.text))) > 10
-    process.fault = CallTimeout("late")
+    process.fault = CallTimeoutError("late")
     answer = await open_client().get("/metrics")
     assert (answer.status_code, "epochmq_up 0\n" in answer.text) == (200, True)
 
@@ -136,8 +144,8 @@ async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
         (AdminError(FaultKind.TIMEOUT, "no"), 504),
         (AdminError(FaultKind.BUSY, "no"), 503),
         (AdminError(FaultKind.FAILED, "no"), 500),
-        (ConnectFailed("no"), 503),
-        (CallTimeout("no"), 504),
+        (ConnectError("no"), 503),
+        (CallTimeoutError("no"), 504),
         (RemoteProtocolError("no"), 502),
     ],
 )
@@ -150,20 +158,41 @@ async def test_a_fault_has_a_status_and_says_what_it_is(
 
 
 WRITES = [
-    ("POST", "/v1/promote", {"brokerId": 2, "timeoutMs": 900}, (Op.PROMOTE, Promote(broker_id=2), 900)),
-    ("POST", "/v1/promote", None, (Op.PROMOTE, Promote(), 15_000)),
-    ("POST", "/v1/handover", {"timeoutMs": 20_000}, (Op.HANDOVER, Handover(), 20_000)),
-    ("POST", "/v1/handover", {"lingerMs": 900}, (Op.HANDOVER, Handover(linger_ms=900), 15_900)),
-    ("POST", "/v1/fence", None, (Op.FENCE, None, 10_000)),
-    ("POST", "/v1/unfence", None, (Op.UNFENCE, None, 10_000)),
-    ("POST", "/v1/drain", None, (Op.DRAIN, None, 30_000)),
-    ("POST", "/v1/undrain", {}, (Op.UNDRAIN, None, 10_000)),
-    ("PUT", "/v1/log-level", {"level": "DEBUG"}, (Op.LOG_LEVEL, LogLevel(level="DEBUG"), 10_000)),
     (
-        "PATCH", "/v1/config", {"a": True, "b": 5, "c": "x"},
-        (Op.CHANGE_CONFIG, ChangeConfig(changes={"a": "true", "b": "5", "c": "x"}), 10_000),
+        "POST",
+        "/v1/promote",
+        {"brokerId": 2, "timeoutMs": 900},
+        (AdminOperation.PROMOTE, PromoteArguments(broker_id=2), 900),
     ),
-]  # fmt: skip
+    ("POST", "/v1/promote", None, (AdminOperation.PROMOTE, PromoteArguments(), 15_000)),
+    ("POST", "/v1/handover", {"timeoutMs": 20_000}, (AdminOperation.HANDOVER, HandoverArguments(), 20_000)),
+    (
+        "POST",
+        "/v1/handover",
+        {"lingerMs": 900},
+        (AdminOperation.HANDOVER, HandoverArguments(linger_ms=900), 15_900),
+    ),
+    ("POST", "/v1/fence", None, (AdminOperation.FENCE, None, 10_000)),
+    ("POST", "/v1/unfence", None, (AdminOperation.UNFENCE, None, 10_000)),
+    ("POST", "/v1/drain", None, (AdminOperation.DRAIN, None, 30_000)),
+    ("POST", "/v1/undrain", {}, (AdminOperation.UNDRAIN, None, 10_000)),
+    (
+        "PUT",
+        "/v1/log-level",
+        {"level": "DEBUG"},
+        (AdminOperation.LOG_LEVEL, LogLevelArguments(level="DEBUG"), 10_000),
+    ),
+    (
+        "PATCH",
+        "/v1/config",
+        {"a": True, "b": 5, "c": "x"},
+        (
+            AdminOperation.CHANGE_CONFIG,
+            ChangeConfigArguments(changes={"a": "true", "b": "5", "c": "x"}),
+            10_000,
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("method", "path", "body", "asked"), WRITES)
@@ -249,10 +278,10 @@ async def test_the_description_has_every_path_with_examples_of_its_type(open_cli
             elif path.startswith("/v1/") and path != "/v1/epoch-file":
                 content = operation["responses"]["200"]["content"]["application/json"]
                 assert content["examples"]
-    assert {"BrokerState", "ControllerState", "NameserverState", "Switched"} <= schemas.keys()
+    assert {"BrokerState", "ControllerState", "NameserverState", "SwitchoverResult"} <= schemas.keys()
     example = found["paths"]["/v1/state"]["get"]["responses"]["200"]["content"]["application/json"]
     for value in example["examples"].values():
-        assert msgspec.convert(value["value"], states.State)
+        assert msgspec.convert(value["value"], results.ProcessState)
 
 
 async def test_what_is_no_path_is_not_found(open_client: Client) -> None:

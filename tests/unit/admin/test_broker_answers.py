@@ -13,11 +13,18 @@ import pytest
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
-from epochmq_protocol.admin import states
-from epochmq_protocol.admin.messages import AdminError, FaultKind
-from epochmq_protocol.admin.operations import Arguments, ChangeConfig, Limits, LogLevel, Op, Promote
-from epochmq_protocol.admin.process import settings_shown
-from epochmq_protocol.transport.local_socket import call_local
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.common_operations import redacted_config
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    LogLevelArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
+from epochmq_protocol.transport.admin_socket import call_admin_socket
 from tests.support.net import free_port, loopback
 from tests.unit.broker.kit import SMALL
 
@@ -48,8 +55,8 @@ class Served:
             )
         )
 
-    async def ask(self, operation: str, kind: type[T], arguments: Arguments | None = None) -> T:
-        found = await call_local(self.socket, operation, arguments, timeout_ms=60_000)
+    async def ask(self, operation: str, kind: type[T], arguments: AdminArguments | None = None) -> T:
+        found = await call_admin_socket(self.socket, operation, arguments, timeout_ms=60_000)
         return msgspec.json.decode(found, type=kind)
 
 
@@ -71,29 +78,29 @@ def levels() -> Iterator[None]:
 
 
 async def test_a_broker_without_controllers_is_master_and_ready(served: Served) -> None:
-    state = await served.ask(Op.STATE, states.State, Limits())
-    assert isinstance(state, states.BrokerState)
+    state = await served.ask(AdminOperation.STATE, results.ProcessState, ReadinessLimits())
+    assert isinstance(state, results.BrokerState)
     assert (state.role, state.controlled, state.ready, state.not_ready) == ("master", False, True, [])
     assert (state.lease, state.lag_bytes, state.takes_messages) == (None, 0, True)
-    live = await served.ask(Op.LIVE, states.Live)
+    live = await served.ask(AdminOperation.LIVE, results.ProcessLiveness)
     assert live.component == "broker"
 
 
 async def test_a_fence_holds_and_is_why_it_is_not_ready(served: Served) -> None:
-    done = await served.ask(Op.FENCE, states.Steered)
+    done = await served.ask(AdminOperation.FENCE, results.ReplicaControlResult)
     assert (done.fenced, done.takes_messages) == (True, False)
-    state = await served.ask(Op.STATE, states.BrokerState, Limits())
+    state = await served.ask(AdminOperation.STATE, results.BrokerState, ReadinessLimits())
     assert state.not_ready == ["it was fenced, and takes no messages until it is unfenced"]
-    done = await served.ask(Op.UNFENCE, states.Steered)
+    done = await served.ask(AdminOperation.UNFENCE, results.ReplicaControlResult)
     assert (done.fenced, done.takes_messages) == (False, True)
 
 
 async def test_without_controllers_there_is_nothing_to_hand_over(served: Served) -> None:
-    done = await served.ask(Op.HANDOVER, states.Switched)
+    done = await served.ask(AdminOperation.HANDOVER, results.SwitchoverResult)
     assert (done.moved, done.reason) == (False, "there are no controllers that could elect another")
-    for operation, arguments in ((Op.PROMOTE, Promote()), (Op.DRAIN, None)):
+    for operation, arguments in ((AdminOperation.PROMOTE, PromoteArguments()), (AdminOperation.DRAIN, None)):
         with pytest.raises(AdminError, match="there are no controllers") as caught:
-            await served.ask(operation, states.Switched, arguments)
+            await served.ask(operation, results.SwitchoverResult, arguments)
         assert caught.value.kind is FaultKind.REFUSED
 
 
@@ -104,7 +111,7 @@ def test_secrets_among_the_settings_are_not_shown() -> None:
         "tls.server.keyPassword": "",
         "brokerName": "a",
     }
-    assert settings_shown(config).config == {
+    assert redacted_config(config).config == {
         "brokerName": "a",
         "initAuthenticationUser": "***",
         "innerClientAuthenticationCredentials": "***",
@@ -114,37 +121,39 @@ def test_secrets_among_the_settings_are_not_shown() -> None:
 
 async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None:
     changed = await served.ask(
-        Op.CHANGE_CONFIG, states.Config, ChangeConfig(changes={"fileReservedTime": "48"})
+        AdminOperation.CHANGE_CONFIG,
+        results.EffectiveConfig,
+        ChangeConfigArguments(changes={"fileReservedTime": "48"}),
     )
     assert changed.config["fileReservedTime"] == "48"
     assert served.broker.live.current.file_reserved_time == 48
     assert served.config.read_text() == "# mine\nfileReservedTime=48\n"
-    assert (await served.ask(Op.CONFIG, states.Config)).config == changed.config
+    assert (await served.ask(AdminOperation.CONFIG, results.EffectiveConfig)).config == changed.config
     for key, value, said in (
         ("fileReservedTime", "soon", "fileReservedTime=soon: expected a whole number"),
         ("adminSocketPath", "/x", "it is fixed while the broker runs"),
         ("configBlackList", "x", "black list"),
     ):
-        wanted = ChangeConfig(changes={"fileReservedTime": "1", key: value})
+        wanted = ChangeConfigArguments(changes={"fileReservedTime": "1", key: value})
         with pytest.raises(AdminError, match=said):
-            await served.ask(Op.CHANGE_CONFIG, states.Config, wanted)
+            await served.ask(AdminOperation.CHANGE_CONFIG, results.EffectiveConfig, wanted)
     assert served.broker.live.current.file_reserved_time == 48
 
 
 @pytest.mark.usefixtures("levels")
 async def test_a_log_level_is_set_and_the_former_one_said(served: Served) -> None:
-    wanted = LogLevel(level="ERROR", logger="epochmq_broker.ha")
-    before = (await served.ask(Op.LOG_LEVEL, states.LevelSet, wanted)).before
+    wanted = LogLevelArguments(level="ERROR", logger="epochmq_broker.ha")
+    before = (await served.ask(AdminOperation.LOG_LEVEL, results.LogLevelResult, wanted)).before
     assert before != "ERROR"
-    assert (await served.ask(Op.LOG_LEVEL, states.LevelSet, wanted)).before == "ERROR"
+    assert (await served.ask(AdminOperation.LOG_LEVEL, results.LogLevelResult, wanted)).before == "ERROR"
 
 
 async def test_the_rest_answers_too(served: Served) -> None:
-    assert (await served.ask(Op.LAG, states.Lag)).replicas == []
-    assert (await served.ask(Op.LEASE, states.LeaseState)).may_write
-    assert (await served.ask(Op.SYNC_STATE_SET, states.SyncStateSet)).members == []
-    assert (await served.ask(Op.EPOCHS, states.Epochs)).epochs == []
+    assert (await served.ask(AdminOperation.LAG, results.ReplicationLag)).replicas == []
+    assert (await served.ask(AdminOperation.LEASE, results.LeaseState)).may_write
+    assert (await served.ask(AdminOperation.SYNC_STATE_SET, results.SyncStateSetState)).members == []
+    assert (await served.ask(AdminOperation.EPOCHS, results.EpochHistory)).epochs == []
     with pytest.raises(AdminError, match="the log has no epoch yet"):
-        await served.ask(Op.EPOCH_FILE, states.EpochFile)
-    metrics = await served.ask(Op.METRICS, states.Metrics, Limits())
+        await served.ask(AdminOperation.EPOCH_FILE, results.EpochFileContent)
+    metrics = await served.ask(AdminOperation.METRICS, results.MetricValues, ReadinessLimits())
     assert metrics.figures["broker_messages_put_total"] == 0

@@ -12,9 +12,9 @@ from epochmq_broker.ha.service import HAService, Role
 from epochmq_broker.local_admin.master_watch import MasterWatch
 from epochmq_protocol.bodies import HARuntimeInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed
+from epochmq_protocol.errors import ConnectError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.steering import ShowHeader, SteeringCode
+from epochmq_protocol.replica_control import MasterLogStateHeader, ReplicaControlCode
 from epochmq_protocol.transport.client import RemotingClient
 
 
@@ -35,13 +35,13 @@ class Group:
 
 
 def shown(epoch: int, end: int) -> Callable[[Command], Command]:
-    header = ShowHeader(broker_id=1, master_epoch=epoch, max_offset=end, members="1,2", set_epoch=4)
+    header = MasterLogStateHeader(broker_id=1, master_epoch=epoch, max_offset=end, members="1,2", set_epoch=4)
     return lambda command: response(command, ResponseCode.SUCCESS, header=header)
 
 
 def rocketmq(*, master: bool) -> Callable[[Command], Command]:
     def answer(command: Command) -> Command:
-        if command.code == SteeringCode.SHOW:
+        if command.code == ReplicaControlCode.GET_MASTER_LOG_STATE:
             return response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
         assert command.code == RequestCode.GET_BROKER_HA_STATUS
         info = HARuntimeInfo(master=master, master_commit_log_max_offset=900)
@@ -51,7 +51,7 @@ def rocketmq(*, master: bool) -> Callable[[Command], Command]:
 
 
 def silent(command: Command) -> Command:
-    raise ConnectFailed("nobody")
+    raise ConnectError("nobody")
 
 
 @pytest.fixture
@@ -94,7 +94,10 @@ async def test_a_master_of_rocketmqs_says_its_end(group: Group) -> None:
     await settle(group, 2)
     assert watch.lag(850)[0] == 50
     assert watch.shown is None
-    assert [code for _, code in group.asked] == [SteeringCode.SHOW, RequestCode.GET_BROKER_HA_STATUS]
+    assert [code for _, code in group.asked] == [
+        ReplicaControlCode.GET_MASTER_LOG_STATE,
+        RequestCode.GET_BROKER_HA_STATUS,
+    ]
     await watch.stop()
 
 
@@ -122,8 +125,8 @@ async def test_another_master_is_asked_at_once_and_the_former_one_forgotten(grou
 
 
 def test_out_for_good_is_who_is_no_member_and_cannot_become_one() -> None:
-    told = ShowHeader(members="1,2", proposed="1,2,3", learners="3,4")
-    assert [one for one in range(1, 6) if told.is_out_for_good(one)] == [4]
+    told = MasterLogStateHeader(members="1,2", proposed="1,2,3", learners="3,4")
+    assert [one for one in range(1, 6) if told.is_permanent_learner(one)] == [4]
 
 
 async def test_a_master_asks_nobody(group: Group) -> None:

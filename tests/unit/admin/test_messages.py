@@ -10,30 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochmq_protocol.admin import messages
-from epochmq_protocol.admin.messages import AdminError, FaultKind, Request
-from epochmq_protocol.admin.operations import ChangeConfig, Limits, Promote
+from epochmq_protocol.admin_api import messages
+from epochmq_protocol.admin_api.messages import AdminError, AdminRequest, FaultKind
+from epochmq_protocol.admin_api.operations import ChangeConfigArguments, PromoteArguments, ReadinessLimits
 from epochmq_protocol.errors import RemoteProtocolError
 
 
 def body_of(message: bytes) -> bytes:
-    size = messages.body_size(message[: messages.PREFIX_BYTES], messages.ANSWER_MAX_BYTES)
+    size = messages.body_size(message[: messages.PREFIX_BYTES], messages.RESPONSE_MAX_BYTES)
     assert len(message) == messages.PREFIX_BYTES + size
     return message[messages.PREFIX_BYTES :]
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
-    arguments = msgspec.Raw(msgspec.json.encode(Promote(broker_id=2)))
-    request = messages.decode_request(body_of(messages.encode(Request("promote", arguments, 700))))
+    arguments = msgspec.Raw(msgspec.json.encode(PromoteArguments(broker_id=2)))
+    request = messages.decode_request(body_of(messages.encode(AdminRequest("promote", arguments, 700))))
     assert (request.operation, request.timeout_ms) == ("promote", 700)
-    assert messages.decode_arguments(request, Promote) == Promote(broker_id=2)
+    assert messages.decode_arguments(request, PromoteArguments) == PromoteArguments(broker_id=2)
 
 
 def test_an_answer_is_its_result_or_its_fault() -> None:
-    assert messages.decode_answer(body_of(messages.answer_of({"a": 1}))) == b'{"a":1}'
-    fault = messages.answer_of_fault(AdminError(FaultKind.REFUSED, "not now"))
+    assert messages.decode_result(body_of(messages.encode_result({"a": 1}))) == b'{"a":1}'
+    fault = messages.encode_fault(AdminError(FaultKind.REFUSED, "not now"))
     with pytest.raises(AdminError, match="not now") as caught:
-        messages.decode_answer(body_of(fault))
+        messages.decode_result(body_of(fault))
     assert caught.value.kind is FaultKind.REFUSED
 
 
@@ -70,32 +70,32 @@ def test_what_is_no_request_says_why(body: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "arguments", "said"),
     [
-        (Limits, b'{"maxLagBytes":-1}', "maxLagBytes"),
-        (Limits, b'{"lag":1}', "unknown field `lag`"),
-        (Promote, b'{"brokerId":0}', "brokerId"),
-        (ChangeConfig, b'{"changes":{}}', "changes"),
-        (ChangeConfig, b'{"changes":{"a":1}}', "changes"),
+        (ReadinessLimits, b'{"maxLagBytes":-1}', "maxLagBytes"),
+        (ReadinessLimits, b'{"lag":1}', "unknown field `lag`"),
+        (PromoteArguments, b'{"brokerId":0}', "brokerId"),
+        (ChangeConfigArguments, b'{"changes":{}}', "changes"),
+        (ChangeConfigArguments, b'{"changes":{"a":1}}', "changes"),
     ],
 )
 def test_arguments_that_an_operation_does_not_take_are_named(
     kind: type[msgspec.Struct], arguments: bytes, said: str
 ) -> None:
     with pytest.raises(AdminError, match=said):
-        messages.decode_arguments(Request("x", msgspec.Raw(arguments)), kind)
+        messages.decode_arguments(AdminRequest("x", msgspec.Raw(arguments)), kind)
 
 
 def test_an_answer_that_is_none_is_the_peers_fault() -> None:
     for body in (b"{}", b"null", b"<html>", b'{"fault":{"kind":"odd","message":""}}'):
         with pytest.raises(RemoteProtocolError):
-            messages.decode_answer(body)
+            messages.decode_result(body)
 
 
 def test_an_answer_that_is_too_large_is_not_sent() -> None:
     with pytest.raises(AdminError, match="at most"):
-        messages.answer_of("x" * messages.ANSWER_MAX_BYTES)
+        messages.encode_result("x" * messages.RESPONSE_MAX_BYTES)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(body: bytes) -> None:
     with contextlib.suppress(AdminError):
-        assert isinstance(messages.decode_request(body), Request)
+        assert isinstance(messages.decode_request(body), AdminRequest)

@@ -10,10 +10,10 @@ import pytest
 from epochmq_broker.local_admin.lag import LagClock
 from epochmq_broker.local_admin.readiness import Facts, not_ready
 from epochmq_controller.controller import local_api as of_controllers
-from epochmq_protocol.admin.operations import Limits
-from epochmq_protocol.admin.states import ControllerState, Peer
+from epochmq_protocol.admin_api.operations import ReadinessLimits
+from epochmq_protocol.admin_api.results import ControllerPeer, ControllerState
 
-LIMITS = Limits(max_lag_bytes=1000, max_lag_ms=5000)
+LIMITS = ReadinessLimits(max_lag_bytes=1000, max_lag_ms=5000)
 MASTER = Facts(
     role="master", controlled=True, broker_id=1, sync_state_set=frozenset({1, 2}), registered=True,
     leading_controller="c:1", lag_bytes=0, lag_ms=0,
@@ -88,7 +88,7 @@ def test_who_has_no_role_says_whom_it_waits_for() -> None:
 CONTROLLER = ControllerState(
     id="n0", group="g", address="a:1", role="follower", term=3, leader="n1", leader_address="a:2",
     leads=False, committed_index=1, applied_index=1, groups=[], ready=True, not_ready=[],
-    peers=[Peer(id=name, address="a") for name in ("n0", "n1", "n2")],
+    peers=[ControllerPeer(id=name, address="a") for name in ("n0", "n1", "n2")],
 )  # fmt: skip
 
 

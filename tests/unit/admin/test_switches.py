@@ -15,7 +15,7 @@ from epochmq_broker.local_admin import switches
 from epochmq_broker.local_admin.switches import Switches
 from epochmq_broker.replicas.handover import Switched as HandedOver
 from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_protocol.admin.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.transport.client import RemotingClient

@@ -17,8 +17,8 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, FrameSplitter, decode, encode, request
 from epochmq_protocol.headers import Header, PullMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.transport.connection import Connection
-from epochmq_protocol.transport.dispatch import Dispatcher
+from epochmq_protocol.transport.connection import RemotingConnection
+from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.settings import ServerSettings
 
 HOST = "127.53.7.1"
@@ -67,9 +67,9 @@ class Wire:
 class Peer:
     """One client: sends commands, collects what comes back by opaque, and answers what the broker asks."""
 
-    def __init__(self, dispatcher: Dispatcher, peer: tuple[str, int] = PEER) -> None:
+    def __init__(self, dispatcher: RequestDispatcher, peer: tuple[str, int] = PEER) -> None:
         self.wire = Wire(peer)
-        self.connection = Connection(dispatcher, ServerSettings())
+        self.connection = RemotingConnection(dispatcher, ServerSettings())
         self.connection.connection_made(self.wire)
         self._opaques = itertools.count(1)
         self._splitter = FrameSplitter()
@@ -123,8 +123,8 @@ class Bench:
         handlers = self.broker.served(self.broker.handlers())
         fast = {**self.broker.fast_send.fast(), **self.broker.pull.fast()}
         bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
-        self.fast = Dispatcher(handlers, default=None, fast=fast, **bounds)
-        self.ordinary = Dispatcher(handlers, default=None, fast={}, **bounds)
+        self.fast = RequestDispatcher(handlers, default=None, fast=fast, **bounds)
+        self.ordinary = RequestDispatcher(handlers, default=None, fast={}, **bounds)
 
     def peer(self, *, ordinary: bool = False, address: tuple[str, int] = PEER) -> Peer:
         """A new client."""

@@ -14,7 +14,7 @@ from epochmq_broker.config import (
     rocketmq_key,
 )
 from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
-from epochmq_protocol import settings
+from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_key_is_warned_about_by_name_and_a_key_of_java_is_not() -> No
 
 
 def test_every_key_is_in_one_class_only() -> None:
-    fields = settings.keys(BrokerConfig)
+    fields = typed_config.keys(BrokerConfig)
     assert not fields & WITHOUT_EFFECT
     assert not fields & REFUSED_UNLESS.keys()
     assert not WITHOUT_EFFECT & REFUSED_UNLESS.keys()
@@ -111,7 +111,7 @@ def test_every_key_is_in_one_class_only() -> None:
 def test_field_names_become_the_keys_of_rocketmq() -> None:
     assert rocketmq_key("flush_disk_type") == "flushDiskType"
     assert rocketmq_key("broker_ip1") == "brokerIP1"
-    assert "checkCRCOnRecover" in settings.keys(BrokerConfig)
+    assert "checkCRCOnRecover" in typed_config.keys(BrokerConfig)
 
 
 def test_java_spells_tls_keys_with_dots() -> None:

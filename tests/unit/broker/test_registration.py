@@ -14,7 +14,7 @@ from epochmq_broker.registration import Registration
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import CallTimeout
+from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from epochmq_protocol.route import BrokerData
@@ -58,7 +58,7 @@ class Nameservers:
         if addr in self.hanging:
             await asyncio.Event().wait()
         if addr in self.dead:
-            raise CallTimeout(f"{addr} is dead")
+            raise CallTimeoutError(f"{addr} is dead")
         async with self._changed:
             self.told.append((addr, command))
             self._changed.notify_all()

@@ -14,7 +14,7 @@ import pytest
 from epochmq_broker.broker import Broker
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import FallBack
+from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import Command, encode, split
 from epochmq_protocol.message import BatchElement, encode_batch
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running, send_command
@@ -143,7 +143,7 @@ def is_taken(bench: Bench, command: Command) -> bool:
     _, header, body = split(encode(command)[4:])
     try:
         handler(bench.peer().connection, header, body)
-    except FallBack:
+    except FastPathMiss:
         return False
     return True
 

@@ -23,7 +23,7 @@ from epochmq_protocol.bodies import (
     to_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import ConnectFailed, EpochMQError
+from epochmq_protocol.errors import ConnectError, EpochMQError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.topics import DataVersion, TopicConfig
 from tests.unit.broker.kit import Bench, running, send_command, until
@@ -259,7 +259,7 @@ async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
         if calls > 40:
             return answer
         if calls < 30:
-            raise ConnectFailed("nobody there")
+            raise ConnectError("nobody there")
         raise KeyError("not foreseen")
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:

@@ -10,7 +10,7 @@ from epochmq_broker.processors.tables import TableProcessor
 from epochmq_protocol.bodies import ConsumeStatsList, from_json
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.headers import GetConsumeStatsInBrokerHeader
-from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import RemotingConnection
 from tests.unit.broker.kit import Bench, command, pull_command, running, send_command
 
 
@@ -69,7 +69,7 @@ def test_a_table_is_encoded_once_for_each_state_it_has() -> None:
         topics=None, groups=None, offsets=None, delays=SimpleNamespace(encode=lambda: b"")
     )
     ask = TableProcessor(parts, cast(Any, modes)).handlers()[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE]
-    connection = cast(Connection, None)
+    connection = cast(RemotingConnection, None)
     bodies = []
     for changes in (1, 1, 2, 2):
         modes.changes = changes

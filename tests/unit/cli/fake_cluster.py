@@ -32,7 +32,7 @@ from epochmq_protocol.headers import (
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData, encode_route
 from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC
-from epochmq_protocol.transport import Connection, RemotingServer
+from epochmq_protocol.transport import RemotingConnection, RemotingServer
 from tests.support.net import loopback
 
 QUEUES = 4
@@ -46,7 +46,7 @@ class FakeCluster:
         self.host = loopback(55)
         self.topics: dict[str, list[list[message.MessageExt]]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
-        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self.members: dict[str, dict[str, RemotingConnection]] = defaultdict(dict)
         self.refuse: list[tuple[int, str]] = []
         self.requests: list[int] = []
         self.status = ResponseCode.SUCCESS
@@ -124,7 +124,7 @@ class FakeCluster:
 
     # nameserver
 
-    def _route(self, connection: Connection, command: Command) -> Command:
+    def _route(self, connection: RemotingConnection, command: Command) -> Command:
         topic = GetRouteInfoRequestHeader.decode(command.ext).topic
         if not self.registered:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info for {topic}")
@@ -140,7 +140,7 @@ class FakeCluster:
         )
         return response(command, ResponseCode.SUCCESS, body=encode_route(route, version=CURRENT_VERSION))
 
-    def _cluster_info(self, connection: Connection, command: Command) -> Command:
+    def _cluster_info(self, connection: RemotingConnection, command: Command) -> Command:
         known = ClusterInfo({"b": self._broker_data()}, {"c": {"b"}}) if self.registered else ClusterInfo()
         return response(command, ResponseCode.SUCCESS, body=to_json(known))
 
@@ -149,7 +149,7 @@ class FakeCluster:
 
     # broker
 
-    def _send(self, connection: Connection, command: Command) -> Command:
+    def _send(self, connection: RemotingConnection, command: Command) -> Command:
         self.requests.append(command.code)
         if self.refuse:
             code, remark = self.refuse.pop(0)
@@ -161,7 +161,7 @@ class FakeCluster:
         answer = SendMessageResponseHeader(msg_id=stored.msg_id, queue_id=queue_id, queue_offset=offset)
         return response(command, self.status, header=answer)
 
-    async def _pull(self, connection: Connection, command: Command) -> Command:
+    async def _pull(self, connection: RemotingConnection, command: Command) -> Command:
         header = PullMessageRequestHeader.decode(command.ext)
         queue = self.topics[header.topic][header.queue_id]
         deadline = asyncio.get_running_loop().time() + header.suspend_timeout_millis / 1000
@@ -195,7 +195,7 @@ class FakeCluster:
         body = b"".join(message.encode_record(record) for record in found)
         return response(command, code, header=header, body=body)
 
-    def _heartbeat(self, connection: Connection, command: Command) -> Command:
+    def _heartbeat(self, connection: RemotingConnection, command: Command) -> Command:
         beat = from_json(HeartbeatData, command.body)
         for consumer in beat.consumer_data_set:
             known = self.members[consumer.group_name]
@@ -211,7 +211,7 @@ class FakeCluster:
                 header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
                 connection.oneway(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header))
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: RemotingConnection) -> None:
         for group, members in self.members.items():
             gone = [client for client, known in members.items() if known is connection]
             for client in gone:
@@ -219,19 +219,19 @@ class FakeCluster:
             if gone:
                 self._notify(group)
 
-    def _unregister(self, connection: Connection, command: Command) -> Command:
+    def _unregister(self, connection: RemotingConnection, command: Command) -> Command:
         header = UnregisterClientRequestHeader.decode(command.ext)
         assert header.consumer_group is not None
         self.members[header.consumer_group].pop(header.client_id, None)
         self._notify(header.consumer_group)
         return response(command, ResponseCode.SUCCESS)
 
-    def _list(self, connection: Connection, command: Command) -> Command:
+    def _list(self, connection: RemotingConnection, command: Command) -> Command:
         group = GetConsumerListByGroupRequestHeader.decode(command.ext).consumer_group
         body = GetConsumerListByGroupResponseBody(list(self.members[group]))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    def _query_offset(self, connection: Connection, command: Command) -> Command:
+    def _query_offset(self, connection: RemotingConnection, command: Command) -> Command:
         header = QueryConsumerOffsetRequestHeader.decode(command.ext)
         offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
         if offset is None:
@@ -240,11 +240,11 @@ class FakeCluster:
             command, ResponseCode.SUCCESS, header=QueryConsumerOffsetResponseHeader(offset=offset)
         )
 
-    def _update_offset(self, connection: Connection, command: Command) -> Command:
+    def _update_offset(self, connection: RemotingConnection, command: Command) -> Command:
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext)
         self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
         return response(command, ResponseCode.SUCCESS)
 
-    def _min_offset(self, connection: Connection, command: Command) -> Command:
+    def _min_offset(self, connection: RemotingConnection, command: Command) -> Command:
         GetMinOffsetRequestHeader.decode(command.ext)
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=0))

@@ -17,7 +17,7 @@ from epochmq.client.ids import MessageIds, client_id
 from epochmq.client.routes import readable_queues, writeable_queues
 from epochmq_protocol import message
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.errors import ConnectFailed, RequestError, Retryable
+from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from tests.support.net import free_port, loopback
 from tests.unit.cli.fake_cluster import FakeCluster
@@ -106,7 +106,7 @@ async def test_nobody_answering_is_said_with_every_address() -> None:
     addresses = [f"{host}:{free_port(host)}" for _ in range(2)]
     producer = Producer(addresses, "p", timeout_ms=2000)
     try:
-        with pytest.raises(ConnectFailed) as caught:
+        with pytest.raises(ConnectError) as caught:
             await producer.send("t", b"x")
     finally:
         await producer.close()
@@ -371,6 +371,6 @@ async def test_a_group_that_has_no_master_for_a_while_is_waited_for(cluster: Fak
 
 async def test_a_nameserver_that_is_not_there_ends_the_consumer(cluster: FakeCluster) -> None:
     nowhere = f"{cluster.host}:{free_port(cluster.host)}"
-    with pytest.raises(Retryable, match="no nameserver answers"):
+    with pytest.raises(RetryableError, match="no nameserver answers"):
         async with Consumer([nowhere], "g", "t") as consumer:
             await take(consumer, 1)

@@ -26,7 +26,7 @@ from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, Replica
 from epochmq_operator.pod_rendering import Component
 from epochmq_operator.resources import load_resources
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.errors import ConfigError, ConnectFailed, RequestError
+from epochmq_protocol.errors import ConfigError, ConnectError, RequestError
 
 GROUP = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
 
@@ -113,7 +113,7 @@ def fails_with(error: BaseException) -> int:
             "epochmq: brokerId=x: expected a number\n",
         ),
         (UsageError("no such file"), ExitCode.USAGE, "epochmq: no such file\n"),
-        (ConnectFailed("nobody"), ExitCode.FAILED, "epochmq: nobody\n"),
+        (ConnectError("nobody"), ExitCode.FAILED, "epochmq: nobody\n"),
         (RequestError(ResponseCode.SYSTEM_BUSY, "later"), ExitCode.FAILED, "epochmq: SYSTEM_BUSY: later\n"),
         (RequestError(4711, "odd"), ExitCode.FAILED, "epochmq: code 4711: odd\n"),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),

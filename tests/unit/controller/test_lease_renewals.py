@@ -13,10 +13,10 @@ from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.errors import FallBack
+from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, request, split
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
-from epochmq_protocol.transport import Connection
+from epochmq_protocol.transport import RemotingConnection
 
 Taken = tuple[BrokerIdentityInfo, Heartbeat, int]
 
@@ -83,7 +83,7 @@ def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     renewals = LeaseRenewals(cast("Controller", controller))
     ((start, handler),) = renewals.handlers().items()
     assert header.startswith(start)
-    assert handler(cast("Connection", connection), header, body) is None
+    assert handler(cast("RemotingConnection", connection), header, body) is None
     return controller.taken[0], connection.sent[0]
 
 
@@ -93,7 +93,7 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     async def run() -> tuple[Taken, bytes]:
         controller = FakeController(lease_ms)
         processor = ControllerProcessor(cast("Controller", controller), {})
-        answer = await cast("Any", processor.heartbeat(cast("Connection", None), decode(frame[4:])))
+        answer = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
         answer.opaque = decode(frame[4:]).opaque
         return controller.taken[0], encode(answer)
 
@@ -126,7 +126,7 @@ def test_both_ways_take_and_answer_the_same(ext: dict[str, str], lease_ms: int) 
     ],
 )
 def test_anything_but_a_plain_renewal_goes_the_ordinary_way(command: Command) -> None:
-    with pytest.raises(FallBack):
+    with pytest.raises(FastPathMiss):
         fast(encode(command))
 
 
@@ -138,7 +138,7 @@ def test_a_missing_field_goes_the_ordinary_way(missing: str) -> None:
     command = renewal()
     assert command.ext is not None
     del command.ext[missing]
-    with pytest.raises(FallBack):
+    with pytest.raises(FastPathMiss):
         fast(encode(command))
 
 
@@ -147,5 +147,5 @@ def test_a_missing_field_goes_the_ordinary_way(missing: str) -> None:
 )
 def test_a_header_that_is_none_goes_the_ordinary_way(header: bytes) -> None:
     renewals = LeaseRenewals(cast("Controller", FakeController(300)))
-    with pytest.raises(FallBack):
-        renewals.renew(cast("Connection", FakeConnection()), header, b"")
+    with pytest.raises(FastPathMiss):
+        renewals.renew(cast("RemotingConnection", FakeConnection()), header, b"")

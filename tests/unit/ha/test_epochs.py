@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import Epochs, told_history, with_bytes
-from epochmq_protocol.epochs import (
+from epochmq_protocol.epoch_entries import (
     OFFSET_MAX,
     EpochEntry,
-    decode_entries,
-    encode_entries,
-    format_file,
-    parse_file,
+    decode_epoch_entries,
+    encode_epoch_entries,
+    format_epoch_file,
+    parse_epoch_file,
     truncation_point,
 )
 from epochmq_protocol.errors import RemoteProtocolError
@@ -105,12 +105,12 @@ def test_a_common_history_is_never_cut(steps: list[tuple[int, int]], data: st.Da
 
 
 def test_the_file_counts_and_sums_its_lines() -> None:
-    text = format_file(entries((1, 0), (2, 1000), (3, 2500)))
+    text = format_epoch_file(entries((1, 0), (2, 1000), (3, 2500)))
     assert text.startswith("3\n")
     assert text.endswith("\n1-0\n2-1000\n3-2500\n")
-    assert parse_file(text) == entries((1, 0), (2, 1000), (3, 2500))
+    assert parse_epoch_file(text) == entries((1, 0), (2, 1000), (3, 2500))
     unchecked = "1\n0\n7-70\n"
-    assert parse_file(unchecked) == entries((7, 70))
+    assert parse_epoch_file(unchecked) == entries((7, 70))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_file_counts_and_sums_its_lines() -> None:
 )
 def test_a_broken_file_is_refused(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
-        parse_file(text)
+        parse_epoch_file(text)
 
 
 def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
 @given(st.binary(max_size=100))
 def test_any_bytes_are_entries_or_refused(data: bytes) -> None:
     try:
-        found = decode_entries(data)
+        found = decode_epoch_entries(data)
     except RemoteProtocolError:
         return
-    assert encode_entries(found) == data
+    assert encode_epoch_entries(found) == data
 
 
 def test_epochs_before_the_first_byte_are_named_to_replicas() -> None:
@@ -156,7 +156,7 @@ def test_epochs_before_the_first_byte_are_named_to_replicas() -> None:
     assert told_history(late) == late, "what was before is expired, not without bytes"
     many = told_history(entries((5000, 0)))
     assert len(many) == 101
-    assert decode_entries(encode_entries(many)) == many
+    assert decode_epoch_entries(encode_epoch_entries(many)) == many
 
 
 def test_java_ends_a_byteless_epoch_at_the_first_byte() -> None:

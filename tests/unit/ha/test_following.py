@@ -15,7 +15,7 @@ from epochmq_broker.ha.passage import Passage
 from epochmq_broker.ha.replica import Step
 from epochmq_broker.ha.service import Role
 from epochmq_broker.store import GetStatus, PutStatus
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from tests.unit.ha.kit import HOST, LOG_FILE, Node, until
 from tests.unit.store.support import Message, put

@@ -22,7 +22,7 @@ from epochmq_broker.ha.log_doubt import (
     written_epoch,
 )
 from epochmq_broker.store.tail_state import TailState
-from epochmq_protocol.epochs import EpochEntry
+from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from tests.unit.ha.kit import Node, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same

@@ -20,7 +20,7 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.route import QueueData, TopicRouteData
 from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
-from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer
+from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer
 from tests.support.net import loopback
 from tests.unit.nameserver.brokers import wrapper
 
@@ -276,7 +276,7 @@ async def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
 async def test_brokers_are_told_of_a_new_smallest_id(tmp_path: Path) -> None:
     told: list[dict[str, str] | None] = []
 
-    def notified(connection: Connection, command: Command) -> Command:
+    def notified(connection: RemotingConnection, command: Command) -> Command:
         told.append(command.ext)
         return response(command, 0)
 

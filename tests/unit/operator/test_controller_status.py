@@ -15,7 +15,7 @@ from epochmq_protocol.bodies import BrokerReplicasInfo, ReplicaIdentity, Replica
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer, ServerSettings
+from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer, ServerSettings
 from tests.support.net import free_port, loopback
 
 PAGE = 2
@@ -30,7 +30,7 @@ class FakeController:
         self.leads = True
         self.address = ""
 
-    def metadata(self, _: Connection, command: Command) -> Command:
+    def metadata(self, _: RemotingConnection, command: Command) -> Command:
         """1005."""
         ext = dict(self.ext)
         after = (command.ext or {}).get("brokerNamesAfter")
@@ -38,7 +38,7 @@ class FakeController:
             ext["brokerNames"] = json.dumps([name for name in self.groups if name > after][:PAGE])
         return response(command, ResponseCode.SUCCESS, ext=ext)
 
-    def sync_state(self, _: Connection, command: Command) -> Command:
+    def sync_state(self, _: RemotingConnection, command: Command) -> Command:
         """1006."""
         if not self.leads:
             return response(command, ResponseCode.CONTROLLER_NOT_LEADER, "not me")

@@ -20,7 +20,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.transport import Connection, RemotingClient, RemotingServer, ServerSettings
+from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer, ServerSettings
 from tests.support.net import free_port, loopback
 
 NOBODY = "127.0.0.9:9"
@@ -37,19 +37,19 @@ class Fake:
         self.in_sync, self.alive = True, True
         self.address = ""
 
-    def runtime(self, _: Connection, command: Command) -> Command:
+    def runtime(self, _: RemotingConnection, command: Command) -> Command:
         return response(command, 0, body=to_json(KVTable(table=self.runtime_info)))
 
-    def members(self, _: Connection, command: Command) -> Command:
+    def members(self, _: RemotingConnection, command: Command) -> Command:
         addresses = {} if self.registered is None else {self.registered: self.address}
         group = BrokerMemberGroup(cluster="c", broker_name="a", broker_addrs=addresses)
         return response(command, 0, body=to_json(GetBrokerMemberGroupResponseBody(broker_member_group=group)))
 
-    def metadata(self, _: Connection, command: Command) -> Command:
+    def metadata(self, _: RemotingConnection, command: Command) -> Command:
         ext = {} if self.leader is None else {"controllerLeaderAddress": self.leader}
         return response(command, 0, ext=ext)
 
-    def sync_state(self, _: Connection, command: Command) -> Command:
+    def sync_state(self, _: RemotingConnection, command: Command) -> Command:
         body = BrokerReplicasInfo()
         if self.info is not None:
             here = ReplicaIdentity("a", 2, self.address, self.alive)

@@ -6,13 +6,13 @@ import pytest
 
 from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.plans.reported_states import ReportedBrokerState
-from epochmq_protocol.epochs import EpochEntry, format_file
+from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
 
 PODS = ("b-0", "b-1", "b-2")
 
 
 def epochs(*entries: tuple[int, int]) -> bytes:
-    return format_file([EpochEntry(*entry) for entry in entries]).encode()
+    return format_epoch_file([EpochEntry(*entry) for entry in entries]).encode()
 
 
 def word(broker_id: int, end: int, role: str = "replica", *, by_all: bool = True) -> ReportedBrokerState:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochmq_protocol import bodies, fastjson, fastjson_write, topics
+from epochmq_protocol import bodies, fastjson, fastjson_writer, topics
 from epochmq_protocol.bodies import MessageQueue, from_json, to_json
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.bodies_client import (
@@ -44,7 +44,7 @@ def _shaped(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 def _by_hand(body: Any) -> bytes:
     """The body written value by value, never by msgspec's encoder."""
-    with mock.patch.object(fastjson_write, "_encoded", return_value=None):
+    with mock.patch.object(fastjson_writer, "_encoded", return_value=None):
         return to_json(body)
 
 
@@ -149,13 +149,13 @@ def test_whole_tables_are_written_the_quick_way_with_the_same_bytes() -> None:
         ),
     ]
     for table in tables:
-        assert fastjson_write._encoded(table) is not None
+        assert fastjson_writer._encoded(table) is not None
         assert to_json(table) == _by_hand(table)
         assert from_json(type(table), to_json(table)) == table
     mapped = topics.TopicConfigSerializeWrapper(
         topic_queue_mapping_info_map={"a": topics.TopicQueueMappingInfo(topic="a", curr_id_map={1: 2})}
     )
-    assert fastjson_write._encoded(mapped) is None
+    assert fastjson_writer._encoded(mapped) is None
     assert b'"currIdMap":{1:2}' in to_json(mapped)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_protocol.fastjson import DEPTH_MAX, NODES_MAX, _Reader
+from epochmq_protocol.fastjson import DEPTH_MAX, NODES_MAX, _LenientParser
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
 SCALARS = (
@@ -87,7 +87,7 @@ def test_values_are_read_as_written_in_both_flavours(value: Any) -> None:
 @given(VALUES)
 def test_the_lenient_reader_reads_what_the_strict_one_reads(value: Any) -> None:
     text = json.dumps(value)
-    assert _Reader(text).document() == json.loads(text)
+    assert _LenientParser(text).document() == json.loads(text)
 
 
 @settings(deadline=None)

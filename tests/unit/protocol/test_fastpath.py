@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epochmq_protocol.codes import RequestCode, SerializeType
-from epochmq_protocol.errors import FallBack, ProtocolError, RemoteProtocolError, RequestError
+from epochmq_protocol.errors import FastPathMiss, ProtocolError, RemoteProtocolError, RequestError
 from epochmq_protocol.fastpath import (
-    PullRequest,
-    SendRequest,
+    FastPullRequest,
+    FastSendRequest,
     decode_pull,
     decode_send,
     decode_send_v1,
@@ -94,7 +94,7 @@ def _shuffled(header: bytes, random: Any) -> bytes:
     return json.dumps(turned(json.loads(header)), ensure_ascii=False).encode()
 
 
-def _same_send(fast: SendRequest, command: Command, header: Any) -> None:
+def _same_send(fast: FastSendRequest, command: Command, header: Any) -> None:
     fields = fast.fields
     assert (fast.code, fast.opaque, fast.flag, fast.version) == (
         command.code,
@@ -141,7 +141,7 @@ def test_a_fast_send_with_long_names_is_the_general_send(
 def test_a_fast_pull_is_the_general_pull(header: PullMessageRequestHeader, random: Any) -> None:
     command = request(RequestCode.PULL_MESSAGE, header)
     fast = decode_pull(_shuffled(encode_json_header(command), random))
-    assert fast == PullRequest(
+    assert fast == FastPullRequest(
         11,
         0,
         0,
@@ -195,7 +195,7 @@ def test_a_damaged_header_is_left_to_the_general_path_or_means_the_same_there(
             )
     try:
         fast = decode_send(bytes(raw))
-    except FallBack:
+    except FastPathMiss:
         return
     try:
         command = decode_json_header(bytes(raw))
@@ -213,7 +213,7 @@ def test_a_damaged_header_is_left_to_the_general_path_or_means_the_same_there(
 @given(st.binary(max_size=80))
 def test_any_bytes_are_left_to_the_general_path(data: bytes) -> None:
     for read in (decode_send, decode_send_v1, decode_pull):
-        with pytest.raises(FallBack):
+        with pytest.raises(FastPathMiss):
             read(data)
 
 
@@ -231,14 +231,14 @@ def test_any_bytes_are_left_to_the_general_path(data: bytes) -> None:
 )
 def test_what_is_not_a_plain_request_is_left_to_the_general_path(command: Command) -> None:
     for read in (decode_send, decode_send_v1, decode_pull):
-        with pytest.raises(FallBack):
+        with pytest.raises(FastPathMiss):
             read(encode_json_header(command))
 
 
 def test_a_rocketmq_header_is_left_to_the_general_path() -> None:
     command = request(RequestCode.SEND_MESSAGE_V2, ext=json.loads(_GOOD)["extFields"])
     command.serialize = SerializeType.ROCKETMQ
-    with pytest.raises(FallBack):
+    with pytest.raises(FastPathMiss):
         decode_send(encode_binary_header(command))
 
 

@@ -22,7 +22,7 @@ from epochmq_protocol.headers_controller import (
     RegisterBrokerToControllerResponseHeader,
 )
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.server import RemotingServer
 from tests.support.net import free_port, loopback
 from tests.unit.broker.kit import SMALL
@@ -100,19 +100,19 @@ class StandIn:
     def _set(self) -> bytes:
         return to_json(SyncStateSet(set(self.members), self.set_epoch))
 
-    def _metadata(self, _: Connection, command: Command) -> Command:
+    def _metadata(self, _: RemotingConnection, command: Command) -> Command:
         header = GetMetaDataResponseHeader(controller_leader_address=self.address, is_leader=self.leads)
         return response(command, 0, header=header, ext={"term": "1"} if self.grants else {})
 
-    def _next_id(self, _: Connection, command: Command) -> Command:
+    def _next_id(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         return response(command, 0, header=GetNextBrokerIdResponseHeader(next_broker_id=self.next_id))
 
-    def _apply(self, _: Connection, command: Command) -> Command:
+    def _apply(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         return response(command, 0)
 
-    def _register(self, _: Connection, command: Command) -> Command:
+    def _register(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         header = RegisterBrokerToControllerResponseHeader()
         if self.master_id is not None:
@@ -120,7 +120,7 @@ class StandIn:
             header.master_epoch, header.sync_state_set_epoch = self.epoch, self.set_epoch
         return response(command, 0, header=header, body=self._set())
 
-    async def _elect(self, _: Connection, command: Command) -> Command:
+    async def _elect(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         await self.elects_from.wait()
         if not self.elects:
@@ -138,14 +138,14 @@ class StandIn:
             command, 0, header=header, body=to_json(ElectMasterResponseBody(sync_state_set=self.members))
         )
 
-    def _look(self, _: Connection, command: Command) -> Command:
+    def _look(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         header = GetReplicaInfoResponseHeader(
             master_broker_id=self.master_id, master_address=self.master_address, master_epoch=self.epoch
         )
         return response(command, 0, header=header, body=self._set())
 
-    def _alter(self, _: Connection, command: Command) -> Command:
+    def _alter(self, _: RemotingConnection, command: Command) -> Command:
         self.asked.append(command)
         wanted = from_json(SyncStateSet, command.body)
         self.members, self.set_epoch = set(wanted.sync_state_set or ()), self.set_epoch + 1
@@ -155,7 +155,7 @@ class StandIn:
         await asyncio.Event().wait()
         raise AssertionError
 
-    def _beat(self, _: Connection, command: Command) -> object:
+    def _beat(self, _: RemotingConnection, command: Command) -> object:
         ext = command.ext or {}
         self.beats.append(ext)
         if self.silent:

@@ -12,14 +12,14 @@ import pytest
 from epochmq_broker.replicas import gate as module
 from epochmq_broker.replicas.gate import HELD_CODES, RELAYED, RELAYED_CODES, Gate, Phase
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import CallTimeout, ConnectFailed, RequestError
+from epochmq_protocol.errors import CallTimeoutError, ConnectError, RequestError
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, request, response
-from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import RemotingConnection
 from tests.unit.ha.kit import until
 
 MASTER, SELF = "10.0.0.2:10911", "10.0.0.1:10911"
 SEND, COMMIT, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.PULL_MESSAGE
-NOBODY = cast(Connection, None)
+NOBODY = cast(RemotingConnection, None)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ class Stage:
         handlers = dict.fromkeys((*RELAYED_CODES, PULL), self._handle)
         self.handlers = self.gate.guard(handlers)
 
-    def _handle(self, connection: Connection, command: Command) -> Command:
+    def _handle(self, connection: RemotingConnection, command: Command) -> Command:
         self.here.append(command)
         return response(command, 0, "here")
 
@@ -131,7 +131,7 @@ async def test_a_master_that_is_not_one_yet_is_asked_again() -> None:
     stage = Stage()
     stage.gate.relay(MASTER)
     a_replica = "[REJECTREQUEST]system busy, start flow control for a while"
-    stage.elsewhere.answers = [a_replica, ResponseCode.SERVICE_NOT_AVAILABLE, ConnectFailed("not there"), 0]
+    stage.elsewhere.answers = [a_replica, ResponseCode.SERVICE_NOT_AVAILABLE, ConnectError("not there"), 0]
     assert await remark(stage.ask()) == "there"
     assert len(stage.elsewhere.asked) == 4
 
@@ -139,7 +139,7 @@ async def test_a_master_that_is_not_one_yet_is_asked_again() -> None:
 async def test_what_may_have_been_done_is_not_asked_twice_and_refusals_are_passed_on() -> None:
     stage = Stage()
     stage.gate.relay(MASTER)
-    stage.elsewhere.answers = [CallTimeout("silence")]
+    stage.elsewhere.answers = [CallTimeoutError("silence")]
     assert await refused(stage.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert len(stage.elsewhere.asked) == 1
     stage.elsewhere.answers = [ResponseCode.TOPIC_NOT_EXIST, "[OVERLOAD]system busy"]

@@ -14,9 +14,9 @@ from epochmq_broker.replicas import handover as module
 from epochmq_broker.replicas.gate import Gate, Phase
 from epochmq_broker.replicas.handover import NEAR_BYTES, Handover
 from epochmq_broker.replicas.types import Lost, MasterView, Refused, Reply
-from epochmq_protocol.errors import CallTimeout, RequestError
+from epochmq_protocol.errors import CallTimeoutError, RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.steering import SteerHeader, SteeringCode
+from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
 from tests.unit.ha.kit import until
 
 NEXT = "10.0.0.2:10911"
@@ -69,16 +69,16 @@ class Stage:
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
         """The replica is asked what it has to dispatch, to copy the tables, and whether it takes messages."""
         assert address == NEXT
-        if command.code == SteeringCode.STEER and self.gate.phase is Phase.OPEN:
+        if command.code == ReplicaControlCode.SET_CONTROL_STATE and self.gate.phase is Phase.OPEN:
             behind = self.undispatched.pop(0) if self.undispatched else None
             if isinstance(behind, Exception):
                 raise behind
-            return response(command, 0, header=SteerHeader(takes=False, undispatched=behind))
-        if command.code == SteeringCode.STEER:
+            return response(command, 0, header=ReplicaControlStateHeader(takes=False, undispatched=behind))
+        if command.code == ReplicaControlCode.SET_CONTROL_STATE:
             self.story.append(f"takes messages? while {self.gate.phase.value}")
             takes = self.takes.pop(0) if self.takes else True
-            return response(command, 0, header=SteerHeader(takes=takes))
-        assert command.code == SteeringCode.COPY_TABLES
+            return response(command, 0, header=ReplicaControlStateHeader(takes=takes))
+        assert command.code == ReplicaControlCode.COPY_TABLES
         self.story.append(f"tables while {self.gate.phase.value}")
         if isinstance(self.tables, Exception):
             raise self.tables
@@ -153,7 +153,7 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
 
 async def test_a_replica_that_does_not_say_how_much_it_has_to_dispatch_holds_up_no_switch() -> None:
     stage = Stage()
-    stage.undispatched = [CallTimeout("no answer")]
+    stage.undispatched = [CallTimeoutError("no answer")]
     assert (await stage.handover.to(2, NEXT, 1000)).master_id == 2
 
 
@@ -249,7 +249,7 @@ async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elec
 async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for tables in (CallTimeout("silence"), 1):
+    for tables in (CallTimeoutError("silence"), 1):
         stage = Stage()
         stage.tables = tables
         assert (await stage.handover.to(2, NEXT, 60_000)).master_id == 2

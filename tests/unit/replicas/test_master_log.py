@@ -16,7 +16,7 @@ from epochmq_broker.ha.service import Role
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.server import RemotingServer
 from tests.support.net import free_port, loopback
 from tests.unit.ha.kit import until
@@ -57,7 +57,7 @@ async def test_a_master_answers_for_its_epoch_and_for_ranges_that_may_be_asked_f
 
 
 async def test_a_master_of_rocketmq_s_cannot_be_asked() -> None:
-    def unknown(_: Connection, command: Command) -> Command:
+    def unknown(_: RemotingConnection, command: Command) -> Command:
         return response(command, 3, "request type not supported")
 
     host = loopback(OCTET)

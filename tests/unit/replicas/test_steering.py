@@ -11,13 +11,19 @@ from epochmq_broker.store.config_files import ConfigDamagedError
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.steering import HandOverRequestHeader, SteerHeader, SteeringCode
+from epochmq_protocol.replica_control import (
+    ReplicaControlCode,
+    ReplicaControlStateHeader,
+    SwitchoverRequestHeader,
+)
 from tests.unit.broker.kit import Bench, running, send_command
 
 
 async def steer(bench: Bench, **fields: bool) -> Command:
     peer = bench.peer()
-    return await peer.answer(peer.send(request(SteeringCode.STEER, SteerHeader(**fields))))
+    return await peer.answer(
+        peer.send(request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(**fields)))
+    )
 
 
 def sent(bench: Bench) -> int:
@@ -55,10 +61,10 @@ async def test_without_controllers_there_is_nobody_to_hand_over_to(tmp_path: Pat
         answer = await steer(bench, drained=True)
         assert (answer.code, answer.remark) == (1, "there are no controllers: nobody else is the master")
         peer = bench.peer()
-        opaque = peer.send(request(SteeringCode.HAND_OVER, HandOverRequestHeader(broker_id=2)))
+        opaque = peer.send(request(ReplicaControlCode.SWITCHOVER, SwitchoverRequestHeader(broker_id=2)))
         answer = await peer.answer(opaque)
         assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another")
-        answer = await peer.answer(peer.send(request(SteeringCode.COPY_TABLES)))
+        answer = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
         assert (answer.code, answer.remark) == (1, "no master is followed")
 
 

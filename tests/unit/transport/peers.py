@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, decode, encode, response
-from epochmq_protocol.transport import Connection, RemotingServer
+from epochmq_protocol.transport import RemotingConnection, RemotingServer
 from tests.support.net import loopback
 
 ECHO, LATER, BROKEN, SLOW, FAST = 12, 33, 14, 15, 310
@@ -25,7 +25,7 @@ async def eventually(condition: Callable[[], bool], what: str) -> None:
         raise AssertionError(f"not within {DEADLINE_S} s: {what}") from None
 
 
-def echo(connection: Connection, command: Command) -> Command:
+def echo(connection: RemotingConnection, command: Command) -> Command:
     """Answers with what it got."""
     return response(command, 0, ext=command.ext, body=command.body)
 

@@ -8,7 +8,7 @@ import socket
 import msgspec
 
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.transport import Connection, RemotingServer, ServerSettings
+from epochmq_protocol.transport import RemotingConnection, RemotingServer, ServerSettings
 from tests.unit.transport.peers import ECHO, LATER, Peer, ask, eventually, peer_of, serving
 
 SMALL = ServerSettings(
@@ -29,7 +29,7 @@ async def narrow_peer_of(server: RemotingServer) -> Peer:
 async def test_requests_of_a_peer_that_does_not_read_wait_and_are_all_answered_when_it_does() -> None:
     handled = 0
 
-    def big(connection: Connection, command: Command) -> Command:
+    def big(connection: RemotingConnection, command: Command) -> Command:
         nonlocal handled
         handled += 1
         return response(command, 0, body=BODY)
@@ -40,9 +40,11 @@ async def test_requests_of_a_peer_that_does_not_read_wait_and_are_all_answered_w
         sending = asyncio.ensure_future(peer.send(b"".join(ask(opaque=n) for n in range(count))))
         await eventually(lambda: bool(server.connections), "connected")
         (connection,) = server.connections
-        await eventually(lambda: connection.unsent > SMALL.write_high_water_bytes // 4, "answers pile up")
+        await eventually(
+            lambda: connection.unsent_bytes > SMALL.write_high_water_bytes // 4, "answers pile up"
+        )
         assert handled < count
-        assert connection.unsent < SMALL.write_buffer_max_bytes
+        assert connection.unsent_bytes < SMALL.write_buffer_max_bytes
         answers = [await peer.take() for _ in range(count)]
         assert [answer.opaque for answer in answers] == list(range(count))
         assert handled == count
@@ -51,9 +53,9 @@ async def test_requests_of_a_peer_that_does_not_read_wait_and_are_all_answered_w
 
 
 async def test_a_peer_that_never_reads_what_is_pushed_to_it_is_dropped() -> None:
-    held: list[Connection] = []
+    held: list[RemotingConnection] = []
 
-    def later(connection: Connection, command: Command) -> None:
+    def later(connection: RemotingConnection, command: Command) -> None:
         held.append(connection)
 
     async with serving({LATER: later}, settings=SMALL) as server:
@@ -72,7 +74,7 @@ async def test_a_peer_that_never_reads_what_is_pushed_to_it_is_dropped() -> None
 
 
 async def test_a_slow_reader_does_not_hold_up_the_others() -> None:
-    def big(connection: Connection, command: Command) -> Command:
+    def big(connection: RemotingConnection, command: Command) -> Command:
         return response(command, 0, body=BODY)
 
     async with serving({ECHO: big}, settings=SMALL) as server:
@@ -89,9 +91,9 @@ async def test_many_peers_that_do_not_read_cost_a_bounded_amount_of_memory_toget
     """The limit holds over all connections; those with the most unsent bytes are dropped, and no other."""
     limit = 1_000_000
     settings = msgspec.structs.replace(SMALL, unsent_max_bytes=limit)
-    held: list[Connection] = []
+    held: list[RemotingConnection] = []
 
-    def later(connection: Connection, command: Command) -> None:
+    def later(connection: RemotingConnection, command: Command) -> None:
         held.append(connection)
 
     async with serving({LATER: later}, settings=settings) as server:
@@ -105,7 +107,7 @@ async def test_many_peers_that_do_not_read_cost_a_bounded_amount_of_memory_toget
             for connection in held if round_number < 8 else held[1:]:
                 connection.write(push)
             await asyncio.sleep(0)
-            assert sum(connection.unsent for connection in held) <= limit + 8 * len(push)
+            assert sum(connection.unsent_bytes for connection in held) <= limit + 8 * len(push)
             if any(connection.closed for connection in held):
                 break
         assert not held[0].closed

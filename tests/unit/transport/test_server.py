@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from epochmq_protocol.codes import V5_3_1, ResponseCode
-from epochmq_protocol.errors import FallBack, RequestError
+from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.frame import FLAG_RESPONSE, Command, SerializeType, decode, encode, response
-from epochmq_protocol.transport import Connection, ServerSettings
+from epochmq_protocol.transport import RemotingConnection, ServerSettings
 from tests.unit.transport.peers import (
     BROKEN,
     ECHO,
@@ -71,10 +71,10 @@ async def test_the_default_handler_takes_codes_nobody_else_takes() -> None:
 
 
 async def test_a_oneway_request_is_never_answered_not_even_with_an_error() -> None:
-    def broken(connection: Connection, command: Command) -> Command:
+    def broken(connection: RemotingConnection, command: Command) -> Command:
         raise ValueError("no")
 
-    async def slow(connection: Connection, command: Command) -> Command:
+    async def slow(connection: RemotingConnection, command: Command) -> Command:
         return response(command, 0)
 
     async with serving({ECHO: echo, BROKEN: broken, SLOW: slow}) as server, peer_of(server) as peer:
@@ -86,10 +86,10 @@ async def test_a_oneway_request_is_never_answered_not_even_with_an_error() -> No
 
 
 async def test_a_request_error_is_answered_with_its_code_and_any_other_with_system_error() -> None:
-    def refuse(connection: Connection, command: Command) -> Command:
+    def refuse(connection: RemotingConnection, command: Command) -> Command:
         raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist")
 
-    async def fail(connection: Connection, command: Command) -> Command:
+    async def fail(connection: RemotingConnection, command: Command) -> Command:
         raise KeyError("x")
 
     async with serving({ECHO: refuse, BROKEN: fail}) as server, peer_of(server) as peer:
@@ -100,7 +100,7 @@ async def test_a_request_error_is_answered_with_its_code_and_any_other_with_syst
 
 
 async def test_an_answer_that_cannot_be_written_becomes_system_error() -> None:
-    def unwritable(connection: Connection, command: Command) -> Command:
+    def unwritable(connection: RemotingConnection, command: Command) -> Command:
         return response(command, 2**40)
 
     async with serving({ECHO: unwritable}) as server, peer_of(server) as peer:
@@ -157,12 +157,12 @@ async def test_a_frame_at_the_size_limit_is_taken_and_one_byte_more_is_not() -> 
             assert await peer.rest() == b""
 
 
-def fast_ok(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+def fast_ok(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
     return encode(Command(0, 42, FLAG_RESPONSE, body=b"fast:" + body))
 
 
 async def test_a_fast_handler_takes_the_frames_that_start_with_its_key() -> None:
-    def fast_pull(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+    def fast_pull(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         return encode(Command(0, 43, FLAG_RESPONSE, body=b"pull:" + body))
 
     fast = {b'{"code":310': fast_ok, b'{"code":11,': fast_pull}
@@ -178,8 +178,8 @@ async def test_a_fast_handler_takes_the_frames_that_start_with_its_key() -> None
 
 
 async def test_a_fast_handler_that_falls_back_hands_the_same_frame_to_the_ordinary_path() -> None:
-    def shy(connection: Connection, header: bytes, body: bytes) -> bytes | None:
-        raise FallBack("not for me")
+    def shy(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
+        raise FastPathMiss("not for me")
 
     async with serving({FAST: echo}, fast={b'{"code":310': shy}) as server, peer_of(server) as peer:
         await peer.send(ask(FAST, 6, body=b"x"))
@@ -188,7 +188,7 @@ async def test_a_fast_handler_that_falls_back_hands_the_same_frame_to_the_ordina
 
 
 async def test_errors_of_a_fast_handler_are_answered_like_those_of_any_other() -> None:
-    def refuse(connection: Connection, header: bytes, body: bytes) -> bytes | None:
+    def refuse(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         if body:
             raise RequestError(ResponseCode.NO_PERMISSION, "read-only")
         raise ValueError("odd")
@@ -200,9 +200,9 @@ async def test_errors_of_a_fast_handler_are_answered_like_those_of_any_other() -
 
 
 async def test_a_deferred_request_is_answered_once_and_only_while_its_connection_lives() -> None:
-    held: list[tuple[Connection, Command]] = []
+    held: list[tuple[RemotingConnection, Command]] = []
 
-    def later(connection: Connection, command: Command) -> None:
+    def later(connection: RemotingConnection, command: Command) -> None:
         connection.defer(command.opaque)
         held.append((connection, command))
 
@@ -212,24 +212,24 @@ async def test_a_deferred_request_is_answered_once_and_only_while_its_connection
             await eventually(lambda: len(held) == 3, "three requests held")
             connection = held[0][0]
             assert (connection.in_flight, server.dispatcher.in_flight) == (3, 3)
-            assert connection.answer(1, encode(response(held[0][1], 0)))
-            assert not connection.answer(1, b"a second answer")
+            assert connection.respond_encoded(1, encode(response(held[0][1], 0)))
+            assert not connection.respond_encoded(1, b"a second answer")
             connection.respond(response(held[1][1], 0))
             assert [(await peer.take()).opaque, (await peer.take()).opaque] == [1, 2]
             assert server.dispatcher.in_flight == 1
         await eventually(lambda: connection.closed, "the server notices")
         assert server.dispatcher.in_flight == 0
-        assert not connection.answer(3, b"too late")
+        assert not connection.respond_encoded(3, b"too late")
 
 
 @pytest.mark.parametrize("kind", ["deferred", "task"])
 async def test_more_requests_under_way_than_the_bound_are_answered_busy(kind: str) -> None:
     release = asyncio.Event()
 
-    def later(connection: Connection, command: Command) -> None:
+    def later(connection: RemotingConnection, command: Command) -> None:
         connection.defer(command.opaque)
 
-    async def slow(connection: Connection, command: Command) -> Command:
+    async def slow(connection: RemotingConnection, command: Command) -> Command:
         await release.wait()
         return response(command, 0)
 
@@ -252,7 +252,7 @@ async def test_more_requests_under_way_than_the_bound_are_answered_busy(kind: st
 async def test_an_orderly_stop_answers_what_was_taken_and_sends_newer_peers_away() -> None:
     release = asyncio.Event()
 
-    async def slow(connection: Connection, command: Command) -> Command:
+    async def slow(connection: RemotingConnection, command: Command) -> Command:
         await release.wait()
         return response(command, 0, "late but there")
 
@@ -276,7 +276,7 @@ async def test_an_orderly_stop_answers_what_was_taken_and_sends_newer_peers_away
 async def test_a_stop_ends_after_its_grace_even_when_a_handler_never_does() -> None:
     cancelled = asyncio.Event()
 
-    async def stuck(connection: Connection, command: Command) -> Command:
+    async def stuck(connection: RemotingConnection, command: Command) -> Command:
         try:
             await asyncio.Event().wait()
         finally:

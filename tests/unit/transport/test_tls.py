@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from epochmq_protocol.errors import ConfigError, ConnectFailed
+from epochmq_protocol.errors import ConfigError, ConnectError
 from epochmq_protocol.frame import Command, request, response
 from epochmq_protocol.transport import (
     ClientAuth,
-    Connection,
     RemotingClient,
+    RemotingConnection,
     ServerSettings,
     TlsMode,
     TlsSettings,
@@ -87,7 +87,7 @@ async def test_an_enforcing_port_refuses_plain(tls: TlsSettings) -> None:
 @pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE])
 async def test_a_port_without_tls_refuses_a_handshake_and_serves_plain(mode: TlsMode) -> None:
     async with serving({ECHO: echo}, tls=TlsSettings(mode=mode)) as server:
-        with pytest.raises(ConnectFailed):
+        with pytest.raises(ConnectError):
             await call_once(address_of(server), TlsSettings())
         assert await call_once(address_of(server), None) == b"x"
 
@@ -103,7 +103,7 @@ async def test_big_bodies_and_many_calls_pass_through_tls_unchanged(tls: TlsSett
 
 
 async def test_a_tls_peer_that_does_not_read_is_paused_and_gets_all_in_the_end(tls: TlsSettings) -> None:
-    def big(connection: Connection, command: Command) -> Command:
+    def big(connection: RemotingConnection, command: Command) -> Command:
         return response(command, 0, body=bytes(20_000))
 
     settings = ServerSettings(write_high_water_bytes=65_536, write_low_water_bytes=16_384)
@@ -139,7 +139,7 @@ async def test_a_preamble_may_come_before_the_handshake(tls: TlsSettings) -> Non
 
 
 async def test_a_handshake_that_does_not_end_is_cut_off(tls: TlsSettings) -> None:
-    settings = ServerSettings(opening_timeout_ms=50)
+    settings = ServerSettings(handshake_timeout_ms=50)
     async with serving({ECHO: echo}, tls=tls, settings=settings) as server, peer_of(server) as peer:
         await peer.send(b"\x16\x03\x01")
         assert await peer.rest() == b""
@@ -160,7 +160,7 @@ async def test_a_client_that_checks_servers_accepts_only_those_it_trusts(
     async with serving({ECHO: echo}, tls=tls) as server:
         trusting = TlsSettings(auth_server=True, trust_path=tls.cert_path)
         assert await call_once(address_of(server), trusting) == b"x"
-        with pytest.raises(ConnectFailed, match="verify failed"):
+        with pytest.raises(ConnectError, match="verify failed"):
             await call_once(address_of(server), TlsSettings(auth_server=True, trust_path=other.cert_path))
 
 

@@ -1,8 +1,8 @@
-"""The writing half of `fastjson`: values and structs as fastjson 1.2.83 prints them.
+"""Writes values and structs as JSON in the form of fastjson 1.2.83.
 
-Fields of structs in the order of their names, null left out, enums by name, bytes as base64, integer map keys
-unquoted, map keys that are objects (structs, or the item tuples that `fastjson.loads` gives) nested. Maps are
-written in key order, so equal values make equal bytes.
+Fields of structs are written in the order of their names, without nulls; enums by name, bytes as base64,
+integer map keys unquoted. Map keys that are objects (structs, or the item tuples that `fastjson.loads`
+returns) are nested. Maps are written in key order, so equal values give equal bytes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ _Text = Callable[[str], str]
 
 
 def dumps(value: Any, *, pretty: bool = False) -> bytes:
-    """JSON.toJSONString(value), or with `pretty` the tab-indented form of the configuration files. TypeError
-    for a value that JSON has no word for."""
+    """JSON.toJSONString(value); with `pretty` the tab-indented form of the configuration files. TypeError:
+    JSON cannot hold the value."""
     out: list[str] = []
     _Writer(out, _quoted, is_standard=False).write(value, 0 if pretty else None)
     return "".join(out).encode("utf-8", "replace")
 
 
 def dumps_standard(value: Any) -> bytes:
-    """JSON that any parser reads: every key quoted, everything outside ASCII escaped (the flavour of route
-    answers to clients from 4.9.4 on: BrowserCompatible, QuoteFieldNames, SkipTransientField,
-    MapSortField)."""
+    """Standard JSON: every key quoted, everything outside ASCII escaped. Clients from 4.9.4 on get routes
+    in this form (BrowserCompatible, QuoteFieldNames, SkipTransientField, MapSortField)."""
     out: list[str] = []
     _Writer(out, _quoted_for_browsers, is_standard=True).write(value, None)
     return "".join(out).encode("ascii")
@@ -94,8 +93,8 @@ _encode_plain: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 class _Plan(NamedTuple):
-    """How msgspec's encoder writes a struct as fastjson does. `nulls`: the `"name":null` to take out of what
-    it wrote; `must_be_empty`: attributes whose values it would write in another way."""
+    """How to get fastjson's form of a struct from msgspec's encoder. `nulls`: each `"name":null` to remove
+    from its output. `must_be_empty`: attributes whose values it would write in another form."""
 
     nulls: tuple[bytes, ...]
     must_be_empty: tuple[str, ...]
@@ -103,8 +102,8 @@ class _Plan(NamedTuple):
 
 @cache
 def _plan(cls: type) -> _Plan | None:
-    """None: the encoder cannot do it. It writes no number as a key, no floating point, no bytes, and enums
-    only if their value is their name."""
+    """The plan of a class. None: msgspec's encoder cannot write it in fastjson's form, because the class
+    has integer map keys, floats, bytes, or enums whose value is not their name."""
     hints = get_type_hints(cls)
     nulls: set[bytes] = set()
     must_be_empty = []
@@ -121,7 +120,8 @@ def _plan(cls: type) -> _Plan | None:
 
 
 def _is_plain(hint: Any, name: str, nulls: set[bytes], inside: set[type]) -> bool:
-    """Whether a field of this type is written alike but for the nulls, which are added to `nulls`."""
+    """Whether both encoders write a field of this type in the same form, except for nulls. Adds those to
+    `nulls`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         nulls.add(f'"{name}":null'.encode())
@@ -147,16 +147,16 @@ def _is_plain(hint: Any, name: str, nulls: set[bytes], inside: set[type]) -> boo
 
 
 def _encoded(value: msgspec.Struct) -> str | None:
-    """The struct by the quick way, None when it has to go the other one. A `"name":null` cannot be part of a
-    text: its quotes would be escaped."""
+    """The struct as msgspec's encoder writes it, without nulls; None if only `_Writer` writes it in
+    fastjson's form. A text value cannot contain `"name":null`, because its quotes are escaped."""
     plan = _plan(type(value))
     if plan is None or any(getattr(value, name) for name in plan.must_be_empty):
         return None
     try:
         raw = _encode_plain(value)
-    except (ValueError, TypeError):  # a text with half a surrogate pair
+    except (ValueError, TypeError):  # a text with a lone surrogate
         return None
-    if not raw.isascii() or b"\\u" in raw or b"\x7f" in raw:  # escapes differ in letters
+    if not raw.isascii() or b"\\u" in raw or b"\x7f" in raw:  # the two encoders escape differently
         return None
     for null in plan.nulls:
         if null in raw:
@@ -177,7 +177,7 @@ class _Writer:
         self._is_standard = is_standard
 
     def write(self, value: Any, indent: int | None) -> None:
-        """Appends one value; `indent` is its level when pretty, None when not."""
+        """Appends one value. `indent`: its level in the pretty form, else None."""
         add = self._add
         kind = type(value)
         if kind is str:
@@ -207,7 +207,7 @@ class _Writer:
         elif isinstance(value, str | int):
             self.write(str(value) if isinstance(value, str) else int(value), indent)
         else:
-            raise TypeError(f"no JSON for a {kind.__name__}")
+            raise TypeError(f"JSON cannot hold a {kind.__name__}")
 
     def _struct(self, value: msgspec.Struct, indent: int | None) -> None:
         add = self._add
@@ -218,35 +218,35 @@ class _Writer:
                 return
         inner = None if indent is None else indent + 1
         before = "" if inner is None else "\n" + "\t" * inner
-        opened = False
+        has_items = False
         for attribute, name in _fields_of(type(value)):
             item = getattr(value, attribute)
             if item is None:
                 continue
-            add(("," if opened else "{") + before + name)
-            opened = True
+            add(("," if has_items else "{") + before + name)
+            has_items = True
             self.write(item, inner)
-        self._close("}", opened, indent)
+        self._close("}", has_items, indent)
 
     def _mapping(self, value: Mapping[Any, Any], indent: int | None) -> None:
         add = self._add
         inner = None if indent is None else indent + 1
         before = "" if inner is None else "\n" + "\t" * inner
-        opened = False
+        has_items = False
         for key, item in _ordered_items(value):
             if item is None:
                 continue
             if isinstance(key, str):
-                add(("," if opened else "{") + before + self._text(key) + ":")
+                add(("," if has_items else "{") + before + self._text(key) + ":")
             elif isinstance(key, int) and not isinstance(key, bool | Enum):
-                add(("," if opened else "{") + (f'"{key}":' if self._is_standard else f"{key}:"))
+                add(("," if has_items else "{") + (f'"{key}":' if self._is_standard else f"{key}:"))
             else:
-                add("," if opened else "{")
+                add("," if has_items else "{")
                 self.write(key, inner)
                 add(":")
-            opened = True
+            has_items = True
             self.write(item, inner)
-        self._close("}", opened, indent)
+        self._close("}", has_items, indent)
 
     def _set(self, values: list[Any], indent: int | None) -> None:
         """Unlike lists, sets stay on one line when pretty."""
@@ -258,8 +258,8 @@ class _Writer:
             self.write(item, indent)
         add("]" if values else "[]")
 
-    def _close(self, bracket: str, opened: bool, indent: int | None) -> None:
-        if not opened:
+    def _close(self, bracket: str, has_items: bool, indent: int | None) -> None:
+        if not has_items:
             self._add("{" + bracket)
         elif indent is None:
             self._add(bracket)
@@ -271,15 +271,15 @@ class _Writer:
         inner = None if indent is None else indent + 1
         before = "" if inner is None else "\n" + "\t" * inner
         add("[")
-        opened = False
+        has_items = False
         for item in values:
-            if opened:
+            if has_items:
                 add(",")
             if before:
                 add(before)
-            opened = True
+            has_items = True
             self.write(item, inner)
-        if opened and indent is not None:
+        if has_items and indent is not None:
             add("\n" + "\t" * indent)
         add("]")
 

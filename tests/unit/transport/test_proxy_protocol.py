@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_protocol.transport.preamble import V2_SIGNATURE, Preamble, may_start, parse
+from epochmq_protocol.transport.proxy_protocol import (
+    V2_SIGNATURE,
+    ProxyHeader,
+    may_start_proxy_header,
+    parse_proxy_header,
+)
 from tests.unit.transport.peers import ECHO, ask, echo, peer_of, serving
 
 V1 = b"PROXY TCP4 10.1.2.3 10.9.9.9 40000 9876\r\n"
@@ -37,14 +42,14 @@ V4_ADDRESSES = bytes([10, 1, 2, 3, 10, 9, 9, 9]) + (40000).to_bytes(2, "big") + 
     ],
 )
 def test_every_form_is_read_and_its_size_known(data: bytes, source: tuple[str, int] | None) -> None:
-    assert parse(data + b"more") == Preamble(len(data), source)
+    assert parse_proxy_header(data + b"more") == ProxyHeader(len(data), source)
 
 
 @pytest.mark.parametrize("whole", [V1, v2(0x21, 0x11, V4_ADDRESSES)])
 def test_an_incomplete_preamble_asks_for_more(whole: bytes) -> None:
     for size in range(1, len(whole)):
-        assert may_start(whole[:size])
-        assert parse(whole[:size]) is None
+        assert may_start_proxy_header(whole[:size])
+        assert parse_proxy_header(whole[:size]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_an_incomplete_preamble_asks_for_more(whole: bytes) -> None:
 )
 def test_a_broken_preamble_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        parse(data)
+        parse_proxy_header(data)
 
 
 @given(
@@ -70,7 +75,7 @@ def test_a_broken_preamble_is_a_protocol_error(data: bytes) -> None:
 )
 def test_any_bytes_give_a_preamble_a_wish_for_more_or_a_protocol_error(data: bytes) -> None:
     try:
-        found = parse(data)
+        found = parse_proxy_header(data)
     except RemoteProtocolError:
         return
     if found is not None:

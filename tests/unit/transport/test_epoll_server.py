@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from epochmq_protocol.transport import wires
-from epochmq_protocol.transport.wires import SocketWire, Wires, listen
+from epochmq_protocol.transport import epoll_server
+from epochmq_protocol.transport.epoll_server import EpollServer, EpollTransport, listen
 from tests.support.net import loopback
 
 HOST = loopback(91)
@@ -29,8 +29,8 @@ class Recorder(asyncio.Protocol):
         self.keep_open = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, SocketWire)
-        self.wire = transport
+        assert isinstance(transport, EpollTransport)
+        self.transport = transport
         self.events.append("made")
 
     def data_received(self, data: bytes) -> None:
@@ -52,8 +52,8 @@ class Recorder(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, Wires]]:
-    """A connection: its protocol here, the other side's plain socket, and the server's wires."""
+async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, EpollServer]]:
+    """A connection: its protocol here, the other side's plain socket, and the server's epoll_server."""
     made: asyncio.Queue[Recorder] = asyncio.Queue()
 
     def factory() -> Recorder:
@@ -62,7 +62,7 @@ async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, Wires]]:
         return recorder
 
     listening = await listen(factory, HOST, 0, 5)
-    assert isinstance(listening, Wires)
+    assert isinstance(listening, EpollServer)
     with socket.create_connection((HOST, listening.port), timeout=60) as peer:
         peer.setblocking(False)
         try:
@@ -92,48 +92,48 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_what_a_handler_writes_in_pieces_arrives_in_order() -> None:
     async with connected() as (recorder, peer, _):
-        recorder.on_data = lambda data: recorder.wire.writelines([data, b"-", memoryview(data)])
+        recorder.on_data = lambda data: recorder.transport.writelines([data, b"-", memoryview(data)])
         await asyncio.get_running_loop().sock_sendall(peer, b"hello")
         assert await received(peer, 11) == b"hello-hello"
-        recorder.wire.write(bytearray(b"unasked"))
+        recorder.transport.write(bytearray(b"unasked"))
         assert await received(peer, 7) == b"unasked"
-        assert recorder.wire.get_extra_info("peername") == peer.getsockname()
-        assert recorder.wire.get_extra_info("sockname") == peer.getpeername()
+        assert recorder.transport.get_extra_info("peername") == peer.getsockname()
+        assert recorder.transport.get_extra_info("sockname") == peer.getpeername()
 
 
 async def test_a_peer_that_does_not_read_pauses_its_writer_and_gets_every_byte_in_the_end() -> None:
     async with connected() as (recorder, peer, _):
-        recorder.wire.set_write_buffer_limits(64 * 1024)
+        recorder.transport.set_write_buffer_limits(64 * 1024)
         parts = 0
         while "pause" not in recorder.events:
-            recorder.wire.write(BLOCK)
+            recorder.transport.write(BLOCK)
             parts += 1
             assert parts < 1000, "the kernel cannot buffer all this"
             await asyncio.sleep(0)
-        assert recorder.wire.get_write_buffer_size() > 64 * 1024
+        assert recorder.transport.get_write_buffer_size() > 64 * 1024
         assert await received(peer, parts * len(BLOCK)) == BLOCK * parts
         await until(lambda: recorder.events[-1] == "resume")
-        assert recorder.wire.get_write_buffer_size() == 0
+        assert recorder.transport.get_write_buffer_size() == 0
 
 
 async def test_paused_reading_leaves_bytes_to_the_kernel() -> None:
     async with connected() as (recorder, peer, _):
         loop = asyncio.get_running_loop()
-        recorder.wire.pause_reading()
+        recorder.transport.pause_reading()
         await loop.sock_sendall(peer, b"later")
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert not recorder.data
-        recorder.wire.resume_reading()
+        recorder.transport.resume_reading()
         await until(lambda: recorder.data == b"later")
 
 
 async def test_close_sends_what_is_unsent_first() -> None:
     async with connected() as (recorder, peer, _):
         for _ in range(40):
-            recorder.wire.write(BLOCK)
-        recorder.wire.close()
-        recorder.wire.write(b"dropped: it is closing")
+            recorder.transport.write(BLOCK)
+        recorder.transport.close()
+        recorder.transport.write(b"dropped: it is closing")
         assert await received(peer, 40 * len(BLOCK)) == BLOCK * 40
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(peer, 1), 60) == b""
         assert await recorder.lost is None
@@ -142,10 +142,10 @@ async def test_close_sends_what_is_unsent_first() -> None:
 async def test_abort_drops_what_is_unsent_and_says_so_once() -> None:
     async with connected() as (recorder, _, _):
         for _ in range(40):
-            recorder.wire.write(BLOCK)
-        recorder.wire.abort()
-        recorder.wire.abort()
-        recorder.wire.close()
+            recorder.transport.write(BLOCK)
+        recorder.transport.abort()
+        recorder.transport.abort()
+        recorder.transport.close()
         assert await recorder.lost is None
         await asyncio.sleep(0)
         assert recorder.events.count("lost") == 1
@@ -163,7 +163,7 @@ async def test_a_protocol_may_keep_a_half_closed_wire_to_answer() -> None:
         recorder.keep_open = True
         peer.shutdown(socket.SHUT_WR)
         await until(lambda: "eof" in recorder.events)
-        recorder.wire.write(b"an answer")
+        recorder.transport.write(b"an answer")
         assert await received(peer, 9) == b"an answer"
         assert "lost" not in recorder.events
 
@@ -172,7 +172,7 @@ async def test_a_protocol_may_keep_a_half_closed_wire_to_answer() -> None:
 async def test_a_reset_by_the_peer_is_told_whether_it_is_read_or_not(reads: bool) -> None:
     async with connected() as (recorder, peer, _):
         if not reads:
-            recorder.wire.pause_reading()
+            recorder.transport.pause_reading()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.close()
         assert isinstance(await asyncio.wait_for(recorder.lost, 60), ConnectionResetError)
@@ -192,11 +192,11 @@ async def test_a_protocol_that_fails_loses_its_wire_and_no_other() -> None:
             pass
 
 
-class FullDoor:
+class ExhaustedListener:
     """A listening socket of a process that has no descriptor left."""
 
-    def __init__(self, door: socket.socket) -> None:
-        self.door = door
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
         self.refused = 0
 
     def accept(self) -> tuple[socket.socket, object]:
@@ -204,24 +204,24 @@ class FullDoor:
         raise OSError(errno.EMFILE, "too many open files")
 
     def fileno(self) -> int:
-        return self.door.fileno()
+        return self.listener.fileno()
 
     def close(self) -> None:
-        self.door.close()
+        self.listener.close()
 
 
 async def test_without_descriptors_accepting_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "ACCEPT_PAUSE_S", 0.01)
+    monkeypatch.setattr(epoll_server, "ACCEPT_PAUSE_S", 0.01)
     async with connected() as (_, _, listening):
-        ((handle, door),) = listening._doors.items()
-        full = FullDoor(door)
-        listening._doors[handle] = full  # type: ignore[assignment]
+        ((handle, listener),) = listening._listeners.items()
+        full = ExhaustedListener(listener)
+        listening._listeners[handle] = full  # type: ignore[assignment]
         with socket.create_connection((HOST, listening.port), timeout=60) as waiting:
             waiting.setblocking(False)
             await until(lambda: full.refused > 1)
-            before = len(listening._wires)
-            listening._doors[handle] = door
-            await until(lambda: len(listening._wires) == before + 1)
+            before = len(listening._transports)
+            listening._listeners[handle] = listener
+            await until(lambda: len(listening._transports) == before + 1)
 
 
 async def test_a_port_in_use_is_named() -> None:

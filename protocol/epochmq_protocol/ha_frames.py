@@ -1,10 +1,9 @@
-"""Frames of the HA connection between a master and its replicas.
+"""Encodes and decodes the frames of the HA connection between a master and its replicas.
 
-Controller mode (`AutoSwitchHAConnection`, `AutoSwitchHAClient`): the replica introduces itself, the master
-answers with its epochs, then the master streams blocks of the log and the replica reports how far its own
-reaches. Without a controller (`DefaultHAConnection`, `DefaultHAClient`) there is no introduction and frames
-carry no state.
-"""
+In controller mode (`AutoSwitchHAConnection`, `AutoSwitchHAClient`) the replica sends a handshake and the
+master responds with its epochs. Then the master sends blocks of the log, and the replica acknowledges its max
+offset. Without a controller (`DefaultHAConnection`, `DefaultHAClient`) there is no handshake, and frames
+carry no state."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class HAConnectionState(IntEnum):
 
 
 BODY_SIZE_MAX = 4 * 1024 * 1024 - 64
-"""A Java replica reads into a buffer of 4 MiB, which a whole frame must fit."""
+"""A whole frame must fit into the read buffer of a Java replica, 4 MiB."""
 
 HANDSHAKE_SIZE = 16
 ACK_SIZE = 12
@@ -44,32 +43,32 @@ _DEFAULT_TRANSFER = struct.Struct(">qi")
 _DEFAULT_REPORT = struct.Struct(">q")
 
 
-class Handshake(msgspec.Struct, frozen=True):
-    """Replica to master, first of all, in one segment: a Java master does not wait for the rest."""
+class ReplicaHandshake(msgspec.Struct, frozen=True):
+    """Replica to master: the first frame. Send it in one TCP segment: a Java master does not wait for the
+    rest."""
 
     broker_id: int
     sync_from_last_file: bool = False
     async_learner: bool = False
 
 
-class Ack(msgspec.Struct, frozen=True):
-    """Replica to master: my log reaches up to `max_offset`."""
+class ReplicaAck(msgspec.Struct, frozen=True):
+    """Replica to master: its log ends at `max_offset`."""
 
     max_offset: int
 
 
 class MasterHandshake(msgspec.Struct, frozen=True):
-    """Master to replica: where its log ends and under which epoch; `body_size` bytes of epoch entries
-    follow."""
+    """Master to replica: the end of its log and its epoch. `body_size` bytes of epoch entries follow."""
 
     body_size: int
     max_offset: int
     epoch: int
 
 
-class Transfer(msgspec.Struct, frozen=True):
-    """Master to replica: `body_size` bytes of the log from `offset` follow, all of one epoch; none in a
-    heartbeat."""
+class TransferHeader(msgspec.Struct, frozen=True):
+    """Master to replica: `body_size` bytes of the log from `offset` follow, all of one epoch. A heartbeat
+    has none."""
 
     body_size: int
     offset: int
@@ -78,7 +77,7 @@ class Transfer(msgspec.Struct, frozen=True):
     confirm_offset: int
 
 
-def encode_handshake(frame: Handshake) -> bytes:
+def encode_replica_handshake(frame: ReplicaHandshake) -> bytes:
     """16 bytes."""
     return _HANDSHAKE.pack(
         HAConnectionState.HANDSHAKE, frame.sync_from_last_file, frame.async_learner, frame.broker_id
@@ -104,9 +103,9 @@ def encode_transfer(
     )
 
 
-def decode_from_replica(data: bytes | memoryview) -> tuple[Handshake | Ack, int] | None:
-    """The first frame of what a replica sent, and its size; None while it is not whole. RemoteProtocolError
-    for a state that no replica sends, or a frame that cannot be."""
+def decode_from_replica(data: bytes | memoryview) -> tuple[ReplicaHandshake | ReplicaAck, int] | None:
+    """The first frame in `data` from a replica, and its size; None while it is incomplete.
+    RemoteProtocolError: a state that no replica sends, or an invalid frame."""
     if len(data) < 4:
         return None
     state = int.from_bytes(data[:4], "big", signed=True)
@@ -117,21 +116,22 @@ def decode_from_replica(data: bytes | memoryview) -> tuple[Handshake | Ack, int]
         if last_file not in (0, 1) or learner not in (0, 1) or broker_id < 0:
             raise RemoteProtocolError(
                 f"HA handshake: flags {last_file} and {learner}, broker id {broker_id}; "
-                "expected 0 or 1, and an id"
+                "expected flags of 0 or 1 and an id of at least 0"
             )
-        return Handshake(broker_id, bool(last_file), bool(learner)), HANDSHAKE_SIZE
+        return ReplicaHandshake(broker_id, bool(last_file), bool(learner)), HANDSHAKE_SIZE
     if state == HAConnectionState.TRANSFER:
         if len(data) < ACK_SIZE:
             return None
         _, max_offset = _ACK.unpack_from(data)
         if max_offset < 0:
-            raise RemoteProtocolError(f"HA report: offset {max_offset}, expected none below 0")
-        return Ack(max_offset), ACK_SIZE
+            raise RemoteProtocolError(f"HA acknowledgement: offset {max_offset}, expected at least 0")
+        return ReplicaAck(max_offset), ACK_SIZE
     raise RemoteProtocolError(f"HA frame of state {state}, expected {HAConnectionState.HANDSHAKE:d} or 2")
 
 
-def decode_from_master(data: bytes | memoryview) -> tuple[MasterHandshake | Transfer, int] | None:
-    """The first header of what a master sent, and its size without the body; None while it is not whole."""
+def decode_from_master(data: bytes | memoryview) -> tuple[MasterHandshake | TransferHeader, int] | None:
+    """The first header in `data` from a master, and its size without the body; None while it is
+    incomplete. RemoteProtocolError: an invalid header."""
     if len(data) < MASTER_HANDSHAKE_SIZE:
         return None
     state, body_size = struct.unpack_from(">ii", data)
@@ -144,17 +144,17 @@ def decode_from_master(data: bytes | memoryview) -> tuple[MasterHandshake | Tran
         if len(data) < TRANSFER_SIZE:
             return None
         _, _, offset, epoch, start_offset, confirm_offset = _TRANSFER.unpack_from(data)
-        return Transfer(body_size, offset, epoch, start_offset, confirm_offset), TRANSFER_SIZE
+        return TransferHeader(body_size, offset, epoch, start_offset, confirm_offset), TRANSFER_SIZE
     raise RemoteProtocolError(f"HA frame of state {state}, expected {HAConnectionState.HANDSHAKE:d} or 2")
 
 
 def encode_default_transfer(offset: int, body_size: int) -> bytes:
-    """Without a controller: 12 bytes, before the body."""
+    """The header without a controller: 12 bytes, before the body."""
     return _DEFAULT_TRANSFER.pack(offset, body_size)
 
 
 def decode_default_transfer(data: bytes | memoryview) -> tuple[int, int] | None:
-    """(offset, body size) of the first header, None while it is not whole."""
+    """(offset, body size) of the first header without a controller; None while it is incomplete."""
     if len(data) < DEFAULT_TRANSFER_SIZE:
         return None
     offset, body_size = _DEFAULT_TRANSFER.unpack_from(data)
@@ -164,16 +164,17 @@ def decode_default_transfer(data: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def encode_default_report(max_offset: int) -> bytes:
-    """Without a controller: where the replica's log ends, 8 bytes."""
+    """The acknowledgement without a controller: the end of the replica's log, 8 bytes."""
     return _DEFAULT_REPORT.pack(max_offset)
 
 
 def decode_default_report(data: bytes | memoryview) -> tuple[int, int] | None:
-    """(the newest offset, bytes used) of what a replica sent: only the last whole report counts."""
+    """(the newest offset, bytes used) of a replica's acknowledgements without a controller: only the last
+    whole one counts."""
     whole = len(data) - len(data) % DEFAULT_REPORT_SIZE
     if whole == 0:
         return None
     (offset,) = _DEFAULT_REPORT.unpack_from(data, whole - DEFAULT_REPORT_SIZE)
     if offset < 0:
-        raise RemoteProtocolError(f"HA report: offset {offset}, expected none below 0")
+        raise RemoteProtocolError(f"HA acknowledgement: offset {offset}, expected at least 0")
     return offset, whole

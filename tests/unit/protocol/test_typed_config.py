@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from epochmq_protocol import properties, settings
+from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 
 
@@ -48,13 +48,13 @@ def test_a_properties_text_becomes_settings() -> None:
     ratio 0.25
     sizeMax=1073741824
     """
-    loaded, warnings = settings.load(Example, text)
+    loaded, warnings = typed_config.load(Example, text)
     assert warnings == []
     assert loaded == Example(10911, "b", FlushDiskType.SYNC_FLUSH, "SLAVE", True, 0.25, 1 << 30)
 
 
 def test_plain_values_are_taken_as_well_as_texts() -> None:
-    loaded, _ = settings.load(
+    loaded, _ = typed_config.load(
         Example, {"listenPort": 1, "orderMessageEnable": True, "ratio": 1, "brokerName": 5}
     )
     assert loaded == Example(1, "5", order_message_enable=True, ratio=1.0)
@@ -83,13 +83,13 @@ def test_a_bad_value_is_named_with_its_key_and_what_was_expected(
     key: str, value: object, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        settings.load(Example, {key: value})
+        typed_config.load(Example, {key: value})
     assert str(caught.value) == message
     assert caught.value.key == key
 
 
 def test_an_unknown_key_is_warned_about_by_name_with_a_guess() -> None:
-    loaded, warnings = settings.load(Example, {"listenProt": "1", "somethingElse": "2"})
+    loaded, warnings = typed_config.load(Example, {"listenProt": "1", "somethingElse": "2"})
     assert loaded == Example()
     assert warnings == [
         "listenProt: unknown key, ignored (did you mean listenPort?)",
@@ -98,49 +98,49 @@ def test_an_unknown_key_is_warned_about_by_name_with_a_guess() -> None:
 
 
 def test_aliases_are_other_spellings_of_a_key_and_named_as_given() -> None:
-    loaded, _ = settings.load(Example, {"port": "7"}, {"port": "listenPort"})
+    loaded, _ = typed_config.load(Example, {"port": "7"}, {"port": "listenPort"})
     assert loaded.listen_port == 7
     with pytest.raises(ConfigError, match="port=x"):
-        settings.load(Example, {"port": "x"}, {"port": "listenPort"})
+        typed_config.load(Example, {"port": "x"}, {"port": "listenPort"})
 
 
 def test_a_required_key_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"mustBeThere=: expected a whole number \(the key is required\)"):
-        settings.load(Strict, "")
-    assert settings.load(Strict, "mustBeThere=5")[0] == Strict(5)
+        typed_config.load(Strict, "")
+    assert typed_config.load(Strict, "mustBeThere=5")[0] == Strict(5)
 
 
 def test_an_update_changes_all_or_nothing() -> None:
     before = Example()
-    after, warnings = settings.update(before, "listenPort=1\nunknown=2\n")
+    after, warnings = typed_config.update(before, "listenPort=1\nunknown=2\n")
     assert (after.listen_port, before.listen_port, len(warnings)) == (1, 9876, 1)
     with pytest.raises(ConfigError):
-        settings.update(before, {"listenPort": "1", "ratio": "x"})
+        typed_config.update(before, {"listenPort": "1", "ratio": "x"})
     with pytest.raises(ConfigError):
-        settings.update(before, {"listenPort": None})
+        typed_config.update(before, {"listenPort": None})
 
 
 def test_an_optional_setting_may_be_taken_back() -> None:
-    assert settings.update(Example(size_max=5), {"sizeMax": ""})[0].size_max is None
-    assert settings.update(Example(size_max=5), {"sizeMax": None})[0].size_max is None
+    assert typed_config.update(Example(size_max=5), {"sizeMax": ""})[0].size_max is None
+    assert typed_config.update(Example(size_max=5), {"sizeMax": None})[0].size_max is None
 
 
 def test_settings_written_as_properties_load_to_the_same_settings() -> None:
     example = Example(1, "b c", FlushDiskType.SYNC_FLUSH, "SLAVE", True, 0.25, 5, "7s", -3)
-    text = properties.format(settings.to_properties(example))
-    assert settings.load(Example, text) == (example, [])
-    assert settings.keys(Example) == settings.to_properties(example).keys()
-    assert "sizeMax" not in settings.to_properties(Example())
+    text = properties.format(typed_config.to_properties(example))
+    assert typed_config.load(Example, text) == (example, [])
+    assert typed_config.keys(Example) == typed_config.to_properties(example).keys()
+    assert "sizeMax" not in typed_config.to_properties(Example())
 
 
 @hypothesis_settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(settings.keys(Example))), st.text(max_size=10), max_size=4))
+@given(st.dictionaries(st.sampled_from(sorted(typed_config.keys(Example))), st.text(max_size=10), max_size=4))
 def test_any_values_are_settings_or_a_config_error(values: dict[str, str]) -> None:
     try:
-        loaded, _ = settings.load(Example, values)
+        loaded, _ = typed_config.load(Example, values)
     except ConfigError:
         return
-    assert settings.load(Example, settings.to_properties(loaded))[0] == loaded
+    assert typed_config.load(Example, typed_config.to_properties(loaded))[0] == loaded
 
 
 @hypothesis_settings(deadline=None)

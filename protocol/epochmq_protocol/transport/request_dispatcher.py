@@ -1,13 +1,12 @@
-"""From a request to its answer: which handler takes it, what is answered when it cannot, and how many are
-under way.
+"""Dispatches requests to their handlers, encodes the responses, and counts the requests in flight.
 
 The rules are those of RocketMQ's `NettyRemotingAbstract.processRequestCommand`:
 
-- a code that nobody handles is answered REQUEST_CODE_NOT_SUPPORTED, remark ` request type N not supported`;
-- while stopping, peers newer than 5.3.1 are answered GO_AWAY, older ones are still served;
-- more requests under way than the bounds allow: SYSTEM_BUSY, remark `[OVERLOAD]system busy, …`;
-- `RequestError` is answered with its own code, any other exception with SYSTEM_ERROR;
-- a one-way request is never answered, not even with an error.
+- A code without a handler: REQUEST_CODE_NOT_SUPPORTED, remark ` request type N not supported`.
+- While the server stops, peers newer than 5.3.1 get GO_AWAY; older ones are still served.
+- More requests in flight than the bounds allow: SYSTEM_BUSY, remark `[OVERLOAD]system busy, …`.
+- `RequestError`: its own code. Any other exception: SYSTEM_ERROR.
+- A one-way request gets no response, not even an error.
 """
 
 from __future__ import annotations
@@ -15,39 +14,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 from epochmq_protocol.codes import V5_3_1, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, decode, encode, response
-
-if TYPE_CHECKING:
-    from epochmq_protocol.transport.connection import Connection
+from epochmq_protocol.transport.connection import (
+    FAST_KEY_BYTES,
+    OVERLOAD_REMARK,
+    FastRequestHandler,
+    RemotingConnection,
+    RequestHandler,
+)
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[["Connection", Command], "Command | Awaitable[Command | None] | None"]
-"""Takes a request. A command returned at once is written with the others of the same read; None means that
-nothing is answered now (see `Connection.defer`); an awaitable becomes a task of the dispatcher, answered
-when it ends."""
 
-FastHandler = Callable[["Connection", bytes, bytes], "bytes | None"]
-"""Takes header and body bytes of a request whose JSON header starts with the key it was registered under.
-Returns a whole encoded frame, or None or b"" for nothing (one-way, or answered later). Raises
-`errors.FallBack` for anything it does not understand: other header layouts, a response that happens to
-start alike."""
-
-OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
-FAST_KEY_BYTES = 12
-
-
-def fast_table(fast: Mapping[bytes, FastHandler]) -> dict[bytes, FastHandler]:
+def index_fast_handlers(fast: Mapping[bytes, FastRequestHandler]) -> dict[bytes, FastRequestHandler]:
     """Fast handlers by the first 12 header bytes.
 
-    They are given by the first 11, `{"code":310` or `{"code":11,`. The twelfth tells `310` from `3101`, and
-    costs nothing when it is part of the key.
+    They are registered by the first 11, `{"code":310` or `{"code":11,`. The twelfth byte tells `310` from
+    `3101`; as part of the key it costs nothing.
     """
-    table: dict[bytes, FastHandler] = {}
+    table: dict[bytes, FastRequestHandler] = {}
     for key, handler in fast.items():
         if len(key) != FAST_KEY_BYTES - 1:
             raise ValueError(f"a fast handler's key is the first 11 bytes of a JSON header, not {key!r}")
@@ -55,19 +43,19 @@ def fast_table(fast: Mapping[bytes, FastHandler]) -> dict[bytes, FastHandler]:
     return table
 
 
-class Dispatcher:
-    """The handlers of one server or client, and the requests it has taken and not yet answered."""
+class RequestDispatcher:
+    """The handlers of one server or client, and its requests in flight."""
 
     def __init__(
         self,
-        handlers: Mapping[int, Handler],
+        handlers: Mapping[int, RequestHandler],
         *,
-        default: Handler | None,
-        fast: Mapping[bytes, FastHandler],
+        default: RequestHandler | None,
+        fast: Mapping[bytes, FastRequestHandler],
         max_in_flight: int,
         max_in_flight_per_connection: int,
     ) -> None:
-        self.fast = fast_table(fast)
+        self.fast = index_fast_handlers(fast)
         self.in_flight = 0
         self.stopping = False
         self._handlers = handlers
@@ -75,61 +63,63 @@ class Dispatcher:
         self._max_in_flight = max_in_flight
         self._max_per_connection = max_in_flight_per_connection
         self._tasks: set[asyncio.Future[None]] = set()
-        self._settled: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
 
-    # what a connection calls
+    # called by a connection
 
-    def frame(self, connection: Connection, frame: bytes) -> bytes | None:
-        """Takes one frame (without its length bytes): a response wakes its caller, a request is handled.
+    def handle_frame(self, connection: RemotingConnection, frame: bytes) -> bytes | None:
+        """Handles one frame, given without its length bytes: completes a call, or runs the handler of a
+        request.
 
-        Returns the encoded answer if there is one at once. RemoteProtocolError: the bytes are no frame.
+        Returns the encoded response if the handler has one at once. RemoteProtocolError: the bytes are no
+        frame.
         """
         command = decode(frame)
         if command.is_response:
-            connection.answered(command)
+            connection.handle_response(command)
             return None
         return self._request(connection, command)
 
-    def failed(self, connection: Connection, frame: bytes, error: Exception) -> bytes | None:
-        """The answer to a request in whose fast handler `error` was raised."""
+    def encode_failure(self, connection: RemotingConnection, frame: bytes, error: Exception) -> bytes | None:
+        """The encoded response to a request whose fast handler raised `error`."""
         command = decode(frame)
         if command.is_response:
             return None
         return self._encode(command, self._describe(connection, command, error))
 
-    def has_room(self, connection: Connection) -> bool:
-        """Whether one more request of this connection may be under way."""
+    def has_room(self, connection: RemotingConnection) -> bool:
+        """Whether the bounds allow one more request of this connection in flight."""
         return self.in_flight < self._max_in_flight and connection.in_flight < self._max_per_connection
 
     def release(self, count: int) -> None:
-        """`count` requests are under way no longer."""
+        """Subtracts `count` from the requests in flight."""
         self.in_flight -= count
-        if self.in_flight == 0 and self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
+        if self.in_flight == 0 and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
-    # what the owner calls
+    # called by the owner
 
     def stop(self) -> None:
-        """From now on newer peers are sent away."""
+        """From now on peers newer than 5.3.1 get GO_AWAY."""
         self.stopping = True
         self.fast = {}
 
-    async def settle(self, grace_s: float) -> bool:
-        """Waits until every request taken has been answered; False when `grace_s` seconds were not enough."""
+    async def wait_until_idle(self, grace_s: float) -> bool:
+        """Waits until no request is in flight. False when that takes longer than `grace_s` seconds."""
         if self.in_flight == 0:
             return True
-        self._settled = asyncio.get_running_loop().create_future()
+        self._idle = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(grace_s):
-                await self._settled
+                await self._idle
         except TimeoutError:
             return False
         finally:
-            self._settled = None
+            self._idle = None
         return True
 
     async def cancel(self) -> None:
-        """Ends the handlers that still run."""
+        """Cancels the handlers that still run."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -137,7 +127,7 @@ class Dispatcher:
 
     # inside
 
-    def _request(self, connection: Connection, command: Command) -> bytes | None:
+    def _request(self, connection: RemotingConnection, command: Command) -> bytes | None:
         code = command.code
         handler = self._handlers.get(code, self._default)
         if handler is None:
@@ -156,11 +146,11 @@ class Dispatcher:
         return self._spawn(connection, command, result)
 
     def _spawn(
-        self, connection: Connection, command: Command, result: Awaitable[Command | None]
+        self, connection: RemotingConnection, command: Command, result: Awaitable[Command | None]
     ) -> bytes | None:
         if not self.has_room(connection):
             _discard(result)
-            return self._encode(command, response(command, ResponseCode.SYSTEM_BUSY, OVERLOAD))
+            return self._encode(command, response(command, ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK))
         self.in_flight += 1
         connection.in_flight += 1
         task = asyncio.ensure_future(self._finish(connection, command, result))
@@ -169,21 +159,21 @@ class Dispatcher:
         return None
 
     async def _finish(
-        self, connection: Connection, command: Command, result: Awaitable[Command | None]
+        self, connection: RemotingConnection, command: Command, result: Awaitable[Command | None]
     ) -> None:
         try:
-            answer = await result
+            reply = await result
         except Exception as error:
-            answer = self._describe(connection, command, error)
+            reply = self._describe(connection, command, error)
         finally:
             connection.in_flight -= 1
             self.release(1)
-        if answer is not None:
-            frame = self._encode(command, answer)
+        if reply is not None:
+            frame = self._encode(command, reply)
             if frame is not None:
                 connection.write(frame)
 
-    def _describe(self, connection: Connection, command: Command, error: Exception) -> Command:
+    def _describe(self, connection: RemotingConnection, command: Command, error: Exception) -> Command:
         if isinstance(error, RequestError):
             return response(command, error.code, error.remark)
         if isinstance(error, EpochMQError):
@@ -194,21 +184,19 @@ class Dispatcher:
             log.error("request %d from %s failed", command.code, connection.remote, exc_info=error)
         return response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _encode(self, request: Command, answer: Command) -> bytes | None:
+    def _encode(self, request: Command, reply: Command) -> bytes | None:
         if request.is_oneway:
             return None
-        answer.opaque = request.opaque
+        reply.opaque = request.opaque
         try:
-            return encode(answer)
-        except (
-            EpochMQError
-        ) as error:  # what a handler made cannot be written: the peer is told so, and we are
-            log.error("the answer to request %d cannot be encoded", request.code, exc_info=error)
+            return encode(reply)
+        except EpochMQError as error:  # the handler's fault: the log and the peer get it
+            log.error("cannot encode the response to request %d", request.code, exc_info=error)
             return encode(response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
 
 
 def _discard(result: Awaitable[Command | None]) -> None:
-    """Ends an awaitable that will not be awaited."""
+    """Closes an awaitable that nothing will await."""
     end: Callable[[], object] | None = getattr(result, "close", None) or getattr(result, "cancel", None)
     if end is not None:
         end()

@@ -10,18 +10,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epochmq_protocol.admin.messages import AdminError, FaultKind, Request, encode
-from epochmq_protocol.admin.operations import Arguments, Promote
+from epochmq_protocol.admin_api.messages import AdminError, AdminRequest, FaultKind, encode
+from epochmq_protocol.admin_api.operations import AdminArguments, PromoteArguments
 from epochmq_protocol.errors import (
-    CallTimeout,
+    CallTimeoutError,
     ConfigError,
-    ConnectFailed,
-    ConnectionClosed,
+    ConnectError,
+    ConnectionClosedError,
     RemoteProtocolError,
     RequestError,
 )
-from epochmq_protocol.transport import local_socket
-from epochmq_protocol.transport.local_socket import LocalServer, Operation, call_local
+from epochmq_protocol.transport import admin_socket
+from epochmq_protocol.transport.admin_socket import (
+    AdminOperationHandler,
+    AdminSocketServer,
+    call_admin_socket,
+)
 
 
 class Process:
@@ -32,20 +36,20 @@ class Process:
         self.released = asyncio.Event()
         self.waiting = asyncio.Event()
         self.cancelled = 0
-        self.server = LocalServer(
+        self.server = AdminSocketServer(
             self.path,
             {
-                "add": Operation(Promote, self._add),
-                "wait": Operation(Arguments, self._wait),
-                "refuse": Operation(Arguments, self._refuse),
-                "break": Operation(Arguments, self._break),
+                "add": AdminOperationHandler(PromoteArguments, self._add),
+                "wait": AdminOperationHandler(AdminArguments, self._wait),
+                "refuse": AdminOperationHandler(AdminArguments, self._refuse),
+                "break": AdminOperationHandler(AdminArguments, self._break),
             },
         )
 
-    async def _add(self, arguments: Promote, timeout_ms: float) -> dict[str, float]:
+    async def _add(self, arguments: PromoteArguments, timeout_ms: float) -> dict[str, float]:
         return {"brokerId": arguments.broker_id or 0, "timeoutMs": timeout_ms}
 
-    async def _wait(self, _: Arguments, timeout_ms: float) -> str:
+    async def _wait(self, _: AdminArguments, timeout_ms: float) -> str:
         self.waiting.set()
         try:
             await self.released.wait()
@@ -54,16 +58,16 @@ class Process:
             raise
         return "waited"
 
-    async def _refuse(self, _: Arguments, timeout_ms: float) -> None:
+    async def _refuse(self, _: AdminArguments, timeout_ms: float) -> None:
         raise RequestError(1, "not this")
 
-    async def _break(self, _: Arguments, timeout_ms: float) -> None:
+    async def _break(self, _: AdminArguments, timeout_ms: float) -> None:
         raise ZeroDivisionError("a fault")
 
     async def ask(
-        self, operation: str, arguments: Arguments | None = None, timeout_ms: int = 60_000
+        self, operation: str, arguments: AdminArguments | None = None, timeout_ms: int = 60_000
     ) -> object:
-        found = await call_local(self.path, operation, arguments, timeout_ms=timeout_ms)
+        found = await call_admin_socket(self.path, operation, arguments, timeout_ms=timeout_ms)
         return msgspec.json.decode(found)
 
 
@@ -76,7 +80,7 @@ async def process(tmp_path: Path) -> AsyncIterator[Process]:
 
 
 async def test_an_operation_gets_its_arguments_and_the_time_it_has(process: Process) -> None:
-    assert await process.ask("add", Promote(broker_id=7), 9000) == {"brokerId": 7, "timeoutMs": 9000}
+    assert await process.ask("add", PromoteArguments(broker_id=7), 9000) == {"brokerId": 7, "timeoutMs": 9000}
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
 
@@ -102,7 +106,7 @@ async def test_a_fault_says_what_to_do(process: Process, operation: str, kind: F
 async def test_an_operation_that_takes_too_long_is_ended_and_said_to_be(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_socket, "GRACE_MS", 60_000)  # the process is to say so, not who asks it
+    monkeypatch.setattr(admin_socket, "GRACE_MS", 60_000)  # the process is to say so, not who asks it
     with pytest.raises(AdminError, match="wait took more than 30 ms") as caught:
         await process.ask("wait", timeout_ms=30)
     assert caught.value.kind is FaultKind.TIMEOUT
@@ -112,7 +116,7 @@ async def test_an_operation_that_takes_too_long_is_ended_and_said_to_be(
 async def test_a_process_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_socket, "GRACE_MS", 20)
+    monkeypatch.setattr(admin_socket, "GRACE_MS", 20)
     ended = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,15 +124,15 @@ async def test_a_process_that_hangs_is_not_waited_for(
         writer.close()
 
     async with await asyncio.start_unix_server(hang, tmp_path / "s"):
-        with pytest.raises(CallTimeout, match="state was not answered within 30 ms"):
-            await call_local(str(tmp_path / "s"), "state", timeout_ms=30)
+        with pytest.raises(CallTimeoutError, match="no response to state within 30 ms"):
+            await call_admin_socket(str(tmp_path / "s"), "state", timeout_ms=30)
         ended.set()
 
 
 async def test_nobody_and_nonsense_behind_a_path_are_told_apart(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
-    with pytest.raises(ConnectFailed, match="nobody answers at"):
-        await call_local(path, "state")
+    with pytest.raises(ConnectError, match="no process listens at"):
+        await call_admin_socket(path, "state")
     answers = [b"", b"\0\0\0\x02{}", b"HTTP/1.1 200 OK\r\n"]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -137,11 +141,11 @@ async def test_nobody_and_nonsense_behind_a_path_are_told_apart(tmp_path: Path) 
         writer.close()
 
     async with await asyncio.start_unix_server(answer, path):
-        with pytest.raises(ConnectionClosed):
-            await call_local(path, "state")
+        with pytest.raises(ConnectionClosedError):
+            await call_admin_socket(path, "state")
         for _ in range(2):
             with pytest.raises(RemoteProtocolError):
-                await call_local(path, "state")
+                await call_admin_socket(path, "state")
 
 
 NONSENSE = [
@@ -153,8 +157,8 @@ NONSENSE = [
     b"\0\0\0\x10half",
     b"\0\0\0\x04nope",
     b"\0\0\0\x02[]",
-    encode(Request("add", msgspec.Raw(b'{"brokerId":"x"}'))),
-    encode(Request("add", msgspec.Raw(b"null"))),
+    encode(AdminRequest("add", msgspec.Raw(b'{"brokerId":"x"}'))),
+    encode(AdminRequest("add", msgspec.Raw(b"null"))),
 ]
 
 
@@ -172,7 +176,7 @@ async def test_whatever_is_sent_the_next_one_is_answered(process: Process, data:
 async def test_who_sends_nothing_is_not_waited_for_long(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_socket, "READ_S", 0.05)
+    monkeypatch.setattr(admin_socket, "READ_S", 0.05)
     reader, writer = await asyncio.open_unix_connection(process.path)
     assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
@@ -181,11 +185,11 @@ async def test_who_sends_nothing_is_not_waited_for_long(
 async def test_more_than_enough_at_once_are_told_so(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_socket, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(admin_socket, "CONNECTIONS_MAX", 2)
     asked = [asyncio.create_task(process.ask("wait")) for _ in range(3)]
     done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
     assert len(waiting) == 2
-    with pytest.raises(AdminError, match="2 ask already"):
+    with pytest.raises(AdminError, match="2 connections are open"):
         done.pop().result()
     process.released.set()
     assert [await one for one in waiting] == ["waited", "waited"]
@@ -205,7 +209,7 @@ async def test_the_socket_of_a_killed_process_is_taken_over(tmp_path: Path) -> N
 
 
 async def test_the_socket_of_a_living_process_is_not_taken(process: Process) -> None:
-    with pytest.raises(ConfigError, match="another process answers there"):
+    with pytest.raises(ConfigError, match="another process serves it"):
         await Process(Path(process.path)).server.start()
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
@@ -213,7 +217,7 @@ async def test_the_socket_of_a_living_process_is_not_taken(process: Process) -> 
 async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")
-    with pytest.raises(ConfigError, match="no socket"):
+    with pytest.raises(ConfigError, match="not a socket"):
         await Process(path).server.start()
     assert path.read_text() == "precious"
 
@@ -221,15 +225,15 @@ async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["admin.sock", "/" + "x" * 104, ""])
 def test_a_path_that_no_socket_can_have_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match=r"adminSocketPath=.*: expected an absolute path of at most 103"):
-        LocalServer(path, {})
+        AdminSocketServer(path, {})
 
 
 async def test_a_stop_ends_what_is_under_way(process: Process) -> None:
     asked = asyncio.create_task(process.ask("wait"))
     await asyncio.wait_for(process.waiting.wait(), 60)
     await process.server.stop()
-    with pytest.raises(ConnectionClosed):
+    with pytest.raises(ConnectionClosedError):
         await asked
     assert process.cancelled == 1
-    with pytest.raises(ConnectFailed):
+    with pytest.raises(ConnectError):
         await process.ask("add")

@@ -1,0 +1,266 @@
+"""Defines the results of the operations of the admin socket.
+
+Offsets and lags are bytes of the commit log. Broker ids are those of the controllers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class AdminResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of all results."""
+
+
+class ProcessLiveness(AdminResult, frozen=True, kw_only=True):
+    """Result of LIVE: the process responds."""
+
+    component: Literal["broker", "controller", "nameserver"]
+    pid: int
+    version: str
+
+
+class Lease(AdminResult, frozen=True, kw_only=True):
+    """A master's lease. `remaining_ms` is 0 after it has run out."""
+
+    remaining_ms: int
+    duration_ms: int
+
+
+class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="broker"):
+    """Result of STATE from a broker.
+
+    - `broker_id`: None until the controllers have assigned one.
+    - `role`: `none` until the controllers have named a master.
+    - `lag_bytes`: the bytes of the master's log that this replica lacks, 0 on a master, None while unknown.
+      `lag_ms`: the time since it last lacked none.
+    - `lease`: None except on a master, and None under controllers that grant no leases.
+    - `fenced`, `drained`: the control state that an administrator set.
+    - `takes_messages`: the broker would accept a message that waits for replicas now.
+    - `confirmed_by_all`: every member of the SyncStateSet has what the master confirms
+      (`allAckInSyncStateSet`); else perhaps the master alone.
+    - `may_lack_acknowledged`: the log is in doubt. The replica cannot become master while another member is
+      alive whose log is not in doubt.
+    - `not_ready`: the reasons why `ready` is false.
+    """
+
+    cluster: str
+    broker_name: str
+    broker_id: int | None
+    role: Literal["master", "replica", "none"]
+    master_epoch: int
+    sync_state_set: list[int]
+    sync_state_set_epoch: int
+    confirm_offset: int
+    max_offset: int
+    lag_bytes: int | None
+    lease: Lease | None
+    fenced: bool
+    address: str
+    ha_address: str
+    ready: bool
+    not_ready: list[str]
+    lag_ms: int | None = None
+    drained: bool = False
+    takes_messages: bool = False
+    confirmed_by_all: bool = False
+    may_lack_acknowledged: bool = False
+    controlled: bool = True
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    leading_controller: str | None = None
+
+
+class ControllerPeer(AdminResult, frozen=True, kw_only=True):
+    """One controller of a quorum."""
+
+    id: str
+    address: str
+
+
+class ReplicaGroupMember(AdminResult, frozen=True, kw_only=True):
+    """One replica in a controller's state. `alive`: its heartbeats reach this controller. `in_doubt`: it
+    reports that its log may lack acknowledged messages."""
+
+    broker_id: int
+    address: str
+    alive: bool
+    in_doubt: bool = False
+
+
+class ReplicaGroupState(AdminResult, frozen=True, kw_only=True):
+    """One replica group in the state that a controller has applied; a follower may be slightly behind.
+    `waits`: why the leading controller elects no master until a missing member returns or an administrator
+    orders an election."""
+
+    broker_name: str
+    cluster: str
+    master_broker_id: int | None
+    master_epoch: int
+    sync_state_set: list[int]
+    sync_state_set_epoch: int
+    replicas: list[ReplicaGroupMember]
+    waits: str | None = None
+
+
+class NameserverCounts(AdminResult, frozen=True, kw_only=True):
+    """The numbers of brokers, broker names and topics that a nameserver knows."""
+
+    address: str
+    brokers: int
+    broker_names: int
+    topics: int
+
+
+class ControllerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="controller"):
+    """Result of STATE from a controller. `leader`: the id of the leader it knows. `leads`: it is the
+    leader and has applied everything that earlier leaders committed. `nameserver`: set when the process is
+    a nameserver with a controller inside."""
+
+    id: str
+    group: str
+    address: str
+    role: Literal["leader", "follower", "candidate"]
+    term: int
+    leader: str | None
+    leader_address: str | None
+    leads: bool
+    peers: list[ControllerPeer]
+    committed_index: int
+    applied_index: int
+    groups: list[ReplicaGroupState]
+    ready: bool
+    not_ready: list[str]
+    nameserver: NameserverCounts | None = None
+
+
+class NameserverState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="nameserver"):
+    """Result of STATE from a nameserver without a controller."""
+
+    address: str
+    brokers: int
+    broker_names: int
+    topics: int
+    ready: bool
+    not_ready: list[str]
+
+
+ProcessState = BrokerState | ControllerState | NameserverState
+
+
+class EpochRange(AdminResult, frozen=True, kw_only=True):
+    """An epoch of the log. The last one has no end offset."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int | None
+
+
+class EpochHistory(AdminResult, frozen=True, kw_only=True):
+    """Result of EPOCHS."""
+
+    broker_id: int | None
+    max_offset: int
+    epochs: list[EpochRange]
+
+
+class EpochFileContent(AdminResult, frozen=True, kw_only=True):
+    """Result of EPOCH_FILE: the bytes of the file, base64 in JSON."""
+
+    path: str
+    content: bytes
+
+
+class SyncStateSetState(AdminResult, frozen=True, kw_only=True):
+    """Result of SYNC_STATE_SET. `proposed`: a set that the master sent to the controllers, which may or
+    may not have accepted it."""
+
+    master_broker_id: int | None
+    master_epoch: int
+    members: list[int]
+    epoch: int
+    proposed: list[int] | None = None
+
+
+class ReplicaLag(AdminResult, frozen=True, kw_only=True):
+    """One replica in its master's view. `ack_offset` is -1 before its first acknowledgement."""
+
+    broker_id: int
+    ack_offset: int
+    lag_bytes: int
+    in_sync: bool
+    learner: bool
+
+
+class ReplicationLag(AdminResult, frozen=True, kw_only=True):
+    """Result of LAG. `replicas`: the replicas connected to this broker."""
+
+    role: Literal["master", "replica", "none"]
+    max_offset: int
+    lag_bytes: int | None
+    lag_ms: int | None
+    replicas: list[ReplicaLag]
+
+
+class LeaseState(AdminResult, frozen=True, kw_only=True):
+    """Result of LEASE. `granted_by_leader`: None while it is unknown whether the leading controller grants
+    leases. `may_write`: leases do not prevent writes."""
+
+    epoch: int | None
+    lease: Lease | None
+    granted_by_leader: bool | None
+    may_write: bool
+
+
+class EffectiveConfig(AdminResult, frozen=True, kw_only=True):
+    """Result of CONFIG and CHANGE_CONFIG: every key and its value in force."""
+
+    config: dict[str, str]
+
+
+class MetricValues(AdminResult, frozen=True, kw_only=True):
+    """Result of METRICS: the state, and values by the name of their metric without `epochmq_`."""
+
+    state: ProcessState
+    figures: dict[str, float]
+
+
+class SwitchoverResult(AdminResult, frozen=True, kw_only=True):
+    """Result of PROMOTE and HANDOVER. `moved`: the mastership went to another replica; if not, `reason`
+    says why there was nothing to do. `held_ms`: how long sends waited."""
+
+    moved: bool
+    reason: str = ""
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_epoch: int = 0
+    held_ms: int = 0
+
+
+class LeadershipTransferResult(AdminResult, frozen=True, kw_only=True):
+    """Result of HANDOVER from a controller: the leader it knows now. `moved`: it transferred the
+    leadership; if not, `reason` says why there was nothing to do."""
+
+    moved: bool
+    reason: str = ""
+    leader: str | None = None
+    term: int = 0
+
+
+class ReplicaControlResult(AdminResult, frozen=True, kw_only=True):
+    """Result of FENCE, UNFENCE, DRAIN and UNDRAIN: the control state after it. `switched`: the switchover
+    that draining a master needed."""
+
+    fenced: bool
+    drained: bool
+    takes_messages: bool
+    switched: SwitchoverResult | None = None
+
+
+class LogLevelResult(AdminResult, frozen=True, kw_only=True):
+    """Result of LOG_LEVEL. `before`: the former level."""
+
+    logger: str
+    level: str
+    before: str

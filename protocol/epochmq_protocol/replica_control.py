@@ -1,0 +1,106 @@
+"""Our own requests to a replica, for which RocketMQ has none: switchover, fencing, draining, table copy,
+checksums.
+
+The codes are far above RocketMQ's. Java brokers respond REQUEST_CODE_NOT_SUPPORTED (3) to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from epochmq_protocol.headers_base import Header, Int, Long
+
+
+class ReplicaControlCode(IntEnum):
+    """Request codes of replica control."""
+
+    SWITCHOVER = 20_001
+    """To the master: transfer the mastership to another replica, without losing a message or failing a
+    send."""
+    SET_CONTROL_STATE = 20_002
+    """To any replica: fence or unfence, drain or undrain it. The response has its control state."""
+    COPY_TABLES = 20_003
+    """To a replica: copy the master's tables (topics, groups, offsets) now."""
+    GET_MASTER_LOG_STATE = 20_004
+    """To the master, from its replicas: where its log ends, and which replicas are in sync."""
+    LOG_CHECKSUMS = 20_005
+    """To the master, from its replicas: checksums of a range of its log, to compare with their own."""
+
+
+class SwitchoverRequestHeader(Header, kw_only=True):
+    """Request of SWITCHOVER. `broker_id`: the next master, by the controllers' id. `address`: where that
+    replica serves clients. `timeout_ms` bounds its catching up, before the master holds sends."""
+
+    broker_id: Long
+    address: str = ""
+    timeout_ms: Int = 5000
+
+
+class SwitchoverResponseHeader(Header, kw_only=True):
+    """Response to SWITCHOVER. `held_ms`: how long sends waited until the new master accepted them."""
+
+    master_broker_id: Long = 0
+    master_address: str | None = None
+    master_epoch: Int = 0
+    held_ms: Int = 0
+
+
+class ReplicaControlStateHeader(Header, kw_only=True):
+    """Request and response of SET_CONTROL_STATE. A field that the request leaves out stays as it is.
+
+    `fenced`: the replica accepts no messages. `drained`: it copies the log, but is in no SyncStateSet and
+    so cannot become master. In responses, `takes`: whether it accepts messages now; `undispatched`: bytes
+    of its log that are not in the consume queues yet, which a new master dispatches first."""
+
+    fenced: bool | None = None
+    drained: bool | None = None
+    takes: bool | None = None
+    undispatched: Long | None = None
+
+
+class MasterLogStateHeader(Header, kw_only=True):
+    """Response to GET_MASTER_LOG_STATE. `members`: the SyncStateSet as `1,2,3`. `proposed`, in the same
+    form: a set that the controllers may or may not have accepted. `learners`: connected replicas that
+    cannot join the set."""
+
+    broker_id: Long = 0
+    master_epoch: Int = 0
+    max_offset: Long = 0
+    members: str = ""
+    proposed: str = ""
+    learners: str = ""
+    set_epoch: Int = 0
+
+    @property
+    def member_ids(self) -> frozenset[int]:
+        """The SyncStateSet."""
+        return _ids(self.members)
+
+    def is_permanent_learner(self, broker_id: int) -> bool:
+        """Whether a replica is a learner outside the SyncStateSet and outside a proposed one: it cannot
+        join."""
+        return broker_id in _ids(self.learners) and broker_id not in _ids(self.members) | _ids(self.proposed)
+
+
+class LogChecksumsHeader(Header, kw_only=True):
+    """Request and response of LOG_CHECKSUMS.
+
+    The request names the range, the bytes of a chunk, and the newest epoch of the master's log from its
+    handshake. The response says where the log begins. Its body holds the CRC-32 of each chunk, four bytes
+    each, big-endian; the body is empty when the range starts before the log."""
+
+    epoch: Int = -1
+    start_offset: Long = 0
+    end_offset: Long = 0
+    chunk_bytes: Int = 0
+    min_offset: Long = 0
+
+
+def format_broker_ids(ids: Iterable[int]) -> str:
+    """Broker ids as `1,2,3`, ascending."""
+    return ",".join(map(str, sorted(ids)))
+
+
+def _ids(text: str) -> frozenset[int]:
+    return frozenset(int(one) for one in text.split(",") if one.isdecimal())
