@@ -1,14 +1,17 @@
-"""From a resource to pods as plain data: the floor that every runtime shares. The local runtime makes
-processes of these pods; what a pod is, how it is started and what it is told is decided here and nowhere
-else.
+"""Renders resources to pods as plain data. Every runtime uses these pods: the local runtime starts processes
+from them, the Kubernetes operator makes manifests of them. This module alone decides which pods a group has,
+how they are started and what their configuration files say.
 
-Pure, in two steps, because a runtime must know a group's pods before it can say where they will be:
+Rendering has two steps, because a runtime must know a group's pods before it can assign addresses and
+directories to them:
 
-    identities = pods_of(group)                          # which pods there are, with their volumes and ports
-    pods = render(group, {i.name: place for i in ...})   # what they are, given an address and paths for each
+    identities = pods_of(group)                               # the pods' names, volumes and ports
+    pods = render_pods(group, {i.name: place for i in ...})   # the pods, given addresses and paths
 
-The brokers of a group under controllers need the controllers' places too: `render(group, places, quorum)`.
-"""
+The brokers of a group under controllers need the placements of the controllers, too: `render_pods(group,
+places, controllers)`.
+
+Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -22,43 +25,44 @@ NAMESERVER_PORT = 9876
 CONTROLLER_PORT = 9878
 BROKER_PORT = 10911
 BROKER_VIP_PORT = BROKER_PORT - 2
-"""RocketMQ's clients send to two below the client port when `vipChannelEnabled` is set."""
+"""RocketMQ's clients send to the client port minus two when `vipChannelEnabled` is set."""
 BROKER_HA_PORT = 10912
 ADMIN_PORT = 9880
 
 CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
-"""What a controller's log grows by; RocketMQ's default is a GiB, for some thousand entries."""
+"""The size of a controller's log file. RocketMQ's default is 1 GiB, for a log of a few thousand entries."""
 
 REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
-    # What is acknowledged is on every replica that may become the master.
+    # An acknowledged message is on every replica that may become the master.
     "allAckInSyncStateSet": True,
-    # A replica that hangs holds up senders until it has left the SyncStateSet.
+    # A replica that hangs delays senders until it has left the SyncStateSet.
     "haMaxTimeSlaveNotCatchup": 3000,
     "checkSyncStateSetPeriod": 500,
     "haSendHeartbeatInterval": 1000,
     "haHousekeepingInterval": 5000,
-    # Consumers go on reading while they learn where the master is.
+    # Consumers can read from a slave until they learn the new master's address.
     "slaveReadEnable": True,
-    # One that comes back is behind by much, and reads it in large blocks.
+    # A replica that returns lags far behind; it copies the log in large blocks.
     "haTransferBatchSize": 1024 * 1024,
-    # How long a change goes unnoticed when the message about it was lost.
+    # Bounds how long a change stays unnoticed when the notification about it was lost.
     "syncBrokerMetadataPeriod": 1000,
     "syncControllerMetadataPeriod": 2000,
     "controllerHeartBeatTimeoutMills": 3000,
 }
-"""What brokers under controllers are told unless `spec.config` says otherwise. RocketMQ's own values suit
-replicas that are far apart, and lose what was acknowledged when a master dies (`allAckInSyncStateSet`)."""
+"""The configuration of brokers under controllers, unless `spec.config` sets the key. RocketMQ's own defaults
+suit replicas that are far apart; with them, acknowledged messages are lost when a master dies
+(`allAckInSyncStateSet`)."""
 
 SAFE_REPLICAS = 3
-"""From so many replicas on one of them may be missing and a message still be taken by two
-(`minInSyncReplicas`): what was acknowledged survives the loss of any disk."""
+"""From this number of replicas on, `minInSyncReplicas` is 2: one replica may be missing, and an acknowledged
+message still is on two disks, so that it survives the loss of either."""
 
 MASTER_BROKER_ID = 0
-"""RocketMQ's id of whichever replica is the master."""
+"""RocketMQ's broker id of the master, whichever replica that is."""
 
 
 class Component(StrEnum):
-    """What runs in a pod. A controller may have a nameserver in its process."""
+    """What runs in a pod. A controller's process may contain a nameserver."""
 
     NAMESERVER = "nameserver"
     CONTROLLER = "controller"
@@ -66,19 +70,19 @@ class Component(StrEnum):
 
 
 START_ORDER: tuple[Component, ...] = (Component.NAMESERVER, Component.CONTROLLER, Component.BROKER)
-"""Pods stop in the reverse order: a broker takes its leave from nameservers that are there."""
+"""Pods stop in the reverse order, so that a broker can unregister from nameservers that still run."""
 WAITS_FOR: Mapping[Component, tuple[Component, ...]] = {
     Component.NAMESERVER: (),
     Component.CONTROLLER: (),
     Component.BROKER: (Component.NAMESERVER, Component.CONTROLLER),
 }
-"""What a pod waits for before it starts, of the groups it depends on: a broker registers with what is
-there."""
+"""The components, of the groups that a pod depends on, that must be ready before the pod starts. A broker
+registers with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodPort:
-    """A TCP port a pod listens on."""
+    """A TCP port that a pod listens on."""
 
     name: str
     number: int
@@ -86,8 +90,8 @@ class PodPort:
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """A pod that a group has, before it is known where it will be. `name` is unique in the namespace, and
-    stays the same for as long as the group has the pod: volumes and addresses are kept under it."""
+    """A pod of a group, before its placement is known. `name` is unique in the namespace and stays the same
+    for as long as the group has the pod; volumes and addresses are stored under it."""
 
     name: str
     group: str
@@ -99,8 +103,8 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SidecarPlacement:
-    """Where a pod's admin sidecar listens, and the socket over which it talks to the pod's main process.
-    `files` are those of its token and certificates, by its own keys for them."""
+    """Where a pod's admin sidecar listens, and the Unix socket over which it talks to the pod's main process.
+    `files` maps the sidecar's configuration keys to the paths of its token and certificates."""
 
     socket: str
     bind_address: str
@@ -109,9 +113,9 @@ class SidecarPlacement:
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """Where a runtime puts a pod. `address` is what others reach it at, `bind_address` what it listens on;
-    `volumes` says for each of the pod's volumes under which path the pod sees it. `config_name` is what its
-    configuration file is called, without `.conf`, where the component's usual name does not do."""
+    """Where a runtime puts a pod. Others connect to `address`; the pod listens on `bind_address`. `volumes`
+    maps each volume of the pod to the path at which the pod sees it. `config_name` is the base name of the
+    configuration file (without `.conf`) where it differs from the component's usual name."""
 
     address: str
     bind_address: str
@@ -121,13 +125,13 @@ class PodPlacement:
     admin: SidecarPlacement | None = None
 
     def config_path(self, usual: str) -> str:
-        """The path of a configuration file that is usually called so."""
+        """The path of the configuration file whose usual base name is `usual`."""
         return f"{self.config_directory}/{self.config_name or usual}.conf"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that is there before the pod starts."""
+    """A file that the runtime writes before the pod starts."""
 
     path: str
     text: str
@@ -150,9 +154,9 @@ class NameserverProbe:
 
 @dataclass(frozen=True, slots=True)
 class BrokerProbe:
-    """Ready when the broker at `address` (host:port) answers requests, each of `nameservers` lists this
-    address under `cluster` and `broker_name`, and, where there are `controllers`, the one that leads has a
-    master for the group and this replica in its SyncStateSet."""
+    """Ready when all of this holds: the broker at `address` (host:port) answers requests; each of
+    `nameservers` lists this address under `cluster` and `broker_name`; where there are `controllers`, their
+    leader knows a master of the group and has this replica in the SyncStateSet."""
 
     address: str
     cluster: str
@@ -163,8 +167,8 @@ class BrokerProbe:
 
 @dataclass(frozen=True, slots=True)
 class ControllerProbe:
-    """Ready when the controller at `address` (host:port) answers, knows who leads the group, and, if that is
-    itself, has applied its log; and the nameserver in the same process, if there is one, answers."""
+    """Ready when the controller at `address` (host:port) answers and knows the group's leader, a leader has
+    applied its log, and the nameserver in the same process, if there is one, answers."""
 
     address: str
     group: str
@@ -176,7 +180,8 @@ Probe = NameserverProbe | BrokerProbe | ControllerProbe
 
 @dataclass(frozen=True, slots=True)
 class PodSidecar:
-    """The pod's admin sidecar: a second process beside its main one. `args` follow the command `epochmq`."""
+    """The pod's admin sidecar: a second process beside the main one. `args` are the arguments of the command
+    `epochmq`."""
 
     args: tuple[str, ...]
     config_file: ConfigFile
@@ -185,9 +190,9 @@ class PodSidecar:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """Everything a runtime needs to run one pod. `args` follow the command `epochmq`; two pods that compare
-    equal need no restart to become one another. It waits (`WAITS_FOR`) for pods
-    of its own group and of `controlled_by`. It has a `sidecar` where its place has room for one."""
+    """Everything that a runtime needs to run one pod. `args` are the arguments of the command `epochmq`. A
+    running pod needs no restart if its new `Pod` equals the old one. The pod waits (`WAITS_FOR`) for pods of
+    its own group and of `controlled_by`. `sidecar` is None where the placement has no `admin`."""
 
     name: str
     group: str
@@ -204,7 +209,7 @@ class Pod:
 
     @property
     def files(self) -> tuple[ConfigFile, ...]:
-        """All files that are there before its processes start."""
+        """All files that the runtime writes before the pod's processes start."""
         return (*self.config_files, *([self.sidecar.config_file] if self.sidecar else []))
 
     def port(self, name: str) -> str:
@@ -213,8 +218,9 @@ class Pod:
 
 
 def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
-    """The pods of a group, in start order. A controller group has a nameserver for each controller, in its
-    process or apart, and the brokers under it register there; any other broker group has one of its own."""
+    """The pods of a group, in start order. A controller group has one nameserver for each controller, in the
+    controller's process or in a pod of its own; brokers under these controllers register there. A broker
+    group without controllers has one nameserver of its own."""
     if isinstance(group, ControllerGroup):
         return _controller_pods(group)
     brokers = tuple(
@@ -267,20 +273,20 @@ def _controller_pods(group: ControllerGroup) -> tuple[PodIdentity, ...]:
 
 
 def controller_pod_name(group: str, ordinal: int | str) -> str:
-    """The name of a controller's pod; with a pattern for the ordinal, of all of them."""
+    """The name of a controller's pod. With a pattern as the ordinal: a pattern that matches all of them."""
     return f"{group}-controller-{ordinal}"
 
 
 def broker_pod_name(group: str, ordinal: int | str) -> str:
-    """The name of a broker's pod; with a pattern for the ordinal, of all of them."""
+    """The name of a broker's pod. With a pattern as the ordinal: a pattern that matches all of them."""
     return f"{group}-broker-{ordinal}"
 
 
 def render_pods(
     group: GroupResource, places: Mapping[str, PodPlacement], controllers: ControllerGroup | None = None
 ) -> tuple[Pod, ...]:
-    """The group's pods, in start order. `quorum` are the controllers of a broker group that has some.
-    `places` has one for each name in `pods_of` of both; KeyError otherwise."""
+    """The group's pods, in start order. `controllers` is the ControllerGroup of a broker group, if it has
+    one. `places` has an entry for each name in `pods_of` of both groups; KeyError otherwise."""
     identities = pods_of(group)
     if isinstance(group, ControllerGroup):
         peers = ";".join(
@@ -308,7 +314,7 @@ def render_pods(
 def _addresses(
     pods: tuple[PodIdentity, ...], places: Mapping[str, PodPlacement], port: int
 ) -> tuple[str, ...]:
-    """host:port of every one of these pods that listens on this port."""
+    """host:port of each of these pods that listens on this port."""
     return tuple(
         f"{places[pod.name].address}:{port}" for pod in pods if any(one.number == port for one in pod.ports)
     )
@@ -389,11 +395,11 @@ def _broker(
 
 
 def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
-    """Who says what the broker is to its group."""
-    if group.controlled_by is None:  # its one replica is its master
+    """The configuration keys that decide how the broker gets its role."""
+    if group.controlled_by is None:  # the only replica is always the master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
-    if group.spec.min_in_sync_replicas is not None:  # a group that grows has fewer replicas at first
+    if group.spec.min_in_sync_replicas is not None:  # while a group scales up it has fewer replicas
         defaults["minInSyncReplicas"] = min(group.spec.min_in_sync_replicas, group.spec.replicas)
     elif group.spec.replicas >= SAFE_REPLICAS:
         defaults["minInSyncReplicas"] = 2
@@ -406,7 +412,7 @@ def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, 
 
 
 def _socket_config(place: PodPlacement) -> dict[str, ConfigValue]:
-    """What the main process is told of its sidecar."""
+    """The main process's key for the socket to its sidecar."""
     return {} if place.admin is None else {"adminSocketPath": place.admin.socket}
 
 
@@ -426,7 +432,7 @@ def _sidecar(identity: PodIdentity, place: PodPlacement) -> PodSidecar | None:
 
 
 def _user_config(group: GroupResource) -> str:
-    """What the resource itself says of the configuration."""
+    """The lines of `spec.config`, sorted."""
     if not group.spec.config:
         return ""
     return "# spec.config\n" + _properties(dict(sorted(group.spec.config.items())))
@@ -458,12 +464,12 @@ def _pod(
 
 
 def _properties(config: Mapping[str, ConfigValue]) -> str:
-    """Java .properties text, with what would end or change a value escaped."""
+    """Java .properties text, escaped where a character would end or change a value."""
     return "".join(f"{key}={_escaped(value)}\n" for key, value in config.items())
 
 
 def setting_text(value: ConfigValue) -> str:
-    """A value of `spec.config` as RocketMQ's properties spell it."""
+    """A value of `spec.config` in the spelling of RocketMQ's properties."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -19,6 +19,7 @@ from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import API_GROUP
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
+from epochmq_operator.resources.quantities import parse_quantity
 
 RUN_LABEL = f"{API_GROUP}/run"
 USER_ID = 10001
@@ -171,8 +172,8 @@ def _policy(audit: BrokerGroupAudit, names: RunNames) -> JsonObject:
 
 
 def mebibytes(size: str) -> int:
-    """Of a size such as 512Mi or 2Gi."""
-    return int(size[:-2]) * (1024 if size.endswith("Gi") else 1)
+    """The number of mebibytes in a size such as 512Mi or 2Gi."""
+    return int(parse_quantity(size) // 2**20)
 
 
 def spark_settings(audit: BrokerGroupAudit, names: RunNames, image: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epochmq_operator.resources.rules import quantity
+from epochmq_operator.resources.quantities import parse_quantity
 
 ITEM_KEYS = ("mountPath", "name", "topologyKey", "uid")
 """The first of these that all items of a list have is their key. A mount is known by its path: `name` is only
@@ -77,8 +77,8 @@ def _is_nothing(value: Any) -> bool:
 
 def _same_quantity(wanted: Any, there: Any) -> bool:
     try:
-        return quantity(wanted) == quantity(there)
-    except (ArithmeticError, KeyError, ValueError):
+        return parse_quantity(wanted) == parse_quantity(there)
+    except (ArithmeticError, ValueError):
         return False
 
 

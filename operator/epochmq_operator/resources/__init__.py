@@ -1,6 +1,12 @@
-"""The resources of API group `epochmq.io/v1alpha1`: one model (`model`), the keys that it leaves to the
-operator (`owned`), the rules that span fields or changes (`rules`), and the loader that turns YAML text into
-it (`loader`). The definitions for Kubernetes are made of the same model (`epochmq_operator.crd`)."""
+"""The resources of the API group `epochmq.io/v1alpha1`.
+
+- `model`: the BrokerGroup and ControllerGroup models; `audit`: the BrokerGroupAudit model.
+- `owned_keys`: RocketMQ configuration keys that only the operator may set.
+- `rules`: validation rules that span fields or compare a resource with its earlier state.
+- `loader`: reads YAML text into these models.
+- `cron`: cron schedules; `quantities`: Kubernetes quantities.
+
+The CustomResourceDefinitions are generated from the same models (`epochmq_operator.crd`)."""
 
 from epochmq_operator.resources.loader import (
     DOCUMENT_COUNT_MAX,

@@ -1,4 +1,4 @@
-"""The model of `BrokerGroupAudit`, and its rules."""
+"""The model of `BrokerGroupAudit` and its validation rules."""
 
 from __future__ import annotations
 
@@ -50,67 +50,75 @@ Memory = Annotated[str, Field(max_length=10, pattern=MEMORY)]
 
 
 class ExecutorsSpec(DocumentModel):
-    """The pods that read."""
+    """The Spark executors, which read the volumes."""
 
-    instances: Annotated[int, Field(ge=1, le=EXECUTORS_MAX, description="How many.")] = 2
-    cores: Annotated[int, Field(ge=1, le=CORES_MAX, description="How much each reads at a time.")] = 1
+    instances: Annotated[int, Field(ge=1, le=EXECUTORS_MAX, description="Number of executors.")] = 2
+    cores: Annotated[
+        int, Field(ge=1, le=CORES_MAX, description="Tasks that each executor runs at a time.")
+    ] = 1
     cpu_request: Annotated[
         str,
         Field(
             max_length=10,
             pattern=CPU,
-            description="What the scheduler sets aside for each; brokers that ask for more go first.",
+            description="CPU request of each executor. Brokers with larger requests get CPU time first.",
         ),
     ] = "20m"
-    memory: Annotated[Memory, Field(description="The Java heap of each.")] = "512Mi"
-    memory_overhead: Annotated[Memory, Field(description="What each may have besides: Python.")] = "1Gi"
+    memory: Annotated[Memory, Field(description="Java heap of each executor.")] = "512Mi"
+    memory_overhead: Annotated[
+        Memory, Field(description="Memory of each executor beside the heap: Python.")
+    ] = "1Gi"
 
 
 class DriverSpec(DocumentModel):
-    """The pod that compares."""
+    """The Spark driver, which compares what the executors read."""
 
-    memory: Annotated[Memory, Field(description="Its Java heap.")] = "1Gi"
-    memory_overhead: Annotated[Memory, Field(description="What it may have besides: Python.")] = "512Mi"
+    memory: Annotated[Memory, Field(description="Java heap of the driver.")] = "1Gi"
+    memory_overhead: Annotated[Memory, Field(description="Memory of the driver beside the heap: Python.")] = (
+        "512Mi"
+    )
 
 
 class BrokerGroupAuditSpec(DocumentModel):
-    """What is audited, when, and by what."""
+    """Which group is audited, when, and with which resources."""
 
     broker_group: Annotated[
-        DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="The BrokerGroup. Settled once.")
+        DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="Name of the BrokerGroup. Immutable.")
     ]
     schedule: Annotated[
         Annotated[str, Field(max_length=SCHEDULE_LENGTH_MAX, pattern=SCHEDULE), AfterValidator(_schedule)]
         | None,
         Field(
-            description="When, as cron has it, in UTC: minute, hour, day, month, day of the week. "
-            "Left out: once. One audit at a time: what is due while another goes on is left out."
+            description="Cron schedule in UTC: minute, hour, day, month, day of the week. Without it the "
+            "group is audited once. Audits do not overlap: one that is due while another runs is skipped."
         ),
     ] = None
     suspend: Annotated[
-        bool, Field(description="No audit begins; one that goes on is brought to its end.")
+        bool, Field(description="Start no audit. An audit that already runs is completed.")
     ] = False
     timeout_seconds: Annotated[
         int,
-        Field(ge=TIMEOUT_S_MIN, le=TIMEOUT_S_MAX, description="After so long an audit is given up."),
+        Field(ge=TIMEOUT_S_MIN, le=TIMEOUT_S_MAX, description="Time limit of an audit."),
     ] = 3600
     history_limit: Annotated[
-        int, Field(ge=1, le=HISTORY_MAX, description="How many audits' verdicts and reports are kept.")
+        int, Field(ge=1, le=HISTORY_MAX, description="Number of audits whose verdicts and reports are kept.")
     ] = 3
     volume_snapshot_class_name: Annotated[
         DnsName | None,
         Field(
             max_length=253,
-            description="A VolumeSnapshotClass: clones of snapshots are read. Left out: the volumes "
-            "themselves, on their nodes.",
+            description="VolumeSnapshotClass: the audit reads clones of snapshots. Default: the audit reads "
+            "the volumes themselves, on their nodes.",
         ),
     ] = None
-    executors: Annotated[ExecutorsSpec, Field(description="The pods that read.")] = ExecutorsSpec()
-    driver: Annotated[DriverSpec, Field(description="The pod that compares.")] = DriverSpec()
+    executors: Annotated[ExecutorsSpec, Field(description="The Spark executors, which read the volumes.")] = (
+        ExecutorsSpec()
+    )
+    driver: Annotated[DriverSpec, Field(description="The Spark driver, which compares.")] = DriverSpec()
     image: Annotated[
         str | None,
         Field(
-            description="The image of the pods; the operator's own if left out.",
+            description="Image of the pods. Default: the operator's auditImage.",
             max_length=500,
             pattern=IMAGE,
         ),
@@ -130,7 +138,7 @@ class BrokerGroupAuditSpec(DocumentModel):
         list[Toleration],
         Field(
             default_factory=list,
-            description="Taints of nodes that the pods bear.",
+            description="Tolerations of the pods.",
             max_length=TOLERATIONS_MAX,
         ),
     ]
@@ -157,7 +165,7 @@ AUDIT_RULES: tuple[ValidationRule, ...] = (
     ValidationRule(
         "",
         f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
-        f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods are made of it",
+        f"choose a name of at most {NAME_LENGTH_MAX} characters: pod names are derived from it",
     ),
     ValidationRule(
         "",
@@ -167,8 +175,8 @@ AUDIT_RULES: tuple[ValidationRule, ...] = (
     ValidationRule(
         "spec",
         "self.brokerGroup == oldSelf.brokerGroup",
-        "brokerGroup cannot change, for verdicts and reports are of one group: put it back, or create a new "
-        "audit",
+        "brokerGroup cannot change, because verdicts and reports belong to one group: restore it, or create "
+        "a new audit",
     ),
 )
 
@@ -190,4 +198,4 @@ EXPECTED_OF_AUDITS: Mapping[str, str] = {
     "spec.nodeSelector": "a mapping of labels to values",
     "spec.tolerations": "a list of tolerations",
 }
-"""What each field takes, in words."""
+"""What each field accepts, in words."""

@@ -1,7 +1,9 @@
-"""Schedules as cron has them: minute, hour, day of the month, month, day of the week, in UTC. Each is `*`,
-a number, a range `a-b`, either of them with a step (`*/5`, `8-18/2`), or several with commas; Sunday is 0
-or 7. A day counts when it is one of the month's or one of the week's, where both are given. No names, no
-`@daily`."""
+"""Parses cron schedules and computes their next times.
+
+A schedule has five fields in UTC: minute, hour, day of the month, month, day of the week. Each field is `*`,
+a number or a range `a-b`, any of them with a step (`*/5`, `8-18/2`), or a comma-separated list of these.
+Sunday is 0 or 7. If both days are restricted, one of them has to match. Names of months and days and
+shorthands such as `@daily` are not supported."""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ from datetime import UTC, datetime, timedelta
 
 FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("day of the week", 0, 7))
 YEARS_MAX = 8
-"""The longest time without a 29th of February."""
+"""The longest time without a 29th of February is eight years."""
 _PART = re.compile(r"(?:(\*)|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """A schedule. `days_of_week`: 0 is Sunday. `either`: one of the two kinds of day is enough."""
+    """A parsed schedule. In `days_of_week` 0 is Sunday. `either`: it is enough that the day of the month or
+    the day of the week matches."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -27,12 +30,13 @@ class CronSchedule:
     either: bool
 
     def matches(self, day: datetime) -> bool:
-        """Whether it fires on this day."""
+        """Whether the schedule fires on this day."""
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.days_of_week
         return day.month in self.months and (of_month or of_week if self.either else of_month and of_week)
 
     def next_after(self, seconds: float) -> int | None:
-        """The first time after this one, in seconds since 1970; None for a schedule that never fires."""
+        """The first time after `seconds`, both in seconds since 1970. None for a schedule that never
+        fires."""
         begin = datetime.fromtimestamp(int(seconds) // 60 * 60 + 60, UTC)
         day = begin.replace(hour=0, minute=0)
         for _ in range(YEARS_MAX * 366):
@@ -46,8 +50,9 @@ class CronSchedule:
         return None
 
     def last_between(self, after: float, until: float) -> int | None:
-        """The last time after the one and not after the other; None when there is none. Of a schedule that
-        was missed for long, only the last minutes are looked at, and then the first time at all."""
+        """The last time in the interval (`after`, `until`], in seconds since 1970; None if there is none.
+        After a long interval only its last hour, day and 32 days are searched in turn, and then its
+        beginning."""
         first = self.next_after(after)
         if first is None or first > until:
             return None
@@ -63,7 +68,7 @@ class CronSchedule:
 
 
 def parse_schedule(text: str) -> CronSchedule:
-    """A schedule. ValueError says what is wrong with it."""
+    """Parses a schedule. ValueError says which field is wrong and what is expected."""
     parts = text.split()
     if len(parts) != len(FIELDS):
         raise ValueError(f"{len(parts)} fields, expected minute, hour, day, month and day of the week")
@@ -73,7 +78,7 @@ def parse_schedule(text: str) -> CronSchedule:
     either = not parts[2].startswith("*") and not parts[4].startswith("*")
     made = CronSchedule(minutes, hours, days, months, frozenset(one % 7 for one in week), either)
     if made.next_after(0) is None:
-        raise ValueError("a day that there never is")
+        raise ValueError("this day never occurs, expected a day that one of the months has")
     return made
 
 

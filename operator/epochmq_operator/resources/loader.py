@@ -1,8 +1,7 @@
-"""Turns YAML text into resources.
+"""Loads resources from YAML text.
 
-Pure: the caller reads the files and passes their text. Every fault a document has is reported, one readable
-line each, with the file, the line, the document, the field's path, the value that stands there, and what was
-expected:
+Pure: the caller reads the files and passes their text. The loader reports every fault of every document in
+one line each: the file, the line, the document, the field's path, the value, and what was expected:
 
     orders.yaml:6: document 1 (BrokerGroup orders): spec.replicas: "1", expected a whole number of at least 1
 """
@@ -38,7 +37,7 @@ NESTING_MAX = 32
 UNSUPPORTED_KINDS = {
     "BrokerGroupAudit": "it is for Kubernetes; audit directories with: epochmq audit DIR…",
 }
-"""Kinds that belong to the API group, with the reason why this version refuses them."""
+"""Kinds of the API group that this loader rejects, each with the reason."""
 
 EXPECTED: Mapping[str, str] = {
     "apiVersion": API_VERSION,
@@ -79,7 +78,7 @@ EXPECTED: Mapping[str, str] = {
     "spec.paused": "true or false",
     "spec.deletionGuard": "true or false",
 }
-"""What each field takes, in words; `*` stands for any key of a mapping."""
+"""What each field accepts, in words; `*` stands for any key of a mapping."""
 EXPECTED_OF_CONTROLLERS: Mapping[str, str] = {
     "spec": "a mapping",
     "spec.replicas": COUNTS_IN_WORDS,
@@ -87,15 +86,15 @@ EXPECTED_OF_CONTROLLERS: Mapping[str, str] = {
     "spec.nameserver.embedded": "true or false",
     "spec.config": "a mapping of RocketMQ's controller keys to values",
 }
-"""The same where a ControllerGroup differs."""
+"""The same for fields of a ControllerGroup that differ."""
 
 KINDS_IN_WORDS = " or ".join(KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentFault:
-    """One thing wrong with a document. `line` and `document` count from 1; `document` is None for a whole
-    file."""
+    """One fault of a document. `line` and `document` count from 1. `document` is None for a fault of the
+    whole file."""
 
     file: str
     line: int
@@ -112,7 +111,7 @@ class DocumentFault:
 
 
 class ResourceError(EpochMQError):
-    """The documents cannot be used. `faults` holds everything that is wrong, in the order of the files."""
+    """The documents cannot be used. `faults` holds all faults in the order of the files."""
 
     def __init__(self, faults: Iterable[DocumentFault]) -> None:
         self.faults = tuple(faults)
@@ -121,14 +120,14 @@ class ResourceError(EpochMQError):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the documents ask for: of each kind, in the order of the files."""
+    """The resources of the documents, by kind, in the order of the files."""
 
     broker_groups: tuple[BrokerGroup, ...] = ()
     controller_groups: tuple[ControllerGroup, ...] = ()
 
     @classmethod
     def of(cls, groups: Iterable[GroupResource]) -> Resources:
-        """These, by kind."""
+        """These groups, sorted by kind."""
         found = tuple(groups)
         return cls(
             tuple(group for group in found if isinstance(group, BrokerGroup)),
@@ -137,23 +136,23 @@ class Resources:
 
     @property
     def documents(self) -> tuple[GroupResource, ...]:
-        """All that the documents name."""
+        """All resources that the documents contain."""
         return (*self.controller_groups, *self.broker_groups)
 
     @property
     def all_controller_groups(self) -> tuple[ControllerGroup, ...]:
-        """The controller groups, those that belong to a broker group included."""
+        """All controller groups, including those that belong to one broker group."""
         own = (group.own_controllers for group in self.broker_groups)
         return (*self.controller_groups, *(group for group in own if group is not None))
 
     @property
     def groups(self) -> tuple[GroupResource, ...]:
-        """All that there is to run, those that others depend on first."""
+        """All groups to run, dependencies first."""
         return (*self.all_controller_groups, *self.broker_groups)
 
     def controllers_of(self, group: BrokerGroup) -> ControllerGroup | None:
-        """The controllers that elect the group's master, None when nobody does. KeyError when they are none
-        of these resources."""
+        """The controllers that elect the group's master, None if it needs no election. KeyError if
+        `spec.controllerGroup` is not among these resources."""
         name = group.controlled_by
         return (
             None
@@ -180,7 +179,7 @@ class _Document:
         return " ".join(_plain(part) for part in (self.data.get("kind"), name) if isinstance(part, str))
 
     def is_key(self, path: tuple[object, ...]) -> bool:
-        """Whether the fault at this path is the last key itself, which YAML made something else than a
+        """Whether the fault is the last key of this path itself, which YAML read as something else than a
         string."""
         return bool(path) and not isinstance(path[-1], str)
 
@@ -194,7 +193,7 @@ class _Document:
 
 
 def show_value(value: object) -> str:
-    """A value as its author would recognise it, short: scalars as JSON, the rest by kind."""
+    """A value in a short form that its author recognises: scalars as JSON, the rest by kind."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -202,16 +201,16 @@ def show_value(value: object) -> str:
     if value is None or isinstance(value, str | bool | int | float):
         text = json.dumps(value, ensure_ascii=False)
         return text if len(text) <= 60 else text[:57] + "…" + ('"' if isinstance(value, str) else "")
-    return str(value)[:60]  # dates, and what else YAML can make of a scalar
+    return str(value)[:60]  # dates and other types that YAML has for scalars
 
 
 def _plain(name: str) -> str:
-    """A name as it stands, unless a terminal or a log could be misled by it."""
+    """The name unchanged, or quoted if it could mislead a reader of a terminal or a log."""
     return name if name.isprintable() and len(name) <= 100 else show_value(name)
 
 
 def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
-    """The resources in some files, given as (name, text); a text holds any number of YAML documents.
+    """Loads the resources of files, given as (name, text). A text may hold any number of YAML documents.
 
     Raises ResourceError with every fault of every document."""
     faults: list[DocumentFault] = []
@@ -243,7 +242,7 @@ def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
 
 
 def _documents(name: str, text: str) -> list[_Document]:
-    """The documents of one file, empty ones left out. Raises ResourceError for text that is no YAML."""
+    """The documents of one file without empty ones. ResourceError for text that is not YAML."""
     found: list[_Document] = []
     try:
         for number, node in enumerate(yaml.compose_all(text, Loader=yaml.SafeLoader), 1):
@@ -280,8 +279,8 @@ def _documents(name: str, text: str) -> list[_Document]:
 
 
 def _index_nodes(document: _Document, root: yaml.Node) -> None:
-    """Notes the line of every field, and finds keys given twice (YAML keeps the last without a word) and
-    nesting that no resource has. A node that is reached again through an alias is visited once."""
+    """Records the line of every field. Finds keys that are given twice, of which YAML silently keeps the
+    last, and nesting deeper than any resource has. Visits a node only once, even if aliases point to it."""
     visited: set[int] = set()
     pending: list[tuple[yaml.Node, tuple[str, ...]]] = [(root, ())]
     while pending:
@@ -299,7 +298,7 @@ def _index_nodes(document: _Document, root: yaml.Node) -> None:
             keys: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode):
-                    document.faults.append(document.fault(path, "a key that is no string"))
+                    document.faults.append(document.fault(path, "the key is not a string"))
                     continue
                 if key.value in keys:
                     document.lines[*path, key.value] = key.start_mark.line + 1
@@ -340,11 +339,11 @@ BRANCHES_BELOW: Mapping[tuple[int | str, ...], int] = {
     ("spec", "podLabels"): 3,
     ("spec", "podAnnotations"): 3,
 }
-"""How long a path is below which pydantic names the branch of a union, or that it means the key."""
+"""The length of a path at which pydantic appends the branch of a union, or a mark for a mapping's key."""
 
 
 def _without_union_branches(error: ValidationError) -> list[ErrorDetails]:
-    """One detail per place: a value that fits no branch of a union is reported by pydantic once a branch."""
+    """One detail per field: pydantic reports a value that fits no branch of a union once for each branch."""
     kept: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         location = detail["loc"]
@@ -367,7 +366,7 @@ def _fault(document: _Document, detail: ErrorDetails) -> DocumentFault:
         case "extra_forbidden":
             problem = f"unknown field, expected {_fields_beside(kind, path)}"
         case "string_type" if document.is_key(path):
-            problem = "a key that is no string, expected one (quote it)"
+            problem = "the key is not a string, expected a string (quote it)"
         case "refused":
             problem = f"{show_value(detail['input'])}, {detail['msg']}"
         case "spans":

@@ -1,7 +1,8 @@
-"""The model of `BrokerGroup` and `ControllerGroup`, as data. Descriptions and defaults stand here and nowhere
-else: the loader checks by it, and the definitions for Kubernetes and the reference are made of it.
+"""The models of `BrokerGroup` and `ControllerGroup`. They are the only source of defaults and descriptions:
+the loader validates by them, and the definitions for Kubernetes and the reference are generated from them.
 
-Fields that only Kubernetes acts on are marked `KUBERNETES_ONLY`; the local runtime takes and ignores them."""
+Fields that only Kubernetes acts on are marked `KUBERNETES_ONLY`; the local runtime accepts and ignores them.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ VERSION = "v1alpha1"
 API_VERSION = "epochmq.io/v1alpha1"
 
 NAME_LENGTH_MAX = 40
-"""A group's name becomes part of pod, volume and label names, which Kubernetes limits to 63 characters; the
-rest of these names (`-nameserver`, a revision hash) needs 22."""
+"""A group's name is part of pod, volume and label names, which Kubernetes limits to 63 characters. The rest
+of these names (`-nameserver`, a revision hash) needs 22 characters."""
 NAMES_LENGTH_MAX = 101
-"""Of a group's name and its namespace's together. A controller's name in DNS has the one twice and the other
-once, and what a pod's resolver tries first has the namespace once more: twice these and 50 characters, of
-253, where the cluster's domain is cluster.local. With one that is longer, glibc tries no other."""
+"""The limit for the lengths of a group's name and its namespace together. A controller's DNS name holds the
+group's name twice and the namespace once, and the first name that a pod's resolver tries holds the namespace
+once more: twice the sum and 50 characters, of at most 253, if the cluster's domain is cluster.local. glibc
+tries no other name after one that is longer."""
 BROKER_NAME_LENGTH_MAX = 100
-"""A broker's name is a topic's name too (RocketMQ creates one per broker), with a prefix in some places;
-topic names end at 127."""
+"""A broker's name is also the name of a topic (RocketMQ creates one per broker), in some places with a
+prefix. Topic names have at most 127 characters."""
 CONTROLLER_COUNTS = (1, 3, 5)
 REPLICAS_MAX = 9
 """More replicas make a group slower, and hardly safer."""
@@ -38,7 +40,8 @@ LABELS_MAX = 32
 TOLERATIONS_MAX = 32
 
 CONFIG_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9]{0,99}\Z")
-# Anchored for the engine that pydantic and the API server share, in which $ is the end of the text alone.
+# Anchored for the regular expressions of pydantic and the API server, where $ matches only at the end of the
+# text.
 DNS_LABEL = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 NAMESPACE = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
@@ -48,18 +51,18 @@ QUANTITY = r"^[0-9]+(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 SIZE = r"^[1-9][0-9]*(\.[0-9]{1,3})?(M|G|T|P|Mi|Gi|Ti|Pi)$"
 LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 
-AN_EVEN_NUMBER = "an even number of controllers bears no more failures than one fewer"
+AN_EVEN_NUMBER = "an even number of controllers tolerates no more failures than one fewer"
 COUNTS_IN_WORDS = "1, 3 or 5"
 
 KUBERNETES_ONLY = "x-kubernetes-only"
-"""Marks a field in its JSON schema that the local runtime ignores."""
+"""Marks, in a field's JSON schema, a field that the local runtime ignores."""
 SCHEMA = "x-schema"
-"""Stands in a field's JSON schema for what Kubernetes is to be told of it instead."""
+"""In a field's JSON schema: the schema that Kubernetes gets instead."""
 
 
 def _config_key(key: str) -> str:
-    """Keys are RocketMQ's and not the operator's; whether RocketMQ knows a key and takes its value, the
-    broker says."""
+    """Rejects keys that the operator owns. Whether RocketMQ knows the key and accepts its value is checked by
+    the broker."""
     return _unowned(key, key_owner(key))
 
 
@@ -93,31 +96,34 @@ def _own_label(key: str) -> str:
 
 
 class DocumentModel(BaseModel):
-    """A part of a document: unknown fields are refused, values are not converted, nothing changes later."""
+    """A part of a document. Unknown fields are rejected, values are not converted, and instances are
+    immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
 
 
 def enum_by_value(kind: type[StrEnum]) -> BeforeValidator:
-    """Strict mode wants a member; documents hold its value."""
+    """Converts a member's value to the member: strict mode accepts members only, and documents hold
+    values."""
     return BeforeValidator(lambda value: kind(value) if value in list(kind) else value)
 
 
 def fields_of(model: type[BaseModel]) -> list[str]:
-    """The names of a model's fields, its own before those that it shares with others."""
+    """The names of a model's fields: its own first, then inherited ones."""
     shared = [name for base in model.__bases__ for name in getattr(base, "model_fields", ())]
     return [name for name in model.model_fields if name not in shared] + shared
 
 
 class Retention(StrEnum):
-    """What becomes of a group's volumes when the group is deleted."""
+    """What happens to a group's volumes when the group is deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
 
 
 class Spread(StrEnum):
-    """How hard the scheduler tries to keep a group's pods apart. Not `Off`, which YAML takes for false."""
+    """How strictly the scheduler keeps a group's pods apart. The first member is not `Off`, which YAML reads
+    as false."""
 
     NONE = "None"
     PREFERRED = "Preferred"
@@ -160,7 +166,7 @@ def _kubernetes_only(description: str, **constraints: Any) -> Any:
 
 
 class ObjectMetadata(DocumentModel):
-    """Kubernetes' object metadata; what the API server adds to it is accepted and ignored."""
+    """Kubernetes' object metadata. Fields that the API server adds are accepted and ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -168,8 +174,8 @@ class ObjectMetadata(DocumentModel):
     namespace: Annotated[
         str, Field(max_length=63, pattern=NAMESPACE, description="The group's namespace.")
     ] = "default"
-    labels: Annotated[dict[str, str], Field(description="Labels; kept, not used.")] = {}
-    annotations: Annotated[dict[str, str], Field(description="Annotations; kept, not used.")] = {}
+    labels: Annotated[dict[str, str], Field(description="Labels; stored, not used.")] = {}
+    annotations: Annotated[dict[str, str], Field(description="Annotations; stored, not used.")] = {}
 
     @model_validator(mode="after")
     def _check_name_lengths(self) -> Self:
@@ -185,121 +191,121 @@ class ObjectMetadata(DocumentModel):
 
 
 class StorageSpec(DocumentModel):
-    """The volume that each pod has for its data."""
+    """The volume of each pod."""
 
     size: Annotated[
         str,
         _kubernetes_only(
-            "How large each pod's volume is. It may grow and never shrink.", max_length=20, pattern=SIZE
+            "Size of each pod's volume. It can grow but not shrink.", max_length=20, pattern=SIZE
         ),
     ] = "10Gi"
     storage_class_name: Annotated[
         DnsName | None,
-        _kubernetes_only(
-            "The StorageClass; the cluster's default if left out. Settled once.", max_length=253
-        ),
+        _kubernetes_only("StorageClass. Default: the cluster's. Immutable.", max_length=253),
     ] = None
     retention: Annotated[
         Retention,
         enum_by_value(Retention),
         _kubernetes_only(
-            "What becomes of the volumes when the group is deleted. A group of the same name adopts "
-            "those that were retained."
+            "What happens to the volumes when the group is deleted. A new group of the same name uses "
+            "retained volumes."
         ),
     ] = Retention.RETAIN
 
 
 class ResourcesSpec(DocumentModel):
-    """What the pod's main container asks for and may use."""
+    """Resource requests and limits of the pod's main container."""
 
     requests: Annotated[
-        dict[LabelKey, Quantity], _kubernetes_only("What the scheduler sets aside.", max_length=8)
+        dict[LabelKey, Quantity], _kubernetes_only("Resources that the scheduler reserves.", max_length=8)
     ] = {}
-    limits: Annotated[dict[LabelKey, Quantity], _kubernetes_only("What it may use.", max_length=8)] = {}
+    limits: Annotated[
+        dict[LabelKey, Quantity], _kubernetes_only("Upper limits of resources.", max_length=8)
+    ] = {}
 
 
 class Toleration(DocumentModel):
-    """A taint of nodes that the pods bear, as Kubernetes has it."""
+    """A toleration of a node's taint, as in Kubernetes."""
 
-    key: Annotated[str | None, _kubernetes_only("The taint's key; all if left out.", max_length=316)] = None
-    operator: Annotated[Literal["Exists", "Equal"], _kubernetes_only("Whether the value counts.")] = "Equal"
+    key: Annotated[str | None, _kubernetes_only("The taint's key. Default: all keys.", max_length=316)] = None
+    operator: Annotated[
+        Literal["Exists", "Equal"], _kubernetes_only("Whether the taint's value is compared.")
+    ] = "Equal"
     value: Annotated[str | None, _kubernetes_only("The taint's value.", max_length=63)] = None
     effect: Annotated[
         Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        _kubernetes_only("The effect that is borne; all if left out."),
+        _kubernetes_only("The tolerated effect. Default: all effects."),
     ] = None
     toleration_seconds: Annotated[
-        int | None, _kubernetes_only("How long NoExecute is borne; for ever if left out.", ge=0)
+        int | None, _kubernetes_only("How long NoExecute is tolerated. Default: without limit.", ge=0)
     ] = None
 
 
 class AdminSpec(DocumentModel):
-    """Who may use the pods' admin port. Looking is open to whoever reaches it; what changes something wants a
-    token or a certificate, and is refused where there is neither."""
+    """Who may use the pods' admin port. Reading is open to everybody who reaches the port. Changes need a
+    token or a client certificate; without both of these settings they are rejected."""
 
     token_secret: Annotated[
         DnsName | None,
-        _kubernetes_only(
-            "A Secret whose `token` holds tokens, one a line, each of which will do.", max_length=253
-        ),
+        _kubernetes_only("Secret whose `token` holds valid tokens, one a line.", max_length=253),
     ] = None
     tls_secret: Annotated[
         DnsName | None,
         _kubernetes_only(
-            "A Secret with `tls.crt`, `tls.key` and `ca.crt`: the port then speaks TLS, and certificates "
-            "that `ca.crt` signed do as well as tokens.",
+            "Secret with `tls.crt`, `tls.key` and `ca.crt`: the port uses TLS, and certificates signed by "
+            "`ca.crt` are accepted like tokens.",
             max_length=253,
         ),
     ] = None
 
 
 class WorkloadSpec(DocumentModel):
-    """What both kinds say of their pods."""
+    """The fields that both kinds have for their pods."""
 
     image: Annotated[
         str | None,
         _kubernetes_only(
-            "The image of the pods; the operator's own if left out.", max_length=500, pattern=IMAGE
+            "Image of the pods. Default: the operator's setting.", max_length=500, pattern=IMAGE
         ),
     ] = None
     image_pull_policy: Annotated[
         PullPolicy, enum_by_value(PullPolicy), _kubernetes_only("When a node pulls the image.")
     ] = PullPolicy.IF_NOT_PRESENT
-    storage: Annotated[StorageSpec, _kubernetes_only("The volume that each pod has for its data.")] = (
-        StorageSpec()
-    )
+    storage: Annotated[StorageSpec, _kubernetes_only("The volume of each pod.")] = StorageSpec()
     resources: Annotated[
-        ResourcesSpec, _kubernetes_only("What the pods' main container asks for and may use.")
+        ResourcesSpec, _kubernetes_only("Resource requests and limits of the pods' main container.")
     ] = ResourcesSpec(requests={"cpu": "50m", "memory": "128Mi"})
     host_spread: Annotated[
         Spread,
         enum_by_value(Spread),
         _kubernetes_only(
-            "Keeps the group's pods on different nodes: `Required` leaves a pod waiting rather than "
-            "put two on one node."
+            "Keeps the group's pods on different nodes. With `Required` a pod stays pending rather than "
+            "share a node."
         ),
     ] = Spread.PREFERRED
     zone_spread: Annotated[
         Spread,
         enum_by_value(Spread),
-        _kubernetes_only("The same for zones (`topology.kubernetes.io/zone`), evenly."),
+        _kubernetes_only("Spreads the group's pods evenly over zones (`topology.kubernetes.io/zone`)."),
     ] = Spread.PREFERRED
     node_selector: Annotated[
         dict[LabelKey, Label],
         _kubernetes_only("Labels that the pods' nodes must have.", max_length=LABELS_MAX),
     ] = {}
     tolerations: Annotated[
-        list[Toleration], _kubernetes_only("Taints of nodes that the pods bear.", max_length=TOLERATIONS_MAX)
+        list[Toleration], _kubernetes_only("Tolerations of the pods.", max_length=TOLERATIONS_MAX)
     ] = []
     pod_labels: Annotated[
-        dict[OwnLabelKey, Label], _kubernetes_only("Further labels of the pods.", max_length=LABELS_MAX)
+        dict[OwnLabelKey, Label], _kubernetes_only("Additional labels of the pods.", max_length=LABELS_MAX)
     ] = {}
     pod_annotations: Annotated[
         dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
-        _kubernetes_only("Further annotations of the pods.", max_length=LABELS_MAX),
+        _kubernetes_only("Additional annotations of the pods.", max_length=LABELS_MAX),
     ] = {}
     admin: Annotated[AdminSpec, _kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
-    paused: Annotated[bool, _kubernetes_only("The operator looks on and changes nothing.")] = False
+    paused: Annotated[bool, _kubernetes_only("The operator updates the status and changes nothing else.")] = (
+        False
+    )
     deletion_guard: Annotated[
         bool,
         _kubernetes_only(
@@ -309,31 +315,29 @@ class WorkloadSpec(DocumentModel):
 
 
 class BrokerGroupSpec(WorkloadSpec):
-    """What a group should be."""
+    """The desired state of a broker group."""
 
     replicas: Annotated[
         int,
         Field(
             ge=1,
             le=REPLICAS_MAX,
-            description="How many replicas hold the group's log; one of them is the master at a time.",
+            description="Number of replicas of the group's log. One of them is the master at a time.",
         ),
     ]
     broker_name: Annotated[
         RocketMQName | None,
-        Field(
-            description="RocketMQ's brokerName of all replicas; the group's name if left out. Settled once."
-        ),
+        Field(description="RocketMQ's brokerName of all replicas. Default: the group's name. Immutable."),
     ] = None
-    cluster: Annotated[RocketMQName, Field(description="RocketMQ's brokerClusterName. Settled once.")] = (
+    cluster: Annotated[RocketMQName, Field(description="RocketMQ's brokerClusterName. Immutable.")] = (
         "DefaultCluster"
     )
     controller_group: Annotated[
         DnsLabel | None,
         Field(
             max_length=NAME_LENGTH_MAX,
-            description="The ControllerGroup that elects the group's master. Left out, the group has one "
-            "of its own, under its own name. Settled once.",
+            description="ControllerGroup that elects the group's master. Default: one of its own, under the "
+            "group's name. Immutable.",
         ),
     ] = None
     min_in_sync_replicas: Annotated[
@@ -341,8 +345,9 @@ class BrokerGroupSpec(WorkloadSpec):
         Field(
             ge=1,
             le=REPLICAS_MAX,
-            description="How many replicas must have a message before it is acknowledged; the master takes "
-            "none while fewer are in the SyncStateSet. Left out: 2 of three replicas or more, else 1.",
+            description="Number of replicas that must have a message before it is acknowledged. The master "
+            "rejects messages while fewer are in the SyncStateSet. Default: 2 with three or more "
+            "replicas, else 1.",
         ),
     ] = None
     config: Annotated[
@@ -355,8 +360,8 @@ class BrokerGroupSpec(WorkloadSpec):
     external_services: Annotated[
         bool,
         _kubernetes_only(
-            "A Service of type LoadBalancer for each replica; clients are told the replicas' names then, not "
-            "their pods' addresses."
+            "A Service of type LoadBalancer for each replica. Clients then get the replicas' names instead "
+            "of their pods' addresses."
         ),
     ] = False
 
@@ -394,52 +399,53 @@ class BrokerGroup(DocumentModel):
 
     @property
     def controlled_by(self) -> str | None:
-        """The name of the ControllerGroup that elects its master. None: its one replica is the master, and
-        there is nothing to elect."""
+        """The name of the ControllerGroup that elects its master. None: its only replica is always the
+        master."""
         return self.spec.controller_group or (self.name if self.spec.replicas > 1 else None)
 
     @property
     def own_controllers(self) -> ControllerGroup | None:
-        """The ControllerGroup that belongs to this group alone, if it names none and needs one."""
+        """The ControllerGroup that belongs to this group alone, if the group needs one and names none."""
         if self.controlled_by is None or self.spec.controller_group is not None:
             return None
         return self.default_controllers()
 
     def default_controllers(self) -> ControllerGroup:
-        """The ControllerGroup that a group which names none has on Kubernetes, however many replicas it has:
-        what one replica wrote without controllers could not be used by three under them."""
+        """The ControllerGroup of a group that names none. On Kubernetes such a group has one whatever its
+        number of replicas: three replicas under controllers could not use what one replica wrote without
+        them."""
         metadata = {"name": self.name, "namespace": self.metadata.namespace}
         return ControllerGroup.model_validate(
             {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata}
         )
 
     def with_controllers(self, controllers: ControllerGroup) -> BrokerGroup:
-        """The same group, with these controllers named."""
+        """The same group with `spec.controllerGroup` set to these controllers."""
         spec = self.spec.model_copy(update={"controller_group": controllers.name})
         return self.model_copy(update={"spec": spec})
 
 
 class NameserverSpec(DocumentModel):
-    """Where a ControllerGroup's nameservers are."""
+    """Where a ControllerGroup's nameservers run."""
 
     embedded: Annotated[
         bool,
-        Field(description="In the controllers' own processes; else in as many pods of their own."),
+        Field(description="In the controllers' processes. If false: in as many pods of their own."),
     ] = True
 
 
 class ControllerGroupSpec(WorkloadSpec):
-    """What a quorum of controllers should be."""
+    """The desired state of a quorum of controllers."""
 
     replicas: Annotated[
         int,
         Field(
-            description=f"How many controllers: {COUNTS_IN_WORDS}.",
+            description=f"Number of controllers: {COUNTS_IN_WORDS}.",
             json_schema_extra={"minimum": min(CONTROLLER_COUNTS), "maximum": max(CONTROLLER_COUNTS)},
         ),
         AfterValidator(_controller_count),
     ] = 3
-    nameserver: Annotated[NameserverSpec, Field(description="The nameservers that come with them.")] = (
+    nameserver: Annotated[NameserverSpec, Field(description="The nameservers of the group.")] = (
         NameserverSpec()
     )
     config: Annotated[

@@ -1,4 +1,5 @@
-"""RocketMQ's configuration keys that `spec.config` must not set, and what each follows from instead."""
+"""Lists RocketMQ's configuration keys that `spec.config` must not set, each with what determines its value
+instead."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ STORE_PATHS = (
     "storePathIndex",
     "storePathRootDir",
 )
-"""RocketMQ's keys that begin so. Kubernetes is told of these; what else begins so, the loader refuses."""
+"""RocketMQ's keys with this prefix. The CRD names these keys; the loader rejects every key with the prefix.
+"""
 VOLUMES = "the pod's volumes"
 
 OPERATOR_OWNED_KEYS: Mapping[str, str] = {
@@ -42,7 +44,8 @@ OPERATOR_OWNED_KEYS: Mapping[str, str] = {
     "brokerConfigPath": "the pod's configuration files",
     "isInBrokerContainer": "one broker a pod",
 }
-"""Of a broker. Every key that begins with `storePath` is owned too: it follows from the pod's volumes."""
+"""The keys of a broker. Besides these, the operator owns every key that begins with `storePath`: its value
+follows from the pod's volumes."""
 
 CONTROLLER_OWNED_KEYS: Mapping[str, str] = {
     "controllerType": "how controllers agree",
@@ -60,9 +63,10 @@ CONTROLLER_OWNED_KEYS: Mapping[str, str] = {
     "adminSocketPath": "the pod's admin sidecar",
     "enableControllerInNamesrv": "spec.nameserver.embedded",
 }
-"""Of a controller, which refuses a log whose files have another size than `mappedFileSize`."""
+"""The keys of a controller. `mappedFileSize` is among them because a controller rejects a log whose files
+have another size."""
 
 
 def key_owner(key: str) -> str | None:
-    """What a broker's configuration key follows from when the operator owns it, else None."""
+    """What determines the value of a broker's configuration key if the operator owns the key, else None."""
     return VOLUMES if key.startswith(STORE_PATH) else OPERATOR_OWNED_KEYS.get(key)

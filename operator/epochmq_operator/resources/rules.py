@@ -1,14 +1,14 @@
-"""The rules that span fields, or a resource's past and present. Each is written twice, side by side: for the
-API server as CEL, and in Python for what got past it. A test on a real API server holds both to one table.
+"""Validation rules that span fields, or that compare a resource with its earlier state.
 
-The message says what to do; the API server puts the field's path before it."""
+A rule about changes is written twice, side by side: in CEL for the API server, and in Python. A test on a
+real API server checks both against one table. The message tells the user what to do; the API server puts the
+field's path before it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from epochmq_operator.resources.model import (
@@ -24,32 +24,19 @@ from epochmq_operator.resources.owned_keys import (
     STORE_PATHS,
     VOLUMES,
 )
+from epochmq_operator.resources.quantities import parse_quantity
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationRule:
-    """`cel` holds at the field `path` (dotted, "" is the whole resource). `kept`, of a rule about changes,
-    says the same of a group as it was and as it is to be."""
+    """A rule of the API server: `cel` must hold at the field `path` (dotted; "" is the whole resource).
+    `holds_for_change` is set for rules about changes: the same rule in Python, given the old and the new
+    group."""
 
     path: str
     cel: str
     message: str
     holds_for_change: Callable[[GroupResource, GroupResource], bool] | None = None
-
-
-_UNITS: Mapping[str, int] = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-
-
-def quantity(text: str | int) -> Decimal:
-    """The number that a quantity of Kubernetes stands for: 10Gi, 500m, 2."""
-    text = str(text)
-    number = text.rstrip("mkKMGTPi")
-    unit = text[len(number) :]
-    if unit == "m":
-        return Decimal(number) / 1000
-    base = Decimal(1024 if unit.endswith("i") else 1000)
-    power = _UNITS[unit.removesuffix("i").replace("K", "k")]
-    return Decimal(number) * base**power
 
 
 def _field(path: str) -> Callable[[GroupResource], Any]:
@@ -63,7 +50,7 @@ def _field(path: str) -> Callable[[GroupResource], Any]:
 
 
 def _immutable(where: str, name: str, attribute: str, message: str) -> ValidationRule:
-    """The field never changes once the resource is there."""
+    """The field is immutable."""
     value = _field(attribute)
     return ValidationRule(
         where,
@@ -74,7 +61,7 @@ def _immutable(where: str, name: str, attribute: str, message: str) -> Validatio
 
 
 def _reserved_key_rules(owned: Mapping[str, str]) -> tuple[ValidationRule, ...]:
-    """A rule for each thing that configuration keys follow from, naming the keys."""
+    """One rule for each source of operator-owned configuration keys; its message names the keys."""
     by_owner: dict[str, list[str]] = defaultdict(list)
     for key, owner in owned.items():
         by_owner[owner].append(key)
@@ -93,7 +80,7 @@ _COMMON = (
     ValidationRule(
         "",
         f"self.metadata.name.size() <= {NAME_LENGTH_MAX}",
-        f"choose a name of at most {NAME_LENGTH_MAX} characters: names of pods and volumes are made of it",
+        f"choose a name of at most {NAME_LENGTH_MAX} characters: pod and volume names are derived from it",
     ),
     ValidationRule(
         "",
@@ -104,13 +91,13 @@ _COMMON = (
         "spec.storage",
         "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
         "size cannot shrink: give at least the size it had, or create a new group and move to it",
-        lambda old, new: quantity(new.spec.storage.size) >= quantity(old.spec.storage.size),
+        lambda old, new: parse_quantity(new.spec.storage.size) >= parse_quantity(old.spec.storage.size),
     ),
     _immutable(
         "spec.storage",
         "storageClassName",
         "spec.storage.storage_class_name",
-        "storageClassName cannot change: put it back, or create a new group with the other class",
+        "storageClassName cannot change: restore it, or create a new group with the other class",
     ),
 )
 
@@ -120,26 +107,26 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
         ValidationRule(
             "spec",
             "!has(self.minInSyncReplicas) || self.minInSyncReplicas <= self.replicas",
-            "minInSyncReplicas is above replicas, and nothing could be sent: lower it, or add replicas",
+            "minInSyncReplicas is above replicas, so every send would be rejected: lower it, or add replicas",
         ),
         _immutable(
             "spec",
             "brokerName",
             "spec.broker_name",
-            "brokerName cannot change, for clients know the group by it: put it back, or create a new group",
+            "brokerName cannot change, because clients use it: restore it, or create a new group",
         ),
         _immutable(
             "spec",
             "cluster",
             "spec.cluster",
-            "cluster cannot change, for clients know the group by it: put it back, or create a new group",
+            "cluster cannot change, because clients use it: restore it, or create a new group",
         ),
         _immutable(
             "spec",
             "controllerGroup",
             "spec.controller_group",
-            "controllerGroup cannot change, for only these controllers know which replicas have every "
-            "acknowledged message: put it back, or create a new group",
+            "controllerGroup cannot change, because only these controllers know which replicas have every "
+            "acknowledged message: restore it, or create a new group",
         ),
         *_reserved_key_rules({**OPERATOR_OWNED_KEYS, **dict.fromkeys(STORE_PATHS, VOLUMES)}),
     ),
@@ -154,7 +141,7 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "spec.nameserver",
             "embedded",
             "spec.nameserver.embedded",
-            "embedded cannot change, for clients know the nameservers' addresses: put it back, or create "
+            "embedded cannot change, because clients use the nameservers' addresses: restore it, or create "
             "a new group",
         ),
         *_reserved_key_rules(CONTROLLER_OWNED_KEYS),
@@ -163,7 +150,7 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
 
 
 def rejected_changes(old: GroupResource, new: GroupResource) -> tuple[str, ...]:
-    """What of a change the API server would refuse, a line each. Both are the same group."""
+    """The changes that the API server would reject, one line each. Both arguments are the same group."""
     return tuple(
         f"{rule.path}: {rule.message}"
         for rule in RULES[new.kind]

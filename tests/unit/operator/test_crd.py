@@ -15,10 +15,9 @@ from epochmq_operator.crd import audit_definition, definition
 from epochmq_operator.crd.status import CONDITION_TYPES
 from epochmq_operator.plans.conditions import ConditionType
 from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, rejected_changes
-from epochmq_operator.resources.rules import quantity
 
 ROOT = Path(__file__).resolve().parents[3]
-MESSAGE_WORDS = ("choose", "remove", "put it back", "lower it", "give", "take one")
+MESSAGE_WORDS = ("choose", "remove", "restore it", "lower it", "give", "take one")
 
 
 def version(kind: str) -> Mapping[str, Any]:
@@ -184,15 +183,3 @@ def test_the_model_refuses_the_changes_that_the_api_server_would(
 ) -> None:
     lines = rejected_changes(old, new)
     assert [line.partition(" cannot")[0] for line in lines] == refused
-
-
-def test_quantities_are_numbers() -> None:
-    assert [quantity(text) for text in ("10", 2, "500m", "1k", "1Ki", "1.5Gi", "2T")] == [
-        10,
-        2,
-        quantity("0.5"),
-        1000,
-        1024,
-        1536 * 1024**2,
-        2 * 10**12,
-    ]

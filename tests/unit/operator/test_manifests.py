@@ -482,3 +482,13 @@ def test_no_observed_value_upsets_the_comparison(value: Any) -> None:
             inner = inner[part]
         inner[path[-1]] = value
         assert differences(wanted, observed)
+
+
+@pytest.mark.parametrize(
+    ("desired", "observed"),
+    [("1024Mi", "1Gi"), (2, "2"), ("0.5", "500m"), ("1.5Gi", "1536Mi"), ("1000", "1k"), ("1024Pi", "1Ei")],
+)
+def test_a_quantity_in_another_spelling_is_no_difference(desired: str | int, observed: str) -> None:
+    (want, have), other = ({"limits": {"memory": value}} for value in (desired, observed)), {"memory": "3Gi"}
+    assert differences(want, have) == ()
+    assert differences(want, {"limits": other}) != ()

@@ -169,7 +169,7 @@ SPEC_FAULTS = [
     ),
     (
         "replicas: 1\n  config:\n    1: x",
-        "7: spec.config.1: a key that is no string, expected one (quote it)",
+        "7: spec.config.1: the key is not a string, expected a string (quote it)",
     ),
     (
         "replicas: 1\n  config: {a b: 2}",
@@ -270,7 +270,7 @@ def test_a_name_that_no_pod_could_look_up_is_refused() -> None:
 
 CONTROLLERS = HEAD.replace("BrokerGroup", "ControllerGroup")
 ODD = "expected 1, 3 or 5"
-EVEN = f"{ODD}: an even number of controllers bears no more failures than one fewer"
+EVEN = f"{ODD}: an even number of controllers tolerates no more failures than one fewer"
 CONTROLLER_FAULTS = [
     *(
         (f"replicas: {count}", f"5: spec.replicas: {count}, {ODD}")

@@ -44,7 +44,7 @@ def test_the_next_time(schedule: str, after: str, expected: str) -> None:
         ("* * * * 8", "day of the week: '8'"),
         ("5-1 * * * *", "minute: '5-1'"),
         ("*/0 * * * *", "step"),
-        ("0 0 31 2 *", "never is"),
+        ("0 0 31 2 *", "never occurs"),
         ("1,,2 * * * *", "minute: ''"),
     ],
 )
