@@ -1,6 +1,8 @@
-"""Replication between the brokers of a group: epochs, the HA connection, who is in sync, what is confirmed.
+"""Replicates the commit log from a group's master to its other brokers.
 
-- `epochs`: the epochs of a log, and where a replica's log stops being its master's. `epoch_file`: on disk.
-- `sync_state`: who is in sync, how far everybody is, what is confirmed; a pure core.
-- `acks`: sends that wait for replicas.
+- `service` gives a broker its HA role and leads from one role to the next.
+- `master` and `link` are the master's side of the HA connections, `replica` and `stream` the other side.
+- `sync_state` is the pure core: how far each replica is, which replicas are in sync, what is confirmed.
+- `epochs` says up to where two logs have a common history; `comparison` checks it by the logs' content.
+- `acks` holds the sends that wait for replicas.
 """

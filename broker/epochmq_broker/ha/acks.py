@@ -1,8 +1,8 @@
-"""Sends that wait for replicas (GroupTransferService).
+"""Holds sends until enough replicas have their bytes (RocketMQ's GroupTransferService).
 
-A send that waits costs one entry in a queue; an acknowledgement answers all it covers at once. Nobody waits
-for anybody else: a send whose replicas are silent is answered FLUSH_SLAVE_TIMEOUT after slaveTimeout, the
-others as soon as theirs have spoken.
+A waiting send is one entry in a queue. One acknowledgement of a replica answers every send that it covers.
+Sends do not delay each other: a send that the replicas do not acknowledge within `slaveTimeout` is answered
+FLUSH_SLAVE_TIMEOUT, and the sends before and behind it are answered when their own replicas have them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store.statuses import PutStatus
 
 WAITERS_MAX = 1 << 17
-"""Sends that may wait; more are answered FLUSH_SLAVE_TIMEOUT at once."""
+"""The most sends that may wait. A further send is answered FLUSH_SLAVE_TIMEOUT at once."""
 
 Done = Callable[[PutStatus], None]
 
 
 class Acks:
-    """The waiting sends of one mastership. `alive_replicas`: how many brokers of the group the nameserver
-    knows, None while nobody asked it."""
+    """The waiting sends of one mastership. `alive_replicas` is how many brokers of the group the nameserver
+    knows, or None if it was not asked."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Acks:
         end: Callable[[], int],
         may_acknowledge: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`end` says where the log ends, `controlled` that a controller decides who is in sync. While
-        `may_acknowledge` says no, nobody is told PUT_OK; `settle` looks again."""
+        """`end` returns the log's end offset. `controlled`: a controller decides which replicas are in sync.
+        While `may_acknowledge` returns False no send is answered PUT_OK; `settle` checks it again."""
         self.alive_replicas: int | None = None
         self._sync = sync
         self._settings = settings
@@ -51,12 +51,12 @@ class Acks:
         self._over = False
 
     def configure(self, settings: HASettings) -> None:
-        """Takes over new settings, for sends from now on."""
+        """Uses new settings for all further sends."""
         self._settings = settings
 
     @property
     def gates(self) -> bool:
-        """Whether a send may be refused for a lack of replicas."""
+        """Whether a send may be rejected because too few replicas are in sync."""
         settings = self._settings
         return self._controlled or (
             settings.broker_role == "SYNC_MASTER" and settings.enable_slave_acting_master
@@ -64,7 +64,7 @@ class Acks:
 
     @property
     def waits(self) -> bool:
-        """Whether sends may have to wait for replicas at all."""
+        """Whether any send has to wait for replicas."""
         settings = self._settings
         if self._controlled:
             return settings.all_ack_in_sync_state_set or settings.in_sync_replicas > 1
@@ -74,22 +74,22 @@ class Acks:
         )
 
     def refusal(self) -> PutStatus | None:
-        """Why no message that wants to wait may be put now."""
+        """Why a message that waits for replicas cannot be stored now; None if it can."""
         if self.need() is None:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return None
 
     def need(self) -> int | None:
-        """How many logs a message put now must be in; see `quorum.needed`."""
+        """How many logs must have a message that is stored now; see `quorum.needed`."""
         self._sync.appended(self._end())
         return needed(self._settings, self._sync, controlled=self._controlled, alive=self.alive_replicas)
 
     def when_replicated(self, end: int, done: Done) -> None:
-        """Calls `done` once: PUT_OK when enough logs reach `end`, FLUSH_SLAVE_TIMEOUT when that takes too
-        long, or this mastership is over."""
+        """Calls `done` once: with PUT_OK when enough logs reach `end`, with FLUSH_SLAVE_TIMEOUT when that
+        takes too long or this mastership ends."""
         need = self.need()
         if need is None:
-            # There were enough before the append; now nobody can say that this one is safe.
+            # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
             need = max(self._settings.min_in_sync_replicas, 2)
         is_there = (
             need == 1 or need == 0 or end <= reached(need, self._sync, self._settings.min_in_sync_replicas)
@@ -110,8 +110,10 @@ class Acks:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
-        """How far the log is on every replica that may become master (under a controller: the SyncStateSet),
-        or, `acknowledged` and without a controller, on as many as a send waits for; -1: nowhere else."""
+        """The end offset that every replica which may become master has; -1 if one is not connected.
+
+        Under a controller these are the members of the SyncStateSet. Without a controller, and with
+        `acknowledged` unless `allAckInSyncStateSet` is set, they are as many logs as a send waits for."""
         settings, sync = self._settings, self._sync
         sync.appended(self._end())
         if self._controlled and (settings.all_ack_in_sync_state_set or not acknowledged):
@@ -121,8 +123,8 @@ class Acks:
         return reached(settings.in_sync_replicas if waits else 1, sync)
 
     def settle(self) -> None:
-        """Answers everybody whom the replicas have satisfied; after each acknowledgement and each change of
-        the SyncStateSet."""
+        """Answers PUT_OK to every send that enough replicas have. To be called after each acknowledgement and
+        each change of the SyncStateSet."""
         if not self._count or not self._may_acknowledge():
             return
         for need, queue in self._waiters.items():
@@ -134,7 +136,7 @@ class Acks:
                 queue.popleft()[2](PutStatus.PUT_OK)
 
     def stop(self) -> None:
-        """This mastership is over: what nobody acknowledged may be lost, and its senders are told so."""
+        """Ends this mastership: every waiting send is answered FLUSH_SLAVE_TIMEOUT, for it may be lost."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,9 +1,8 @@
 # pure: which bytes the next block holds
-"""Which bytes of the log the next block to a replica holds, and what its header says
-(`AutoSwitchHAConnection`).
+"""Plans the next block of log bytes to a replica, and encodes its header (`AutoSwitchHAConnection`).
 
-A block lies in one file and in one epoch, and is labelled with the epoch its bytes belong to. Bytes from
-before the first epoch, of a log that was begun without a controller, go under the first epoch's label.
+A block lies in one file and in one epoch, and its header names that epoch. A log that was begun without a
+controller has bytes before its first epoch; their blocks name the first epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from epochmq_protocol.ha_frames import encode_default_transfer, encode_transfer
 
 
 class Label(Struct, frozen=True):
-    """The epoch of bytes up to `until`, as a header carries it."""
+    """The epoch that a block's header names: its number, its start offset, and the offset where it ends."""
 
     epoch: int
     start_offset: int
@@ -24,8 +23,8 @@ class Label(Struct, frozen=True):
 
 
 class Blocks:
-    """Cuts one connection's stream into blocks. `epochs` is None without a controller: blocks have no
-    epoch then."""
+    """Plans the blocks of one HA connection. `epochs` is None without a controller; headers then name no
+    epoch."""
 
     __slots__ = ("_epochs", "_file_size", "_label")
 
@@ -35,7 +34,7 @@ class Blocks:
         self._label: Label | None = None
 
     def epochs_changed(self) -> None:
-        """An epoch was appended: the last one has an end now."""
+        """Forgets the cached label: an epoch was appended, so that the one before it has an end now."""
         self._label = None
 
     def label(self, position: int) -> Label:
@@ -55,7 +54,7 @@ class Blocks:
         return label
 
     def size(self, position: int, end: int, most: int) -> int:
-        """How many bytes the block at `position` holds, of a log that ends at `end`."""
+        """How many bytes the block at `position` holds if the log ends at `end`; at most `most`."""
         file_end = position - position % self._file_size + self._file_size
         size = min(end, file_end, position + most) - position
         if self._epochs is not None:
@@ -63,7 +62,7 @@ class Blocks:
         return size
 
     def header(self, position: int, size: int, confirm_offset: int) -> bytes:
-        """The header of a block, or (`size` 0) of a heartbeat."""
+        """Encodes the header of a block or, with `size` 0, of a heartbeat."""
         if self._epochs is None:
             return encode_default_transfer(position, size)
         label = self.label(position)

@@ -1,5 +1,5 @@
-"""Reads ranges of the log and computes their checksums, on a thread of its own, for comparisons between a
-replica and its master (`comparison.py`)."""
+"""Computes the checksums of log ranges on a thread of its own, for comparisons between a replica and its
+master (`comparison`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from epochmq_broker.ha.comparison import LogRange
 from epochmq_broker.store.commit_log import CommitLog
 
 WAITING_MAX: Final = 4
-"""Ranges that may wait for the thread."""
+"""The most ranges that may wait for the thread."""
 READ_BYTES: Final = 64 * 1024
 
 
 class ChecksumsBusyError(Exception):
-    """Too many ranges wait."""
+    """Too many ranges wait for their checksums; the caller may try again later."""
 
 
 class LogChecksums:
-    """Of one log."""
+    """The checksums of one commit log."""
 
     def __init__(self, commit_log: CommitLog) -> None:
         self._log = commit_log
@@ -31,8 +31,8 @@ class LogChecksums:
         self._waiting = 0
 
     async def of(self, wanted: LogRange) -> bytes:
-        """The CRC-32 of each chunk, four bytes each, big-endian. ValueError when the log lacks a part of the
-        range, OSError when it cannot be read, ChecksumsBusyError."""
+        """The CRC-32 of each chunk of the range, four bytes each, big-endian. Raises ValueError if the log
+        lacks a part of the range, OSError if it cannot be read, and ChecksumsBusyError."""
         if self._waiting >= WAITING_MAX:
             raise ChecksumsBusyError
         pieces = self._pieces(wanted)
@@ -40,28 +40,28 @@ class LogChecksums:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="ha-compare")
         self._waiting += 1
         try:
-            # The files may expire, and their numbers go to others, meanwhile: these are the thread's own, and
-            # it closes them whether anybody still waits or not.
+            # The files may expire meanwhile, and their descriptors be reused. These are duplicates for the
+            # thread, which closes them even if the caller was cancelled.
             job = self._executor.submit(_checksums, pieces, wanted.chunk)
             return await asyncio.shield(asyncio.wrap_future(job))
         finally:
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Ends the thread when what it does now is done."""
+        """Ends the thread after the range that it reads now."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None
 
     def _pieces(self, wanted: LogRange) -> list[tuple[int, int, int]]:
-        """(descriptor, position, bytes) of each file that the range lies in."""
+        """(descriptor, position in the file, bytes) of each file that the range touches."""
         pieces: list[tuple[int, int, int]] = []
         try:
             position = wanted.start
             while position < wanted.end:
                 file = self._log.files.find(position)
                 if file is None or position >= file.start + file.wrote:
-                    raise ValueError(f"the log has no byte at {position}")
+                    raise ValueError(f"the log has no byte at offset {position}")
                 size = min(file.start + file.wrote, wanted.end) - position
                 pieces.append((os.dup(file.fd), position - file.start, size))
                 position += size
@@ -73,7 +73,8 @@ class LogChecksums:
 
 
 def _checksums(pieces: list[tuple[int, int, int]], chunk: int) -> bytes:
-    """On the thread: reads and sums up; chunks go over the ends of files."""
+    """Reads the pieces and computes the checksums; runs on the thread. A chunk may cross the end of a
+    file."""
     found: list[int] = []
     crc = filled = 0
     try:
@@ -81,7 +82,7 @@ def _checksums(pieces: list[tuple[int, int, int]], chunk: int) -> bytes:
             while left:
                 data = os.pread(descriptor, min(left, READ_BYTES), at)
                 if not data:
-                    raise OSError(f"a file of the log ends at {at}, {left} bytes short")
+                    raise OSError(f"a commit log file ends at {at}, {left} bytes too early")
                 at += len(data)
                 left -= len(data)
                 view = memoryview(data)

@@ -1,15 +1,14 @@
-# pure: whether two logs are one
-"""Compares a replica's log with its master's by checksums of ranges: which to ask for next, and where the
-first byte differs.
+# pure: whether two logs have the same bytes
+"""Finds the first byte at which a replica's log differs from its master's, by checksums of ranges.
 
-Epochs say who wrote from where; that the bytes are the same follows only while no disk has lost any. So a
-replica compares what it does not know to be the group's, and at every meeting the last `TAIL_BYTES`: where
-two logs of one epoch have parted, they differ up to the shorter one's end. After a clean history nothing else
-is read. The steps:
+Epochs say which master wrote which part of a log. Equal epochs imply equal bytes only if no disk has lost
+any. A replica therefore compares everything that it does not know to be equal, and with every new connection
+the last `TAIL_BYTES`: two logs of one epoch that have diverged differ up to the end of the shorter one. If
+nothing was lost, no other range is read. The steps:
 
-1. ranges forward to the end, in chunks of 64 KiB, up to the first chunk that differs;
-2. when that is the first one that was looked at, ranges backward, of growing size, until one begins equal;
-3. the chunk that differs first in smaller and smaller chunks, down to one byte.
+1. Compare ranges forward to the end, in chunks of 64 KiB, up to the first chunk that differs.
+2. If that is the first chunk compared, compare ranges backward, of growing size, until one begins equal.
+3. Compare the first differing chunk in ever smaller chunks, down to one byte.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from msgspec import Struct
 from epochmq_protocol.errors import RemoteProtocolError
 
 RANGE_MAX: Final = 32 << 20
-"""Bytes that one request covers."""
+"""The most bytes that one request covers."""
 CHUNKS_MAX: Final = 1 << 16
-"""Checksums that one answer holds."""
+"""The most checksums that one response holds."""
 TAIL_BYTES: Final = 1 << 20
 CHUNKS: Final = (64 * 1024, 1024, 16, 1)
 CRC_BYTES: Final = 4
 
 
 class LogRange(Struct, frozen=True):
-    """Bytes of a log, and how many of them a checksum covers; the last chunk may be shorter."""
+    """A range of log offsets, and how many bytes (`chunk`) each checksum covers; the last chunk may be
+    shorter."""
 
     start: int
     end: int
@@ -38,22 +38,23 @@ class LogRange(Struct, frozen=True):
 
     @property
     def is_reasonable(self) -> bool:
-        """Whether a peer may ask for it."""
+        """Whether the range is valid and within the limits of one request."""
         size = self.end - self.start
         return self.start >= 0 and 0 < size <= RANGE_MAX and self.chunk > 0 and self.count <= CHUNKS_MAX
 
     @property
     def count(self) -> int:
-        """How many checksums it has."""
+        """How many checksums the range has."""
         return -(-(self.end - self.start) // self.chunk)
 
 
 class Comparison:
-    """One comparison of two logs up to `end`. `difference` is the offset of the first byte that differs, None
-    while there is none."""
+    """Compares two logs up to the offset `end`. `difference` is the offset of the first byte that differs,
+    None while none was found."""
 
     def __init__(self, first: int, verified: int, end: int) -> None:
-        """`first` is where the log begins, `verified` up to where it is known to be the master's."""
+        """`first` is the log's first offset. Up to `verified` the log is known to be equal to the
+        master's."""
         self.difference: int | None = None
         self._first = min(first, end)
         self._from = max(self._first, min(verified, end - TAIL_BYTES))
@@ -62,10 +63,10 @@ class Comparison:
         self._back_bytes = TAIL_BYTES
         self._looks_back = False
         self._differs: LogRange | None = None
-        """The first piece known to differ, with the size of its chunks."""
+        """The smallest range known to hold the first difference, with the chunk size that found it."""
 
     def next(self) -> LogRange | None:
-        """What to compare next; None when all is known."""
+        """The range to compare next; None when the comparison is complete."""
         if self.difference is not None:
             return None
         if self._looks_back:
@@ -80,7 +81,7 @@ class Comparison:
         return LogRange(self._position, min(self._position + RANGE_MAX, self._end), CHUNKS[0])
 
     def begins(self, first: int) -> None:
-        """The master's log begins only here: what is before it cannot be compared."""
+        """The master's log begins at `first`: earlier bytes cannot be compared."""
         self._first = min(max(self._first, first), self._end)
         self._from = max(self._from, self._first)
         self._position = max(self._position, self._first)
@@ -88,11 +89,14 @@ class Comparison:
             self._looks_back = False
 
     def answered(self, own: bytes, theirs: bytes) -> None:
-        """The checksums of what `next` asked for, of both logs. RemoteProtocolError when they cannot be."""
+        """Takes the checksums of the range of `next` in both logs. Raises RemoteProtocolError if their number
+        is wrong or the master's bytes have changed since."""
         piece = self.next()
         assert piece is not None
         if not len(own) == len(theirs) == piece.count * CRC_BYTES:
-            raise RemoteProtocolError(f"{len(theirs) // CRC_BYTES} checksums of {piece.count}")
+            raise RemoteProtocolError(
+                f"the master sent {len(theirs) // CRC_BYTES} checksums, expected {piece.count}"
+            )
         at = _first_difference(own, theirs)
         if self._looks_back:
             self._answered_back(piece, at)
@@ -101,7 +105,9 @@ class Comparison:
             if at == 0 and piece.start == self._from > self._first:
                 self._looks_back = True
         elif self._differs is not None:
-            raise RemoteProtocolError(f"the bytes from {piece.start} to {piece.end} changed meanwhile")
+            raise RemoteProtocolError(
+                f"the log bytes from {piece.start} to {piece.end} changed during the comparison"
+            )
         else:
             self._position = piece.end
 
@@ -120,7 +126,7 @@ class Comparison:
 
 
 def _first_difference(own: bytes, theirs: bytes) -> int | None:
-    """Which checksum differs first."""
+    """The index of the first checksum that differs; None if all are equal."""
     if own == theirs:
         return None
     low, high = 0, len(own) // CRC_BYTES
@@ -134,6 +140,6 @@ def _first_difference(own: bytes, theirs: bytes) -> int | None:
 
 
 def may_truncate(difference: int, confirmed: int) -> bool:
-    """Whether what differs may be cut: nobody was told that it is safe. Below the confirmed offset one of the
-    two logs has lost what the group promised to keep, and a person has to see both."""
+    """Whether a replica may truncate its log at `difference`. A difference below the confirmed offset means
+    that one of the two logs has lost confirmed bytes; an administrator has to compare them."""
     return difference >= confirmed

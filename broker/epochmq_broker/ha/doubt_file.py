@@ -1,6 +1,7 @@
-"""`logDoubt.json`: what a broker may not rely on of its own log, kept over restarts (`log_doubt.LogDoubt`).
+"""Reads and writes `logDoubt.json`, which keeps a broker's `LogDoubt` over restarts.
 
-The file exists only while something is to be kept. One that cannot be read counts as the worst case."""
+The file exists only while there is a doubt to keep. A file that cannot be decoded counts as the worst case.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ FILE = "logDoubt.json"
 
 
 class DoubtFile:
-    """The file of one store. `now` is what it holds. Reading and writing block on the disk."""
+    """The file of one store. `now` is its present content. `load` and `save` block on the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now = LogDoubt()
 
     def load(self) -> None:
-        """Reads the file. OSError."""
+        """Reads the file. Raises OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -34,11 +35,15 @@ class DoubtFile:
         try:
             self.now = msgspec.json.decode(data, type=LogDoubt)
         except msgspec.MsgspecError as error:
-            log.error("%s cannot be read (%s): the log is taken to lack messages", self.path, error)
+            log.error(
+                "%s cannot be decoded (%s): the broker treats its log as one that lacks acknowledged messages",
+                self.path,
+                error,
+            )
             self.now = LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
 
     def save(self, doubt: LogDoubt) -> None:
-        """Keeps it, durably. OSError, and then nothing has changed."""
+        """Writes the doubt durably. Raises OSError; the file and `now` are then unchanged."""
         if doubt == self.now:
             return
         if doubt == LogDoubt():

@@ -1,8 +1,9 @@
-"""`epochFileCheckpoint`: the epochs on disk (`CheckpointFile`).
+"""Reads and writes `epochFileCheckpoint`, the epochs of a log on disk (RocketMQ's `CheckpointFile`).
 
-Replaced as a whole, durably, the former content kept as `.bak`: an epoch is on disk before anything written
-in it is served. An empty list is never written, as in Java, whose readers take an empty file for a broken
-one; what is forgotten last therefore stays in the file, and is compared again at the next handshake.
+The file is replaced as a whole and durably, and the former content is kept as `.bak`. An epoch is on disk
+before any byte written in it is served. As in RocketMQ, an empty list is never written, because RocketMQ
+takes an empty file for a broken one. When the last epoch is removed it therefore stays in the file, and the
+next handshake compares it again.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class EpochFile:
-    """The epochs of a log and the file that keeps them."""
+    """The epochs of one log and the file that keeps them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.epochs = Epochs()
 
     def load(self) -> None:
-        """Reads the file, or its `.bak` when it is missing, empty or broken. RemoteProtocolError when both
-        are there and broken: the history must not be guessed."""
+        """Reads the file, or its `.bak` if the file is missing, empty or broken. Raises RemoteProtocolError
+        if neither can be read and one is broken: the epochs must not be guessed."""
         broken: RemoteProtocolError | None = None
         for candidate in (self.path, backup_of(self.path)):
             if not candidate.exists():
@@ -45,8 +46,8 @@ class EpochFile:
             raise broken
 
     def append(self, entry: EpochEntry) -> bool:
-        """Appends an epoch and saves it; False when it is not greater than the last one. OSError: it is not
-        saved, and not there."""
+        """Appends an epoch and saves the file; False if the epoch is not greater than the last one. Raises
+        OSError; the epoch is then neither saved nor in memory."""
         if not self.epochs.append(entry):
             return False
         try:
@@ -57,17 +58,17 @@ class EpochFile:
         return True
 
     def truncate_suffix(self, offset: int) -> None:
-        """Forgets the epochs that start at or after `offset`."""
+        """Removes the epochs that start at or after `offset`."""
         if self.epochs.truncate_suffix(offset):
             self._save()
 
     def truncate_epochs_from(self, epoch: int) -> None:
-        """Forgets the epochs of this number and newer."""
+        """Removes this epoch and newer ones."""
         if self.epochs.truncate_epochs_from(epoch):
             self._save()
 
     def truncate_prefix(self, offset: int) -> None:
-        """Forgets the epochs that end at or before `offset`."""
+        """Removes the epochs that end at or before `offset`."""
         if self.epochs.truncate_prefix(offset):
             self._save()
 

@@ -1,12 +1,14 @@
 # pure: the epochs of a log
-"""The epochs of one log (`EpochFileCache`), and where a replica's log stops being its master's.
+"""Keeps the epochs of one log (`EpochFileCache`), and finds up to where two logs have a common history.
 
 The rules, from RIP-44 and RocketMQ's code:
 
-- An epoch is appended only if both its number and its start are greater than the last one's. Two elections
-  without a byte between them leave one entry, the first: its number is then behind the master's epoch.
-- An epoch ends where the next one starts. The last one ends where the log does.
-- A replica's log is its master's up to `truncation_point`. Without one, nothing is known to be common.
+- An epoch is appended only if both its number and its start offset are greater than the last epoch's. Two
+  elections without a byte between them leave only the first entry; its number is then older than the
+  master's epoch.
+- An epoch ends where the next one starts. The last epoch ends at the end of the log.
+- A replica's log is equal to its master's up to `truncation_point`. If there is no such point, the epochs
+  prove no common history.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from epochmq_protocol.errors import EpochMQError
 
 
 class Epochs:
-    """The epochs of one log, ascending."""
+    """The epochs of one log, oldest first."""
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self._entries: list[EpochEntry] = []
@@ -29,7 +31,7 @@ class Epochs:
 
     @property
     def entries(self) -> list[EpochEntry]:
-        """A copy of all entries."""
+        """A copy of all entries, oldest first."""
         return list(self._entries)
 
     @property
@@ -39,11 +41,11 @@ class Epochs:
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch's number, -1 without any."""
+        """The newest epoch's number; -1 if there is no epoch."""
         return self._entries[-1].epoch if self._entries else -1
 
     def append(self, entry: EpochEntry) -> bool:
-        """Appends an entry; False, and nothing changed, when it is not greater in both."""
+        """Appends an entry; False, with nothing changed, if its number or start offset is not greater."""
         last = self.last
         if last is not None and (entry.epoch <= last.epoch or entry.start_offset <= last.start_offset):
             return False
@@ -51,42 +53,44 @@ class Epochs:
         return True
 
     def truncate_suffix(self, offset: int) -> bool:
-        """Forgets the epochs that start at or after `offset`; whether there were any."""
+        """Removes the epochs that start at or after `offset`; whether there were any."""
         kept = [entry for entry in self._entries if entry.start_offset < offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_epochs_from(self, epoch: int) -> bool:
-        """Forgets the epochs of this number and newer; whether there were any."""
+        """Removes this epoch and newer ones; whether there were any."""
         kept = [entry for entry in self._entries if entry.epoch < epoch]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_prefix(self, offset: int) -> bool:
-        """Forgets the epochs that end at or before `offset` (expired files); whether there were any. The last
-        one has no end."""
+        """Removes the epochs that end at or before `offset` (their files have expired); whether there were
+        any. The last epoch has no end."""
         kept = [entry for entry in self._entries if self.end_of(entry) > offset]
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
 
     def end_of(self, entry: EpochEntry) -> int:
-        """Where an entry's epoch ends; OFFSET_MAX for the last."""
+        """The offset where an entry's epoch ends; OFFSET_MAX for the last epoch."""
         at = self._entries.index(entry) + 1
         return self._entries[at].start_offset if at < len(self._entries) else OFFSET_MAX
 
     def find(self, offset: int) -> EpochEntry | None:
-        """The epoch that the byte at `offset` was, or will be, written in."""
+        """The entry of the epoch that the byte at `offset` belongs to; None before the first epoch."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset) - 1
         return self._entries[at] if at >= 0 else None
 
 
 def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:
-    """Whether a log without a common epoch is one that a former master began alone, of which the present
-    one's election knows nothing: all of it is of one epoch, the master's first is newer, and both begin with
-    the log's first byte. Then nothing of it is common. Any other pair of logs is a mistake of somebody's."""
+    """Whether a former master wrote all of the local log alone, so that the group has none of it.
+
+    The local log then has a single epoch, the master's first epoch is newer, and both start at offset 0. The
+    local log may be truncated to 0. Any other pair of logs without a common epoch is an operator's mistake,
+    for example a store of another group."""
     return (
         len(local) == 1
         and len(master) > 0
@@ -96,14 +100,16 @@ def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -
 
 
 EARLIER_MAX = 100
-"""Epochs without a byte that a master names."""
+"""The most epochs without a byte that a master's handshake names."""
 
 
 def told_history(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
-    """What a master tells replicas of its epochs. Those before its first one, if that begins with the log's
-    first byte, had none, and are named so: a replica of RocketMQ's keeps the first epoch that it heard of,
-    though its master was replaced before the first message; it finds that one here, ends it at 0, and goes
-    on. Without it, it would connect again and again for ever (#9942)."""
+    """The epochs that a master names in its handshake: its own, and earlier ones without a byte.
+
+    If the master's first epoch starts at offset 0, every earlier epoch had no byte. A RocketMQ replica keeps
+    the first epoch that it heard of, even if that master was replaced before the first message. It finds that
+    epoch in the handshake, ends it at 0, and follows. Without it, the replica would reconnect for ever
+    (#9942)."""
     if not entries or entries[0].start_offset != 0:
         return list(entries)
     first = entries[0].epoch
@@ -112,23 +118,26 @@ def told_history(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
 
 
 def with_bytes(told: Sequence[EpochEntry]) -> list[EpochEntry]:
-    """Without the epochs that had no byte. A replica of ours decides by the others: a log that has bytes of
-    such an epoch was written alone (`began_elsewhere`), or is a mistake that must not be cut to nothing."""
+    """The epochs of a master's handshake without those that have no byte.
+
+    EpochMQ's replicas decide by the remaining ones. A log that has bytes of an epoch which is empty on the
+    master was written by a former master alone (`began_elsewhere`), or is a mistake, and must not be
+    truncated to 0 then."""
     last_of_start = {entry.start_offset: entry for entry in told}
     return list(last_of_start.values())
 
 
 class HADivergedError(EpochMQError):
-    """The two logs have no epoch in common: what of ours is the master's cannot be said."""
+    """This log and the master's have diverged in a way that only an administrator can resolve."""
 
 
 def common_end(
     local: Sequence[EpochEntry], start: int, end: int, master: Sequence[EpochEntry], master_end: int
 ) -> int:
-    """Up to where a replica, whose log runs from `start` to `end`, keeps it when it begins to follow a master
-    with these epochs; the epochs from there on are forgotten, too. HADivergedError."""
+    """The offset at which a replica truncates its log, which runs from `start` to `end`, before it follows a
+    master with these epochs. Its epochs are truncated at the same offset. Raises HADivergedError."""
     if end == 0 and start <= 0:
-        return 0  # an empty log is the beginning of any; what its epochs say is about bytes that are gone
+        return 0  # an empty log is a prefix of any log; its epochs are of bytes that are gone
     if not local:
         return end
     point = truncation_point(local, end, master, master_end)
@@ -137,7 +146,7 @@ def common_end(
     if point is None:
         raise HADivergedError(
             f"no epoch of this log {_brief(local)} is one of the master's {_brief(master)}: "
-            "compare the two, and clear the store of the one that is wrong"
+            "compare the two logs (epochmq audit), and clear the store of the one that is wrong"
         )
     return min(point, end)
 
@@ -148,16 +157,17 @@ def _brief(entries: Sequence[EpochEntry]) -> str:
 
 
 class KeptEpochs(Protocol):
-    """Epochs that may be on disk: `Epochs`, or the file that keeps them."""
+    """Where epochs are kept: `Epochs` in memory, or an `EpochFile`."""
 
     def append(self, entry: EpochEntry) -> bool: ...
     def truncate_suffix(self, offset: int) -> object: ...
 
 
 def begin_epoch(kept: KeptEpochs, last_epoch: int, epoch: int, end: int) -> None:
-    """A master begins `epoch` where its log ends. It may be its own already: an epoch has one master. An
-    epoch without a byte here may have some elsewhere: its master may come back with what it wrote alone, and
-    must not find its own epoch to agree on (#9942)."""
+    """Appends the epoch of a new mastership, which starts at the log's end offset `end`.
+
+    Epochs that start at `end`, and so have no byte in this log, are removed first. Their master may have
+    written bytes in them alone. When it comes back, it must not find its own epoch to agree on (#9942)."""
     if last_epoch == epoch:
         return
     kept.truncate_suffix(end)
@@ -165,8 +175,10 @@ def begin_epoch(kept: KeptEpochs, last_epoch: int, epoch: int, end: int) -> None
 
 
 def learn_epoch(kept: KeptEpochs, told: Sequence[EpochEntry], epoch: int, start_offset: int) -> None:
-    """A replica is about to take bytes labelled so. Epochs that the labels skip, because nothing of them was
-    to be sent, are known from what the master `told` in its handshake."""
+    """Appends the epoch of a block that a replica is about to append to its log.
+
+    Epochs that no block named, because they have no byte to send, are taken from `told`, the epochs of the
+    master's handshake."""
     for entry in told:
         if entry.epoch < epoch:
             kept.append(entry)

@@ -1,5 +1,5 @@
-# pure: how much may be sent, and how much was
-"""How fast one HA connection is, and how fast it may be (`FlowMonitor`): bytes counted by the second."""
+# pure: the rate of a connection
+"""Measures and limits the bytes per second of one HA connection (RocketMQ's `FlowMonitor`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ UNLIMITED = 1 << 62
 
 
 class FlowMonitor:
-    """Counts the bytes of one connection. Times are seconds of any monotonic clock."""
+    """Counts the bytes of one connection. Times are in seconds of a monotonic clock."""
 
     __slots__ = ("_bytes", "_since", "bytes_per_second")
 
@@ -17,16 +17,16 @@ class FlowMonitor:
         self._since = now
 
     def add(self, count: int) -> None:
-        """So many bytes went over."""
+        """Counts bytes that were sent or received."""
         self._bytes += count
 
     def allowed(self, now: float, limit: int | None) -> int:
-        """How many more may go in this second; `limit` is bytes a second, None for no limit."""
+        """How many more bytes may be sent in this second; `limit` is in bytes per second, None: unlimited."""
         self.turn(now)
         return UNLIMITED if limit is None else max(limit - self._bytes, 0)
 
     def turn(self, now: float) -> None:
-        """A second may be over."""
+        """Computes the rate and starts a new period, if the present one has lasted a second."""
         past = now - self._since
         if past >= 1:
             self.bytes_per_second = int(self._bytes / past)

@@ -102,7 +102,7 @@ def test_a_log_that_changes_meanwhile_is_refused() -> None:
     found.answered(b"12345678", b"12345670")
     wanted = found.next()
     assert wanted is not None
-    with pytest.raises(RemoteProtocolError, match="changed meanwhile"):
+    with pytest.raises(RemoteProtocolError, match="changed during the comparison"):
         found.answered(bytes(4 * wanted.count), bytes(4 * wanted.count))
 
 
