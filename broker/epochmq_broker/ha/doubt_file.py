@@ -36,7 +36,7 @@ class DoubtFile:
             self.now = msgspec.json.decode(data, type=LogDoubt)
         except msgspec.MsgspecError as error:
             log.error(
-                "%s cannot be decoded (%s): the broker treats its log as one that lacks acknowledged messages",
+                "%s cannot be decoded (%s): the broker assumes that its log lacks acknowledged messages",
                 self.path,
                 error,
             )

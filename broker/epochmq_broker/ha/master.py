@@ -1,7 +1,7 @@
-"""Serves the log to replicas: takes their connections, wakes their senders, and looks after the silent ones
-(the accepting half of `DefaultHAService` and `AutoSwitchHAService`).
+"""Listens for replicas and drives their HA connections (the accepting half of `DefaultHAService` and
+`AutoSwitchHAService`).
 
-It exists while this broker is a master: a replica has nothing to serve, and listens to nobody.
+A broker has an `HAMaster` only while it is a master. A replica does not listen on the HA port.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from epochmq_broker.store.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 LINKS_MAX: Final = 64
-ACCEPTS: Final = 16  # connections taken in one round of the loop
-THREADS: Final = 2  # that read what lies on disk
+ACCEPTS: Final = 16  # connections accepted in one iteration of the event loop
+THREADS: Final = 2  # threads that send bytes which have to be read from disk
 TICK_S: Final = 0.1
 BACKLOG: Final = 64
 SERIALS: Final = 1 << 40
-"""Ids of replicas that have none of their own (without a controller) begin here."""
+"""Without a controller replicas have no id of their own. The ids that a master gives them start here."""
 
 
 class HAMaster:
-    """The connections of one mastership. `on_progress` is called after every acknowledgement that may change
-    what is confirmed or who is waiting; `on_members` when it may change who should be in the SyncStateSet."""
+    """The HA connections of one mastership. `on_progress` is called after every acknowledgement that may
+    change the confirmed offset or satisfy a waiting send. `on_members` is called when the set of replicas
+    that are in sync may have changed."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class HAMaster:
         on_members: Callable[[], None],
         on_links: Callable[[Callable[[], None] | None], None],
     ) -> None:
-        """`epochs` is None without a controller. `on_links` is told what to call when the log has grown, None
-        while nobody is connected."""
+        """`epochs` is None without a controller. `on_links` gets the function to call after each append to
+        the log, or None while no replica is connected."""
         self.links: list[ReplicaLink] = []
         self.sync = sync
         loop = asyncio.get_running_loop()
@@ -68,7 +69,7 @@ class HAMaster:
         self._stopped = False
 
     def start(self, host: str, port: int) -> int:
-        """Listens; the port. Raises OSError."""
+        """Starts to listen; returns the port. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -77,16 +78,18 @@ class HAMaster:
             listener.listen(BACKLOG)
         except OSError as error:
             listener.close()
-            raise OSError(error.errno, f"HA port {host}:{port}: {error.strerror}") from error
+            raise OSError(
+                error.errno, f"cannot listen on the HA port {host}:{port}: {error.strerror}"
+            ) from error
         self._listener = listener
         self._loop.add_reader(listener.fileno(), self._accept)
         self._timer = self._loop.call_later(TICK_S, self._tick)
         bound: int = listener.getsockname()[1]
-        log.info("replicas are served at %s:%d", host, bound)
+        log.info("the master listens for replicas at %s:%d", host, bound)
         return bound
 
     async def stop(self) -> None:
-        """Closes every connection and listens no more."""
+        """Stops listening and closes every connection."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -96,24 +99,25 @@ class HAMaster:
             self._listener = None
         jobs = [link.job for link in self.links if link.job is not None]
         for link in list(self.links):
-            link.close("we serve no replicas any more")
+            link.close("this broker stops being the master")
         if jobs:
             await asyncio.gather(*jobs, return_exceptions=True)
-            await asyncio.sleep(0)  # what the links do when their run has ended
+            await asyncio.sleep(0)  # lets the connections handle the end of their background runs
         self._executor.shutdown(wait=False)
 
     def configure(self, settings: HASettings) -> None:
-        """Takes over new settings."""
+        """Uses new settings."""
         self._shared.settings = settings
 
     def appended(self) -> None:
-        """The log has grown: replicas get it in the next round of the loop, however many messages it is."""
+        """Sends appended bytes to the replicas in the next iteration of the event loop, once for many
+        appends."""
         if not self._scheduled and self.links:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
     def epochs_changed(self) -> None:
-        """This mastership goes on under another epoch."""
+        """Tells every connection that this mastership continues under another epoch."""
         for link in list(self.links):
             link.epochs_changed()
 
@@ -132,10 +136,14 @@ class HAMaster:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                log.error("a replica's connection was not taken: %s", error)
+                log.error("the master could not accept a replica's connection: %s", error)
                 return
             if len(self.links) >= LINKS_MAX:
-                log.error("a replica at %s is refused: %d are connected", address[0], len(self.links))
+                log.error(
+                    "the master rejected the replica at %s: %d replicas are connected already",
+                    address[0],
+                    len(self.links),
+                )
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -146,7 +154,7 @@ class HAMaster:
             self._on_links(self.appended)
 
     def _introduced(self, link: ReplicaLink) -> None:
-        """A replica that comes again has lost its former connection, whether we have noticed or not."""
+        """Closes the former connection of a replica that has connected again."""
         for other in list(self.links):
             if other is not link and other.broker_id == link.broker_id:
                 other.close("the replica has connected again")
@@ -175,11 +183,11 @@ class HAMaster:
             try:
                 link.tick()
             except Exception:
-                # One replica's fault must be neither the others' nor ours for ever.
-                log.exception("%r failed", link)
-                link.close("we failed")
+                # A fault on one connection must not end the others.
+                log.exception("the connection of %r failed", link)
+                link.close("an internal error of the master")
 
     @property
     def following(self) -> list[ReplicaLink]:
-        """Connections whose replica has said where it is."""
+        """The connections whose replica has reported its end offset."""
         return [link for link in self.links if link.phase is Phase.FOLLOW]

@@ -1,4 +1,4 @@
-"""Asks a master for checksums of its log (`LOG_CHECKSUMS`); RocketMQ's masters know no such request."""
+"""Asks a master for checksums of its log (request LOG_CHECKSUMS, which RocketMQ's masters do not know)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ TIMEOUT_MS: Final = 30_000
 
 
 class MasterChecksums(Struct, frozen=True):
-    """What a master says of a range: where its log begins, and the checksums, none where it begins behind the
-    range's start."""
+    """A master's response for one range: the first offset of its log (`begins`), and the checksums. There are
+    none if the range starts before that offset."""
 
     begins: int
     checksums: bytes
 
 
 class MasterLog:
-    """The log of the master at `address`, which serves clients there."""
+    """Asks the master that serves clients at `address`."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self.address = address
         self._client = client
 
     async def checksums(self, wanted: LogRange, epoch: int) -> MasterChecksums | None:
-        """Of the master of `epoch`; None when it is one of RocketMQ's. EpochMQError when it does not answer,
-        or is not the master of that epoch."""
+        """The checksums of a range in the log of the master of `epoch`; None if it is a RocketMQ broker.
+        Raises EpochMQError if the master does not respond or is not the master of that epoch."""
         header = LogChecksumsHeader(
             epoch=epoch, start_offset=wanted.start, end_offset=wanted.end, chunk_bytes=wanted.chunk
         )

@@ -1,5 +1,6 @@
-"""From a socket into a file without coming through this process: `splice` by way of a pipe. One copy a byte,
-where receiving and writing it takes two.
+"""Moves bytes from a socket into a file with `splice`, through a pipe.
+
+The bytes do not enter this process: the kernel copies each byte once, where `recv` and `write` copy it twice.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import fcntl
 import os
 from typing import Final
 
-PIPE_BYTES: Final = 1024 * 1024  # as much as anybody may ask for, unless the machine says otherwise
+PIPE_BYTES: Final = 1024 * 1024  # the default limit for unprivileged users (/proc/sys/fs/pipe-max-size)
 UNABLE: Final = frozenset((errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM))
 
 
 class Passage:
-    """For one socket that does not block. `open` is False once the system has said that it cannot do this."""
+    """Splices from one non-blocking socket. `open` becomes False once the kernel has rejected `splice`
+    here."""
 
     def __init__(self, source: int) -> None:
-        """`source` is the socket's descriptor, which stays its owner's. Raises OSError."""
+        """`source` is the socket's descriptor; the caller keeps owning it. Raises OSError."""
         self.open = True
         self._source = source
         self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -26,9 +28,8 @@ class Passage:
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def move(self, target: int, at: int, most: int) -> int:
-        """Moves up to `most` bytes that have arrived to position `at` of a file, and tells how many; 0 when
-        there are none, at the stream's end too. Raises OSError; what was taken from the socket is lost
-        then."""
+        """Moves up to `most` received bytes to position `at` of the file `target`, and returns how many; 0 if
+        none has arrived or the peer has closed. Raises OSError; bytes that left the socket are then lost."""
         try:
             size = os.splice(self._source, self._in, min(most, PIPE_BYTES), flags=os.SPLICE_F_NONBLOCK)
         except (BlockingIOError, InterruptedError):
@@ -52,7 +53,7 @@ class Passage:
             except OSError as error:
                 if error.errno not in UNABLE:
                     raise
-                self.open = False  # this file's file system takes none; what is in the pipe is not lost
+                self.open = False  # this file system supports no splice; the bytes in the pipe are not lost
         data = os.read(self._out, size)
         done = 0
         while done < len(data):
@@ -60,6 +61,6 @@ class Passage:
         return done
 
     def close(self) -> None:
-        """Gives the pipe back."""
+        """Closes the pipe."""
         os.close(self._out)
         os.close(self._in)

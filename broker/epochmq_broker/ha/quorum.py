@@ -1,9 +1,10 @@
 # pure: how many logs a send waits for
-"""How many logs must have a message before its sender is told (RIP-34; `CommitLog.asyncPutMessage`).
+"""Computes how many logs must have a message before its send is acknowledged (RIP-34;
+`CommitLog.asyncPutMessage`).
 
-Only a SYNC_MASTER asks its replicas, and only for messages that want to wait. With a controller the size of
-the SyncStateSet decides whether a send is taken at all, without one, and with `enableSlaveActingMaster`, the
-number of replicas that are near enough.
+Without a controller only a SYNC_MASTER waits for replicas, and only for messages with WAIT=true. With a
+controller the size of the SyncStateSet decides whether a send is accepted at all. Without one, and with
+`enableSlaveActingMaster`, the number of replicas within `haMaxGapNotInSync` decides it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 
 ALL = -1
-"""Everybody who may be in the SyncStateSet."""
+"""Stands for every broker that may be in the SyncStateSet."""
 
 
 def needed(
     settings: HASettings, sync: SyncState, *, controlled: bool, alive: int | None = None
 ) -> int | None:
-    """How many logs, our own included, a message must be in (`ALL`: those of the whole set); None when there
-    are too few replicas to try. `alive` is how many brokers of the group the nameserver knows, where that is
-    known."""
+    """How many logs, the master's included, must have a message (`ALL`: those of the whole set); None if too
+    few replicas are in sync to accept it. `alive` is how many brokers of the group the nameserver knows, None
+    if unknown."""
     if settings.broker_role != "SYNC_MASTER" and not controlled:
         return 1
     wanted = settings.in_sync_replicas
@@ -40,7 +41,7 @@ def needed(
 
 
 def reached(need: int, sync: SyncState, least: int = 1) -> int:
-    """Up to which byte the log is in as many logs as `need` says. `ALL` are at least `least` logs
-    (minInSyncReplicas), also when the set has shrunk since the send was taken: its sender is not told that it
-    is safe while the master alone has it."""
+    """The end offset that `need` logs have. `ALL` means the whole set and at least `least` logs
+    (minInSyncReplicas): the set may have shrunk since the send was accepted, and a message that only the
+    master has must not be acknowledged."""
     return min(sync.reached_by_all(), sync.reached_by(least)) if need == ALL else sync.reached_by(need)
