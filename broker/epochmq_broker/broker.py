@@ -42,8 +42,8 @@ from epochmq_broker.processors.tables import TableProcessor
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
 from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_broker.replicas.roles import Parts
-from epochmq_broker.replicas.steering import Steering
+from epochmq_broker.replicas.replica_control import ReplicaControl
+from epochmq_broker.replicas.role_transitions import ReplicaDependencies
 from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
@@ -134,7 +134,7 @@ class Broker:
         )
         self.clients.on_group_change.append(self.client_requests.notify_group_change)
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
-        self.steering = Steering(self.live, self.store)
+        self.steering = ReplicaControl(self.live, self.store)
         handlers = self.handlers()
         self._servers = self._make_servers(config, handlers)
         self._admin = self._make_admin(handlers) if config.admin_socket_path else None
@@ -252,7 +252,7 @@ class Broker:
 
     def _make_replicas(self) -> ReplicasManager:
         return ReplicasManager(
-            Parts(
+            ReplicaDependencies(
                 self.live,
                 self.store,
                 self.put,
@@ -268,7 +268,7 @@ class Broker:
 
     def _epoch(self) -> int:
         """The master epoch, 0 without a controller: the state version of the tables."""
-        return self.replicas.roles.epoch if self.replicas is not None else 0
+        return self.replicas.role_transitions.epoch if self.replicas is not None else 0
 
     def _make_admin(self, handlers: Mapping[int, RequestHandler]) -> BrokerAdmin:
         parts = LookedAt(

@@ -91,7 +91,7 @@ class Stored(Struct, frozen=True):
 
 
 class Replicas(Protocol):
-    """What is asked of replication (`ha.acks.Acks`)."""
+    """What is asked of replication (`ha.replication_waiters.ReplicationWaiters`)."""
 
     @property
     def gates(self) -> bool:

@@ -15,7 +15,7 @@ from epochmq_protocol.frame import Command, encode
 from tests.support.process import ManagedProcess
 
 LEASE_MS = 300
-ASKS_PER_LEASE = 5
+RENEWALS_PER_LEASE = 5
 CONNECTIONS = 50
 _TICK_S = 0.002
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
@@ -72,7 +72,7 @@ class LeaseRenewals:
         for _ in range(CONNECTIONS):
             transport, _ = await loop.create_connection(lambda: LeaseResponses(self), self.host, self.port)
             transports.append(transport)
-        interval_s = LEASE_MS / ASKS_PER_LEASE / 1000
+        interval_s = LEASE_MS / RENEWALS_PER_LEASE / 1000
         count = len(self.frames)
         began = time.perf_counter()
         asked, measured_from, cpu_before = 0, 0.0, 0.0

@@ -17,7 +17,7 @@ from tests.support.net import free_port, loopback
 from tests.support.pair import Pair
 from tests.support.process import wait_until
 from tests.support.replica_group import Factory, our_broker
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -111,7 +111,7 @@ class HAPeer:
         return b"".join(path.read_bytes() for path in files)[:end]
 
 
-async def agree(ours: Node, java: HAPeer) -> None:
+async def agree(ours: BrokerNode, java: HAPeer) -> None:
     """Waits until both have the same, and compares every byte. Before it cuts its log, a Java replica may
     wait a minute and a half for its own dispatcher to end."""
     theirs = mine = None
@@ -131,7 +131,7 @@ async def agree(ours: Node, java: HAPeer) -> None:
     assert (java.store / "epochFileCheckpoint").read_bytes() == ours_file
 
 
-def fill(ours: Node, count: int) -> None:
+def fill(ours: BrokerNode, count: int) -> None:
     """Messages into the queue that the Java side looks at."""
     for _ in range(count):
         assert put(ours.store, Message(body=os.urandom(900)))[0] is PutStatus.PUT_OK
@@ -141,7 +141,7 @@ def fill(ours: Node, count: int) -> None:
 
 async def test_masters_take_turns_and_what_they_wrote_alone_is_cut(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
-    ours = await Node(tmp_path / "ours", 1, SETTINGS).open()
+    ours = await BrokerNode(tmp_path / "ours", 1, SETTINGS).open()
     try:
         await java.start()
         # Ours leads, Java follows, over several files.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from epochmq_broker.ha import log_doubt
-from epochmq_broker.ha.comparison import Comparison, LogRange, may_truncate
-from epochmq_broker.ha.epochs import Epochs, HADivergedError, common_end
+from epochmq_broker.ha.epochs import Epochs, HADivergedError, common_prefix_end
+from epochmq_broker.ha.log_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.broker_disks import BrokerDisk
@@ -26,7 +26,7 @@ FILE_BYTES = 1024
 """Recovery reads the log from the beginning of the file in which what was flushed ends."""
 
 
-class LogHolder(Host):
+class SimulatedLogHost(Host):
     """A machine with a commit log."""
 
     world: GroupWorld
@@ -65,7 +65,7 @@ class LogHolder(Host):
             self.world.shorten(self.group, [self])
         recovery_start = self.disk.flushed - self.disk.flushed % FILE_BYTES
         tail = self.disk.open(self.log)
-        doubt = log_doubt.after_start(
+        doubt = log_doubt.doubt_after_start(
             self.doubt_kept,
             tail.state,
             may_lack_acknowledged=tail.may_lack_acknowledged,
@@ -106,7 +106,7 @@ class LogHolder(Host):
         if self.doubt == LogDoubt():
             return
         with contextlib.suppress(OSError):
-            self.keep_doubt(log_doubt.settled())
+            self.keep_doubt(log_doubt.no_doubt())
             self.disk.clear_log_doubt()
         self.world.happened("doubts settled")
 
@@ -146,12 +146,12 @@ class LogHolder(Host):
         except QueueOffsetError as error:
             self.world.fail(f"{self.name}: queue offsets are not dense: {error}")
 
-    def agree(self, theirs: list[EpochEntry], master_end: int, master: LogHolder) -> bool:
+    def agree(self, theirs: list[EpochEntry], master_end: int, master: SimulatedLogHost) -> bool:
         """Cuts the log where it stops being the master's, by the epochs and by its content; False when that
         cannot be said. (The two logs are compared at one instant: they only grow meanwhile.)"""
         end, known = self.log.end, self.epochs.entries
         try:
-            point = common_end(known, 0, end, theirs, master_end)
+            point = common_prefix_end(known, 0, end, theirs, master_end)
         except HADivergedError as error:
             self.world.diverged(self, str(error))
             return False
@@ -161,7 +161,7 @@ class LogHolder(Host):
         if difference is not None:
             self.world.happened("contents that differ")
             self.world.note(f"{self.name} differs from {master.name} at {difference}")
-            if not may_truncate(difference, log_doubt.kept_until(self.doubt, self.confirmed)):
+            if not may_truncate(difference, log_doubt.protected_until(self.doubt, self.confirmed)):
                 self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
                 self.world.diverged(self, f"its log differs at {difference}, below {self.confirmed}")
                 return False
@@ -181,14 +181,14 @@ class LogHolder(Host):
 
 def first_difference(verified: int, end: int, own: bytearray, theirs: bytearray) -> int | None:
     """The first byte in front of `end` that two logs do not share (`Replica._difference`)."""
-    comparison = Comparison(0, verified, end)
+    comparison = LogComparison(0, verified, end)
     while (wanted := comparison.next()) is not None:
         comparison.answered(checksums(own, wanted), checksums(theirs, wanted))
     return comparison.difference
 
 
 def checksums(data: bytearray, wanted: LogRange) -> bytes:
-    """The CRC-32 of each chunk (`ha.checksums`)."""
+    """The CRC-32 of each chunk (`ha.log_checksums`)."""
     ends = range(wanted.start, wanted.end, wanted.chunk)
     return b"".join(
         zlib.crc32(data[at : min(at + wanted.chunk, wanted.end)]).to_bytes(4, "big") for at in ends

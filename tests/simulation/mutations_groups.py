@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from epochmq_broker.ha import epochs, log_doubt, progress, quorum
-from epochmq_broker.ha.blocks import Blocks
+from epochmq_broker.ha import ack_quorum, epochs, log_doubt, replica_reports
+from epochmq_broker.ha.block_planner import BlockPlanner
 from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.replicas.core import Core
-from epochmq_broker.replicas.lease import WriteLease
+from epochmq_broker.replicas.state_machine import ReplicaStateMachine
+from epochmq_broker.replicas.write_lease import WriteLease
 from epochmq_broker.store import tail_state
 from epochmq_broker.store.tail_state import LogTail
 from epochmq_controller.replica_groups import election_policy
@@ -26,7 +26,7 @@ GROUPS = [
         "a member without a connection does not hold what is confirmed",
         "groups",
         SyncState,
-        "_computed",
+        "_computed_confirm_offset",
         "return self.confirm_offset",
         "continue",
     ),
@@ -34,7 +34,7 @@ GROUPS = [
         "confirmed is what the fastest member has",
         "groups",
         SyncState,
-        "_computed",
+        "_computed_confirm_offset",
         "lowest = min(lowest, replica.ack_offset)",
         "pass",
     ),
@@ -58,7 +58,7 @@ GROUPS = [
         "a second proposal is made while the first one's fate is open",
         "groups",
         SyncState,
-        "wants",
+        "change_to_propose",
         "if self.proposed is not None:",
         "if False:",
     ),
@@ -66,7 +66,7 @@ GROUPS = [
         "a silent member stays for ever",
         "groups",
         SyncState,
-        "_is_out",
+        "_is_to_leave",
         "if broker_id == self.self_id:",
         "if True:",
     ),
@@ -74,31 +74,31 @@ GROUPS = [
         "a member that is not connected counts as one that has everything",
         "groups",
         SyncState,
-        "reached_by_all",
+        "offset_reached_by_all",
         "replica.ack_offset if replica is not None else -1",
         "replica.ack_offset if replica is not None else lowest",
     ),
     Mutation(
         "a send is acknowledged once the master has it",
         "groups",
-        quorum,
-        "reached",
-        "min(sync.reached_by_all(), sync.reached_by(least))",
+        ack_quorum,
+        "replicated_until",
+        "min(sync.offset_reached_by_all(), sync.offset_reached_by(least))",
         "sync.end",
     ),
     Mutation(
         "a send is acknowledged when its set has shrunk to the master",
         "groups",
-        quorum,
-        "reached",
-        "min(sync.reached_by_all(), sync.reached_by(least))",
-        "sync.reached_by_all()",
+        ack_quorum,
+        "replicated_until",
+        "min(sync.offset_reached_by_all(), sync.offset_reached_by(least))",
+        "sync.offset_reached_by_all()",
     ),
     Mutation(
         "nothing is truncated",
         "groups",
         epochs,
-        "common_end",
+        "common_prefix_end",
         "return min(point, end)",
         "return end",
     ),
@@ -122,7 +122,7 @@ GROUPS = [
         "a log that a former master began alone is kept",
         "test_scenarios_groups.test_the_first_master_writes_alone_into_an_empty_group",
         epochs,
-        "began_elsewhere",
+        "was_begun_alone",
         "len(local) == 1",
         "False",
     ),
@@ -130,7 +130,7 @@ GROUPS = [
         "what is proposed counts only once it is adopted",
         "groups",
         SyncState,
-        "proposing",
+        "proposal_sent",
         "self.proposed = members",
         "self.proposed = self.members",
         rare=True,
@@ -146,7 +146,7 @@ GROUPS = [
     Mutation(
         "a block goes beyond its epoch",
         "groups",
-        Blocks,
+        BlockPlanner,
         "size",
         "size = min(size, self.label(position).until - position)",
         "pass",
@@ -154,7 +154,7 @@ GROUPS = [
     Mutation(
         "a block's label outlives its epoch",
         "groups",
-        Blocks,
+        BlockPlanner,
         "epochs_changed",
         "self._label = None",
         "pass",
@@ -162,7 +162,7 @@ GROUPS = [
     Mutation(
         "an empty replica gets the last file only, unasked",
         "groups",
-        progress,
+        replica_reports,
         "start_position",
         "return end - end % file_size if last_file else first",
         "return end",
@@ -171,7 +171,7 @@ GROUPS = [
         "a lease is counted twice as long",
         "groups",
         WriteLease,
-        "granted",
+        "record_grant",
         "sent_ms + lease_ms",
         "sent_ms + 2 * lease_ms",
     ),
@@ -186,10 +186,10 @@ GROUPS = [
     Mutation(
         "an answer that was lost is taken for a refusal",
         "groups",
-        Core,
+        ReplicaStateMachine,
         "_alter_replied",
-        "wish.uncertain = True\n            self._lose_leader(why)",
-        "wish.refused = True\n            self._lose_leader(why)",
+        "change.uncertain = True\n            self._lose_leader(why)",
+        "change.refused = True\n            self._lose_leader(why)",
     ),
     Mutation(
         "a replica acknowledges what it has not flushed",
@@ -211,7 +211,7 @@ GROUPS = [
         "a master that lost its log's end resumes its epoch",
         "groups",
         log_doubt,
-        "after_start",
+        "doubt_after_start",
         "gives_up=kept.gives_up or tail is not TailState.INTACT",
         "gives_up=kept.gives_up",
     ),
@@ -219,7 +219,7 @@ GROUPS = [
         "doubt is forgotten at the next start",
         "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
         log_doubt,
-        "after_start",
+        "doubt_after_start",
         "in_doubt=kept.in_doubt or may_lack_acknowledged",
         "in_doubt=may_lack_acknowledged",
     ),
@@ -235,7 +235,7 @@ GROUPS = [
         "a log that ends before what was confirmed is trusted",
         "test_scenarios_power.test_a_log_that_ends_before_what_was_confirmed_is_not_elected",
         log_doubt,
-        "after_start",
+        "doubt_after_start",
         "if confirmed > end and",
         "if False and",
     ),

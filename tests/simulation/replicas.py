@@ -1,10 +1,12 @@
 """Brokers with the decisions that production runs: who they are and what they are to their group
-(`replicas.core`), whether they may write (`replicas.lease`), who is in sync and what is confirmed
-(`ha.sync_state`), how many logs a send waits for (`ha.quorum`), where logs part and epochs begin
-(`ha.epochs`), which bytes a block holds (`ha.blocks`), what a replica is believed (`ha.progress`).
+(`replicas.state_machine`), whether they may write (`replicas.write_lease`), who is in sync and what is
+confirmed (`ha.sync_state`), how many logs a send waits for (`ha.ack_quorum`), where logs part and epochs
+begin (`ha.epochs`), which bytes a block holds (`ha.block_planner`), what a replica is believed
+(`ha.replica_reports`).
 
 What is written here anew is what the drivers around them do, in their order of steps: `replicas.manager`,
-`replicas.roles`, `replicas.beats`, `ha.service`, `ha.link`, `ha.replica`, `ha.stream`, `ha.acks`.
+`replicas.role_transitions`, `replicas.heartbeats`, `ha.service`, `ha.connection`, `ha.client`,
+`ha.client_connection`, `ha.replication_waiters`.
 """
 
 from __future__ import annotations
@@ -15,27 +17,27 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from epochmq_broker.ha import log_doubt
+from epochmq_broker.ha.ack_quorum import replicated_until, required_copies
 from epochmq_broker.ha.epochs import (
     Epochs,
     begin_epoch,
 )
-from epochmq_broker.ha.quorum import needed, reached
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.replicas import types as asks
-from epochmq_broker.replicas.core import Core
-from epochmq_broker.replicas.identity import Application, Identity
-from epochmq_broker.replicas.lease import WriteLease
+from epochmq_broker.replicas import state_machine_types as messages
+from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
+from epochmq_broker.replicas.state_machine import ReplicaStateMachine
+from epochmq_broker.replicas.write_lease import WriteLease
 from epochmq_controller.replica_groups import requests
 from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
 from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
 from epochmq_protocol.epoch_entries import EpochEntry
-from tests.simulation.asking import reply_to, request_for, said
-from tests.simulation.broker_log import LogHolder
+from tests.simulation.broker_log import SimulatedLogHost
 from tests.simulation.brokers import CLUSTER, Channel
-from tests.simulation.connections import Link
+from tests.simulation.controller_messages import reply_to, request_for, said
 from tests.simulation.controllers import ControllerHost
+from tests.simulation.ha_connections import SimulatedHAConnection
 from tests.simulation.records import make_record
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Role(Enum):
     REPLICA = "replica"
 
 
-class GroupBroker(LogHolder):
+class GroupBroker(SimulatedLogHost):
     """One broker's machine. kill -9 leaves its log, its epochs, its identity, and older states of what is
     only written now and then."""
 
@@ -71,8 +73,8 @@ class GroupBroker(LogHolder):
         super().__init__(world, group, number)
         self.address = self.name
         # On disk.
-        self.identity: Identity | None = None
-        self.application: Application | None = None
+        self.identity: BrokerIdentity | None = None
+        self.application: BrokerIdApplication | None = None
         self.offsets_kept: dict[int, int] = {}
         # In memory.
         self.settings = HASettings(
@@ -84,16 +86,16 @@ class GroupBroker(LogHolder):
 
     def _boot(self) -> None:
         self.forget()
-        self.core: Core | None = None
-        self.inbox: deque[asks.Input] = deque()
+        self.core: ReplicaStateMachine | None = None
+        self.inbox: deque[messages.ReplicaInput] = deque()
         self.stepping = False
         self.timer_at = float("inf")
         self.lease = WriteLease()
         self.role = Role.IDLE
         self.sync_state: SyncState | None = None
-        self.links: list[Link] = []
-        self.following: Link | None = None
-        self.follows: str | None = None
+        self.connections: list[SimulatedHAConnection] = []
+        self.client_connection: SimulatedHAConnection | None = None
+        self.master_address: str | None = None
         self.waiters: deque[tuple[int, int, int]] = deque()
         """(how many logs must have it, where it ends, which message)"""
         self.offsets = ConsumerOffsetTable(self.clock)
@@ -122,17 +124,19 @@ class GroupBroker(LogHolder):
         self.take_offsets(self.offsets_kept)
         self.channels = {name: Channel() for name in world.controllers}
         world.note(f"{self.name} starts, log to {self.log.end}, epochs {brief(self.epochs)}")
-        self.core = Core(
+        self.core = ReplicaStateMachine(
             CLUSTER,
             self.group,
-            asks.Settings(look_ms=world.sync_ms, discover_ms=2 * world.sync_ms),
+            messages.ReplicaSettings(
+                metadata_period_ms=world.sync_ms, controller_search_period_ms=2 * world.sync_ms
+            ),
             self.clock(),
             identity=self.identity,
             application=self.application,
             gives_up=self.doubt.gives_up,
             given_up_epoch=self.doubt.given_up_epoch,
         )
-        self.later(luck() * 50, self.feed, asks.Tick())
+        self.later(luck() * 50, self.feed, messages.TimeAdvanced())
         self.later(luck() * 50, self.beat, self.wake)
         self.later(luck() * world.write_ms, self.write)
         self.later(luck() * TICK_MS, self.tick)
@@ -143,7 +147,10 @@ class GroupBroker(LogHolder):
         self.world.note(f"{self.name} dies, log to {self.log.end}")
         for name, channel in self.channels.items():
             self.world.close(self, self.world.controllers[name], channel)
-        for link in [*self.links, *([self.following] if self.following is not None else [])]:
+        for link in [
+            *self.connections,
+            *([self.client_connection] if self.client_connection is not None else []),
+        ]:
             link.died(self)
         if self.world.random.random() < 0.5:
             self.confirmed_kept = min(self.confirm_offset, self.log.dispatched)
@@ -157,7 +164,7 @@ class GroupBroker(LogHolder):
 
     # The core (`replicas.manager`) --------------------------------------------------------------------------
 
-    def feed(self, event: asks.Input) -> None:
+    def feed(self, event: messages.ReplicaInput) -> None:
         """One input after another."""
         if self.core is None:
             return
@@ -180,60 +187,60 @@ class GroupBroker(LogHolder):
     def _on_timer(self, life: int, due: float) -> None:
         if self.life == life and self.timer_at == due:
             self.timer_at = float("inf")
-            self.receive(self.feed, asks.Tick())
+            self.receive(self.feed, messages.TimeAdvanced())
 
     def clock_leapt(self) -> None:
         if self.core is not None and not self.paused:
             self.timer_at = float("inf")
-            self.feed(asks.Tick())
+            self.feed(messages.TimeAdvanced())
 
-    def carry_out(self, effect: asks.Effect) -> None:
+    def carry_out(self, effect: messages.ReplicaEffect) -> None:
         """One effect of the core."""
         match effect:
-            case asks.Search():
+            case messages.FindControllerLeader():
                 self._search()
-            case asks.Ask():
+            case messages.AskController():
                 self._ask(effect)
-            case asks.Keep(what=what):
-                if isinstance(what, Identity):
+            case messages.SaveIdentity(what=what):
+                if isinstance(what, BrokerIdentity):
                     self.identity, self.application = what, None
                 else:
                     self.application = what
-                self.feed(asks.Kept(what))
+                self.feed(messages.IdentitySaved(what))
                 self._beat_now()
-            case asks.Drop():
+            case messages.DropApplication():
                 self.application = None
-            case asks.Fence():
+            case messages.StopWriting():
                 self.lease.end()
-            case asks.Become(view=view, broker_id=broker_id):
+            case messages.TakeRole(view=view, broker_id=broker_id):
                 if view.master_id == broker_id:
                     self.lease.begin(view.epoch)
                 else:
                     self.lease.end()
                 took = self.world.random.random() * TAKE_ROLE_MS
                 self.later(took, self._become, view, broker_id)
-            case asks.GiveUp(epoch=epoch):
+            case messages.GiveUpEpoch(epoch=epoch):
                 self.world.note(f"{self.name} gives up epoch {epoch}: its log may have lost its end")
                 self.world.happened("epochs given up")
                 with contextlib.suppress(OSError):
                     self.keep_doubt(log_doubt.given_up(self.doubt, max(epoch, self.epochs.last_epoch)))
                 self._beat_now()
-            case asks.Adopt(members=members, set_epoch=set_epoch):
+            case messages.AdoptSyncStateSet(members=members, set_epoch=set_epoch):
                 self.adopt(members, set_epoch)
-            case asks.NotTaken():
+            case messages.ProposalRejected():
                 if self.sync_state is not None:
-                    self.sync_state.refused()
+                    self.sync_state.proposal_rejected()
                     self.progress()
-            case asks.Leader(grants=grants):
+            case messages.ControllerLeaderFound(grants=grants):
                 if grants is not None:
                     self.lease.leader_grants = grants
                     self.settle()
-            case asks.Said(text=text):
+            case messages.WriteLogLine(text=text):
                 if self.world.verbose:
                     self.world.note(f"{self.name}: {text}")
 
     def _search(self) -> None:
-        found: list[asks.Met] = []
+        found: list[messages.ControllerMetadata] = []
         left = len(self.world.controllers)
 
         def back(name: str, answer: tuple[str | None, bool, int] | None) -> None:
@@ -241,14 +248,14 @@ class GroupBroker(LogHolder):
             left -= 1
             if answer is not None:
                 leader, leads, term = answer
-                found.append(asks.Met(name, leader, leads, True, term))
+                found.append(messages.ControllerMetadata(name, leader, leads, True, term))
             if left == 0:
-                self.feed(asks.Searched(tuple(found)))
+                self.feed(messages.SearchFinished(tuple(found)))
 
         for name, controller in self.world.controllers.items():
             self.world.call(self, controller, controller.met, lambda answer, name=name: back(name, answer))
 
-    def _ask(self, effect: asks.Ask) -> None:
+    def _ask(self, effect: messages.AskController) -> None:
         controller = self.world.controllers[effect.address]
         question = effect.question
         request = request_for(self.group, self.address, question, in_doubt=self.may_lack_acknowledged)
@@ -256,18 +263,18 @@ class GroupBroker(LogHolder):
             self.world.asked_sets.add(request)
 
         def back(answer: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
-            reply: asks.Reply = asks.Lost("no answer")
+            reply: messages.ControllerReply = messages.ReplyLost("no answer")
             if answer is not None:
                 reply = reply_to(question, *answer, f"{self.address};{self.name}")
-            self.feed(asks.Replied(effect.token, reply))
+            self.feed(messages.ReplyReceived(effect.token, reply))
 
         self.world.call(self, controller, controller.asked, back, request)
 
     def notified(self, view: ControllerView) -> None:
         """A controller says who is master (1008)."""
-        self.feed(asks.Told(said(view)))
+        self.feed(messages.RoleNotification(said(view)))
 
-    # Heartbeats and the lease (`replicas.beats`) ------------------------------------------------------------
+    # Heartbeats and the lease (`replicas.heartbeats`) -------------------------------------------------------
 
     @property
     def writable(self) -> bool:
@@ -296,11 +303,11 @@ class GroupBroker(LogHolder):
             asking = False
         for controller in self.world.controllers.values():
             self._beat_one(controller, asking)
-        if lease.lacks(self.clock()):
-            self.feed(asks.Starved())
+        if lease.needs_renewal(self.clock()):
+            self.feed(messages.LeaseMissing())
 
     def _is_quiet(self) -> bool:
-        return log_doubt.keeps_quiet(
+        return log_doubt.suspends_heartbeats(
             grants=self.lease.leader_grants,
             in_doubt=self.may_lack_acknowledged,
             gives_up_epoch=self.core.gives_up_epoch if self.core is not None else None,
@@ -339,7 +346,7 @@ class GroupBroker(LogHolder):
 
         def back(lease_ms: int | None) -> None:
             if lease_ms:
-                lease.granted(epoch, sent_ms, lease_ms)
+                lease.record_grant(epoch, sent_ms, lease_ms)
                 world.check_only_writer(self)
                 self.settle()
 
@@ -352,9 +359,9 @@ class GroupBroker(LogHolder):
             self.lease.fence()
             self._beat_now()
 
-    # Roles (`replicas.roles`, `ha.service`) -----------------------------------------------------------------
+    # Roles (`replicas.role_transitions`, `ha.service`) ------------------------------------------------------
 
-    def _become(self, view: asks.MasterView, broker_id: int) -> None:
+    def _become(self, view: messages.MasterView, broker_id: int) -> None:
         error = None
         if view.epoch < self.epochs.last_epoch:
             error = f"epoch {view.epoch} is over, the log's is {self.epochs.last_epoch}"
@@ -367,10 +374,10 @@ class GroupBroker(LogHolder):
                     self._follow_role(view)
             except OSError as failure:
                 error = str(failure)
-        self.feed(asks.Taken(view, error))
+        self.feed(messages.RoleTaken(view, error))
         self._beat_now()
 
-    def _lead(self, view: asks.MasterView, broker_id: int) -> None:
+    def _lead(self, view: messages.MasterView, broker_id: int) -> None:
         if not log_doubt.may_lead(self.doubt, view.epoch):
             raise OSError(f"the mastership of epoch {view.epoch} is given up")
         members = view.members | {broker_id}
@@ -380,7 +387,7 @@ class GroupBroker(LogHolder):
             if self.epochs.append(EpochEntry(view.epoch, self.log.end)):
                 sync.epoch_start = self.log.end
             sync.adopt(members, view.set_epoch)
-            for link in self.links:
+            for link in self.connections:
                 link.epochs_changed()
             self.progress()
             self.propose()
@@ -408,13 +415,13 @@ class GroupBroker(LogHolder):
             self.role = Role.MASTER
             self.settle_doubt()
             self.log_is_ours()
-            self.sync_state.appended(end)
+            self.sync_state.log_appended(end)
             self.world.note(f"{self.name} is master of epoch {view.epoch} from {end} on, {sorted(members)}")
             self.world.check_new_master(self)
             self.progress()
         self._promoted()
 
-    def _follow_role(self, view: asks.MasterView) -> None:
+    def _follow_role(self, view: messages.MasterView) -> None:
         if self.role is not Role.REPLICA:
             self.leave()
             self.confirmed = min(self.confirmed, self.log.end)
@@ -430,11 +437,11 @@ class GroupBroker(LogHolder):
             self.confirmed = sync.confirm_offset
             self.verified = self.log.end
         self.waiters.clear()
-        for link in list(self.links):
+        for link in list(self.connections):
             link.close_at_master("we serve no replicas any more")
-        self.follows = None
-        if self.following is not None:
-            self.following.close_at_replica("we follow nobody any more")
+        self.master_address = None
+        if self.client_connection is not None:
+            self.client_connection.close_at_replica("we follow nobody any more")
 
     def _promoted(self) -> None:
         """`slave_sync`: consumers' offsets that were copied and are ahead of the log are taken back."""
@@ -466,11 +473,11 @@ class GroupBroker(LogHolder):
         sync = self.sync_state
         if sync is None or self.role is not Role.MASTER or self.world.frozen:
             return
-        proposal = sync.wants(self.clock())
+        proposal = sync.change_to_propose(self.clock())
         if proposal is not None:
-            sync.proposing(proposal.members)
+            sync.proposal_sent(proposal.members)
             self.progress()
-            self.feed(asks.Proposed(proposal.members, proposal.set_epoch))
+            self.feed(messages.ProposalMade(proposal.members, proposal.set_epoch))
 
     def check(self) -> None:
         """Periodically: has a member fallen behind? And offsets are written down."""
@@ -479,10 +486,10 @@ class GroupBroker(LogHolder):
         self.confirmed_kept = min(self.confirm_offset, self.log.dispatched)
         self.flush()
         self.propose()
-        if self.following is not None:
-            self.following.copy_tables()
+        if self.client_connection is not None:
+            self.client_connection.copy_tables()
 
-    # Writes (`put`, `ha.acks`) ------------------------------------------------------------------------------
+    # Writes (`put`, `ha.replication_waiters`) ---------------------------------------------------------------
 
     def write(self) -> None:
         """A client's message, while it may."""
@@ -496,8 +503,8 @@ class GroupBroker(LogHolder):
         sync, world = self.sync_state, self.world
         if not self.writable or sync is None or self.disk.failed:
             return
-        sync.appended(self.log.end)
-        if needed(self.settings, sync, controlled=True) is None:
+        sync.log_appended(self.log.end)
+        if required_copies(self.settings, sync, controlled=True) is None:
             world.happened("sends refused for too few replicas")
             return
         world.writes += 1
@@ -510,13 +517,13 @@ class GroupBroker(LogHolder):
         self.log.data += make_record(queue, offset, number, world.random.choice((1, 9, 60)))
         self.dispatch(self.log.end)
         world.sent[number] = (self.group, queue, offset)
-        sync.appended(self.log.end)
-        need = needed(self.settings, sync, controlled=True)
+        sync.log_appended(self.log.end)
+        need = required_copies(self.settings, sync, controlled=True)
         if need is None:
             need = max(self.settings.min_in_sync_replicas, 2)
         self.settle_or_wait(need, self.log.end, number)
         self.progress()
-        for link in list(self.links):
+        for link in list(self.connections):
             link.pump()
 
     def settle_or_wait(self, need: int, end: int, number: int) -> None:
@@ -524,7 +531,7 @@ class GroupBroker(LogHolder):
         and for replicas."""
         sync = self.sync_state
         assert sync is not None
-        if self.is_flushed(end) and end <= reached(need, sync, self.settings.min_in_sync_replicas):
+        if self.is_flushed(end) and end <= replicated_until(need, sync, self.settings.min_in_sync_replicas):
             self.world.acknowledge_message(self, number, end)
         elif len(self.waiters) < WAITERS_MAX:
             self.waiters.append((need, end, number))
@@ -544,19 +551,19 @@ class GroupBroker(LogHolder):
         if not self.disk.sync_flush:
             return
         if self.sync_state is not None:
-            self.sync_state.appended(self.log.end)
-            self.sync_state.flushed_to(self.disk.flushed)
+            self.sync_state.log_appended(self.log.end)
+            self.sync_state.log_flushed_to(self.disk.flushed)
             self.progress()
-        if self.following is not None and self.following.agreed:
-            self.following.flushed()
+        if self.client_connection is not None and self.client_connection.agreed:
+            self.client_connection.flushed()
         self.flush()
 
     def flush_failed(self) -> None:
         """A master says so with its next heartbeat, a replica leaves its master; somebody restarts the broker
         after a while."""
         self.waiters.clear()
-        if self.following is not None:
-            self.following.close_at_replica("our disk has failed")
+        if self.client_connection is not None:
+            self.client_connection.close_at_replica("our disk has failed")
         self._beat_now()
         self.world.at(self.world.random.uniform(1000, 6000), self.world.restart, self, self.life)
 
@@ -568,7 +575,9 @@ class GroupBroker(LogHolder):
         left: deque[tuple[int, int, int]] = deque()
         for waiter in self.waiters:
             need, end, number = waiter
-            if self.is_flushed(end) and end <= reached(need, sync, self.settings.min_in_sync_replicas):
+            if self.is_flushed(end) and end <= replicated_until(
+                need, sync, self.settings.min_in_sync_replicas
+            ):
                 self.world.acknowledge_message(self, number, end)
             else:
                 left.append(waiter)
@@ -588,29 +597,33 @@ class GroupBroker(LogHolder):
         """Up to where the log is confirmed, as far as this broker knows."""
         return self.sync_state.confirm_offset if self.sync_state is not None else self.confirmed
 
-    # Replication (`ha.replica`, `ha.stream`) ----------------------------------------------------------------
+    # Replication (`ha.client`, `ha.client_connection`) ------------------------------------------------------
 
     def tick(self) -> None:
         """Ten times a second: links, and whether somebody is to be followed."""
         self.later(TICK_MS, self.tick)
-        for link in list(self.links):
+        for link in list(self.connections):
             link.tick()
-        if self.following is not None:
-            self.following.watch()
-        elif self.role is Role.REPLICA and self.follows and self.world.random.random() < TICK_MS / RETRY_MS:
+        if self.client_connection is not None:
+            self.client_connection.watch()
+        elif (
+            self.role is Role.REPLICA
+            and self.master_address
+            and self.world.random.random() < TICK_MS / RETRY_MS
+        ):
             self.connect()
 
     def follow(self, address: str | None) -> None:
         """Another master: the connection to the former one ends at once."""
-        if address == self.follows:
+        if address == self.master_address:
             return
-        self.follows = address
-        if self.following is not None:
-            self.following.close_at_replica(f"the master is at {address} now")
+        self.master_address = address
+        if self.client_connection is not None:
+            self.client_connection.close_at_replica(f"the master is at {address} now")
 
     def connect(self) -> None:
         """Cuts what is no whole record off the log, and connects."""
-        assert self.follows is not None
+        assert self.master_address is not None
         try:
             self._end_whole()
         except OSError:
@@ -621,13 +634,13 @@ class GroupBroker(LogHolder):
             self.flush()
             return
         self.epochs.truncate_suffix(self.log.end + 1)
-        master = self.world.broker_at(self.follows)
+        master = self.world.broker_at(self.master_address)
         if master is not self:
-            self.following = Link(self.world, master, self)
+            self.client_connection = SimulatedHAConnection(self.world, master, self)
 
     def log_is_ours(self) -> None:
         """The log is the group's (`ReplicasManager._settled`)."""
-        self.feed(asks.CaughtUp())
+        self.feed(messages.LogCaughtUp())
         self._beat_now()
 
     def confirmed_by_master(self, offset: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.ha.epochs import HADivergedError, common_end
+from epochmq_broker.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.group_world import GroupWorld
@@ -210,7 +210,7 @@ def test_logs_that_diverge_inside_an_epoch() -> None:
     second = master(world)
     theirs = second.epochs.entries
     assert own[-1] == theirs[-2]
-    assert common_end(own, 0, first.log.end, theirs, second.log.end) == theirs[-1].start_offset
+    assert common_prefix_end(own, 0, first.log.end, theirs, second.log.end) == theirs[-1].start_offset
     start(world, first)
     ends_well(world)
 
@@ -219,7 +219,7 @@ def test_logs_without_a_common_epoch_are_left_alone() -> None:
     """Nothing is cut when nothing can be known: the error names both histories."""
     ours, theirs = [EpochEntry(3, 100), EpochEntry(5, 300)], [EpochEntry(4, 100), EpochEntry(6, 250)]
     with pytest.raises(HADivergedError, match=r"3 from 100, 5 from 300.*4 from 100, 6 from 250"):
-        common_end(ours, 100, 400, theirs, 500)
+        common_prefix_end(ours, 100, 400, theirs, 500)
 
 
 def test_a_master_restarts_and_nobody_else_has_been_elected() -> None:
@@ -276,8 +276,8 @@ def test_a_demoted_master_serves_nobody() -> None:
     assert second.broker_id is not None
     world.do_designate("a", second.broker_id)
     until(world, lambda: has_master_but(world, first) and first.role is Role.REPLICA, REPLACED_MS)
-    assert not first.links
-    until(world, lambda: third.follows == second.address, 2_000)
+    assert not first.connections
+    until(world, lambda: third.master_address == second.address, 2_000)
     ends_well(world)
 
 
@@ -320,9 +320,9 @@ def test_a_lying_replica_is_not_believed() -> None:
     """1155, 3015: a garbage offset satisfied synchronous replication."""
     world = settled()
     first = master(world)
-    link = first.links[0]
+    link = first.connections[0]
     link._heard(link.position + 1_000)
-    assert link not in first.links
+    assert link not in first.connections
     ends_well(world)
 
 

@@ -224,7 +224,9 @@ def test_doubt_lasts_until_everything_is_there() -> None:
     world.shorten("a", [second])
     assert second.broker_id in members(world)
     start(world, second)
-    until(world, lambda: second.following is not None and second.following.confirm >= 0, 3_000)
+    until(
+        world, lambda: second.client_connection is not None and second.client_connection.confirm >= 0, 3_000
+    )
     assert second.log.end < first.log.end
     first.die()
     third.die()

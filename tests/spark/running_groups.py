@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.service import HARole
 from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedState
 from epochmq_spark import store_layout
 from epochmq_spark.cut import VolumeCut
 from tests.spark.seeded_groups import NAME, SeededGroup
 from tests.spark.volume_readers import VolumeReaders
-from tests.unit.ha.kit import Node
+from tests.unit.ha.broker_node import BrokerNode
 
 WAIT_MAX_S = 60
 FREEZE_DELAY_MAX_S = 0.1
@@ -88,7 +88,7 @@ class RunningGroup(SeededGroup):
         """Makes a cut: asks each broker for its state at a time of its own, copies the epoch files, and asks
         again."""
 
-        async def each(ask: Callable[[Node], Value]) -> dict[str, Value]:
+        async def each(ask: Callable[[BrokerNode], Value]) -> dict[str, Value]:
             values = {}
             for node in self.nodes:
                 values[node.directory.name] = ask(node)
@@ -104,10 +104,10 @@ class RunningGroup(SeededGroup):
                 self.last_cut = states, copies, later, cut
                 return cut
 
-    def reported_state(self, node: Node) -> ReportedBrokerState:
+    def reported_state(self, node: BrokerNode) -> ReportedBrokerState:
         """The state that a broker's sidecar reports."""
         ha = node.ha
-        role = {Role.MASTER: "master", Role.REPLICA: "replica"}.get(ha.role, "none")
+        role = {HARole.MASTER: "master", HARole.REPLICA: "replica"}.get(ha.role, "none")
         sync = ha.sync_state
         return ReportedBrokerState(
             broker_name=NAME,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from epochmq_broker.store import PutStatus
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 
 SETTINGS = {"maxHashSlotNum": "100", "maxIndexNum": "400", "maxMessageSize": "2048"}
@@ -45,12 +45,12 @@ class SeededGroup:
         self.epoch = 0
         self.led_epochs: dict[int, int] = {}  # the last epoch of which each node became master
         self.nodes = [
-            Node(root / f"r{number}", number, SETTINGS | dict(settings or {}))
+            BrokerNode(root / f"r{number}", number, SETTINGS | dict(settings or {}))
             for number in range(1, count + 1)
         ]
-        self.master: Node = self.nodes[0]
+        self.master: BrokerNode = self.nodes[0]
 
-    async def elect(self, node: Node) -> None:
+    async def elect(self, node: BrokerNode) -> None:
         """Makes the node master of the next epoch, and returns when all others are in sync."""
         self.epoch += 1
         self.master = node
@@ -69,7 +69,7 @@ class SeededGroup:
         await until(lambda: all(node.offsets() == self.master.offsets() for node in self.nodes), "queues", 60)
         await until(lambda: len({node.log_bytes() for node in self.nodes}) == 1, "equal logs", 60)
 
-    def write(self, node: Node, count: int) -> None:
+    def write(self, node: BrokerNode, count: int) -> None:
         """Writes messages to the node."""
         for _ in range(count):
             status, *_ = put(node.store, random_message(self.rng, self.numbers))

@@ -15,7 +15,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_replication import SETTINGS, HAPeer, agree, fill
 from tests.spark import damage, expectations
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.spark import inprocess
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -48,7 +48,7 @@ def test_a_store_of_rocketmq_has_no_findings_and_damage_to_a_copy_is_found(tmp_p
 
 async def test_a_group_with_a_replica_of_rocketmq_has_no_findings_after_truncations(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
-    ours = await Node(tmp_path / "ours", 1, SETTINGS).open()
+    ours = await BrokerNode(tmp_path / "ours", 1, SETTINGS).open()
     try:
         await java.start()
         await ours.lead(1)

@@ -85,7 +85,7 @@ class Epochs:
         return self._entries[at] if at >= 0 else None
 
 
-def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:
+def was_begun_alone(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -> bool:
     """Whether a former master wrote all of the local log alone, so that the group has none of it.
 
     The local log then has a single epoch, the master's first epoch is newer, and both start at offset 0. The
@@ -99,11 +99,11 @@ def began_elsewhere(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -
     )
 
 
-EARLIER_MAX = 100
+EMPTY_EPOCHS_MAX = 100
 """The most epochs without a byte that a master's handshake names."""
 
 
-def told_history(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
+def epochs_for_handshake(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
     """The epochs that a master names in its handshake: its own, and earlier ones without a byte.
 
     If the master's first epoch starts at offset 0, every earlier epoch had no byte. A RocketMQ replica keeps
@@ -113,17 +113,17 @@ def told_history(entries: Sequence[EpochEntry]) -> list[EpochEntry]:
     if not entries or entries[0].start_offset != 0:
         return list(entries)
     first = entries[0].epoch
-    earlier = range(max(1, first - EARLIER_MAX), first)
+    earlier = range(max(1, first - EMPTY_EPOCHS_MAX), first)
     return [*(EpochEntry(epoch, 0) for epoch in earlier), *entries]
 
 
-def with_bytes(told: Sequence[EpochEntry]) -> list[EpochEntry]:
+def without_empty_epochs(master_epochs: Sequence[EpochEntry]) -> list[EpochEntry]:
     """The epochs of a master's handshake without those that have no byte.
 
     EpochMQ's replicas decide by the remaining ones. A log that has bytes of an epoch which is empty on the
-    master was written by a former master alone (`began_elsewhere`), or is a mistake, and must not be
+    master was written by a former master alone (`was_begun_alone`), or is a mistake, and must not be
     truncated to 0 then."""
-    last_of_start = {entry.start_offset: entry for entry in told}
+    last_of_start = {entry.start_offset: entry for entry in master_epochs}
     return list(last_of_start.values())
 
 
@@ -131,7 +131,7 @@ class HADivergedError(EpochMQError):
     """This log and the master's have diverged in a way that only an administrator can resolve."""
 
 
-def common_end(
+def common_prefix_end(
     local: Sequence[EpochEntry], start: int, end: int, master: Sequence[EpochEntry], master_end: int
 ) -> int:
     """The offset at which a replica truncates its log, which runs from `start` to `end`, before it follows a
@@ -141,7 +141,7 @@ def common_end(
     if not local:
         return end
     point = truncation_point(local, end, master, master_end)
-    if point is None and began_elsewhere(local, master):
+    if point is None and was_begun_alone(local, master):
         return 0
     if point is None:
         raise HADivergedError(
@@ -156,14 +156,14 @@ def _brief(entries: Sequence[EpochEntry]) -> str:
     return f"[{'…, ' if len(entries) > 5 else ''}{shown}]"
 
 
-class KeptEpochs(Protocol):
+class EpochStore(Protocol):
     """Where epochs are kept: `Epochs` in memory, or an `EpochFile`."""
 
     def append(self, entry: EpochEntry) -> bool: ...
     def truncate_suffix(self, offset: int) -> object: ...
 
 
-def begin_epoch(kept: KeptEpochs, last_epoch: int, epoch: int, end: int) -> None:
+def begin_epoch(kept: EpochStore, last_epoch: int, epoch: int, end: int) -> None:
     """Appends the epoch of a new mastership, which starts at the log's end offset `end`.
 
     Epochs that start at `end`, and so have no byte in this log, are removed first. Their master may have
@@ -174,12 +174,14 @@ def begin_epoch(kept: KeptEpochs, last_epoch: int, epoch: int, end: int) -> None
     kept.append(EpochEntry(epoch, end))
 
 
-def learn_epoch(kept: KeptEpochs, told: Sequence[EpochEntry], epoch: int, start_offset: int) -> None:
+def record_received_epoch(
+    kept: EpochStore, master_epochs: Sequence[EpochEntry], epoch: int, start_offset: int
+) -> None:
     """Appends the epoch of a block that a replica is about to append to its log.
 
     Epochs that no block named, because they have no byte to send, are taken from `told`, the epochs of the
     master's handshake."""
-    for entry in told:
+    for entry in master_epochs:
         if entry.epoch < epoch:
             kept.append(entry)
     kept.append(EpochEntry(epoch, start_offset))

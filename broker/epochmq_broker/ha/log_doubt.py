@@ -48,7 +48,7 @@ class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):
         return self.in_doubt or self.gives_up or self.verify_all or self.unflushed_from is not None
 
 
-def after_start(
+def doubt_after_start(
     kept: LogDoubt,
     tail: TailState,
     *,
@@ -82,7 +82,7 @@ def given_up(kept: LogDoubt, epoch: int) -> LogDoubt:
     return msgspec.structs.replace(kept, gives_up=False, given_up_epoch=max(kept.given_up_epoch, epoch))
 
 
-def settled() -> LogDoubt:
+def no_doubt() -> LogDoubt:
     """No doubt: the broker is a new master, or a replica that has caught up with its master. Older
     masterships need not be remembered, for the epochs on disk are newer."""
     return LogDoubt()
@@ -103,10 +103,10 @@ def has_caught_up(*, reported: int, master_end: int, confirmed: int) -> bool:
 def verified_until(kept: LogDoubt, confirmed: int, end: int) -> int:
     """Up to which offset the log needs no comparison after a start: the confirmed offset, as far as no
     confirmed byte may have been lost."""
-    return 0 if kept.verify_all else kept_until(kept, min(confirmed, end))
+    return 0 if kept.verify_all else protected_until(kept, min(confirmed, end))
 
 
-def kept_until(kept: LogDoubt, confirmed: int) -> int:
+def protected_until(kept: LogDoubt, confirmed: int) -> int:
     """The offset below which the log must not be truncated: a difference there is not explained by the bytes
     that this broker may have lost."""
     return confirmed if kept.unflushed_from is None else min(confirmed, kept.unflushed_from)
@@ -129,12 +129,12 @@ def written_epoch(entries: Sequence[EpochEntry], end: int) -> int:
     return -1
 
 
-QUIET_MS = 30_000
+HEARTBEAT_SUSPENSION_MS = 30_000
 """How long a broker in doubt sends no heartbeats under RocketMQ's controllers: twice their heartbeat timeout
 (10 s) and their interval of checking for dead masters (5 s)."""
 
 
-def keeps_quiet(
+def suspends_heartbeats(
     *, grants: bool | None, in_doubt: bool, gives_up_epoch: int | None, since_start_ms: float
 ) -> bool:
     """Whether a broker must send no heartbeats now.
@@ -148,4 +148,4 @@ def keeps_quiet(
         return False
     if grants is False and gives_up_epoch is not None:
         return True
-    return in_doubt and since_start_ms < QUIET_MS
+    return in_doubt and since_start_ms < HEARTBEAT_SUSPENSION_MS

@@ -33,17 +33,17 @@ import msgspec
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.ha import log_doubt
-from epochmq_broker.ha.acks import Acks
-from epochmq_broker.ha.checksums import LogChecksums
-from epochmq_broker.ha.doubt_file import FILE as DOUBT_FILE
-from epochmq_broker.ha.doubt_file import DoubtFile
+from epochmq_broker.ha.client import DISPATCH_BATCH_RECORDS, HAClient, find_sound_end
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import begin_epoch
-from epochmq_broker.ha.master import HAMaster
-from epochmq_broker.ha.master_log import MasterLog
-from epochmq_broker.ha.replica import SLICE, Replica, sound_end
+from epochmq_broker.ha.log_checksums import LogChecksums
+from epochmq_broker.ha.log_doubt_file import FILE as LOG_DOUBT_FILE
+from epochmq_broker.ha.log_doubt_file import LogDoubtFile
+from epochmq_broker.ha.master_checksums import MasterChecksumClient
+from epochmq_broker.ha.replication_waiters import ReplicationWaiters
+from epochmq_broker.ha.server import HAServer
 from epochmq_broker.ha.settings import HASettings
-from epochmq_broker.ha.sync_state import Proposal, SyncState
+from epochmq_broker.ha.sync_state import SyncState, SyncStateSetProposal
 from epochmq_broker.put import MessagePut
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import RunningFlags
@@ -62,7 +62,7 @@ from epochmq_protocol.errors import EpochMQError
 log = logging.getLogger(__name__)
 
 
-class Role(enum.Enum):
+class HARole(enum.Enum):
     """What this broker is to its group."""
 
     IDLE = "idle"
@@ -79,10 +79,10 @@ class HAService:
 
     def __init__(self, live: LiveConfig, store: MessageStore, put: MessagePut, *, controlled: bool) -> None:
         """`controlled`: a controller decides about roles (enableControllerMode)."""
-        self.role = Role.IDLE
+        self.role = HARole.IDLE
         self.controlled = controlled
         self.sync_state: SyncState | None = None
-        self.on_proposal: Callable[[Proposal], None] = lambda proposal: None
+        self.on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
         self.may_acknowledge: Callable[[], bool] = lambda: True
         """Whether a message may be acknowledged now (a write lease); `settle` when it may again."""
         config = live.current
@@ -90,26 +90,26 @@ class HAService:
         self.epochs = EpochFile(Path(path).expanduser())
         self.doubt = log_doubt.LogDoubt()
         """What may not be relied on of the log."""
-        self.on_settled: Callable[[], None] = lambda: None
+        self.on_doubt_cleared: Callable[[], None] = lambda: None
         """Called when the log turned out to be the group's, and `doubt` has ended."""
-        self.master_log: MasterLog | None = None
+        self.master_checksums: MasterChecksumClient | None = None
         """Where a replica's log is compared with its master's; None: it is not."""
         self.checksums = LogChecksums(store.log)
         self._verified = 0
         """Up to where the log is known to be the group's."""
-        self._doubt_file = DoubtFile(self.epochs.path.with_name(DOUBT_FILE))
-        self._settling: asyncio.Task[None] | None = None
+        self._doubt_file = LogDoubtFile(self.epochs.path.with_name(LOG_DOUBT_FILE))
+        self._clearing_doubt: asyncio.Task[None] | None = None
         self._live = live
         self.store = self._store = store
         self._put = put
-        self._master: HAMaster | None = None
-        self._acks: Acks | None = None
-        self._replica: Replica | None = None
+        self._server: HAServer | None = None
+        self._acks: ReplicationWaiters | None = None
+        self._client: HAClient | None = None
         self._broker_id = 0
         self._confirmed = 0
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        store.on_expire.append(self._expired)
+        store.on_expire.append(self._forget_expired_epochs)
         store.on_flush.append(self._flushed)
 
     # Life
@@ -122,19 +122,19 @@ class HAService:
         if not self.controlled:
             return
         self.epochs.load()
-        self._doubt()
+        self._judge_log()
         self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
         self._verified = log_doubt.verified_until(self.doubt, self._confirmed, store.max_phy_offset)
         self._save_confirmed()
         store.set_confirm_offset(self._confirmed)
         store.set_flag(RunningFlags.REPLICA, True)
 
-    def _doubt(self) -> None:
+    def _judge_log(self) -> None:
         """What this start finds out about the log, and what the lives before left. It is on disk before the
         store's own record of it ends. Raises OSError when the file cannot be read."""
         store, file, epochs = self._store, self._doubt_file, self.epochs
         file.load()
-        self.doubt = log_doubt.after_start(
+        self.doubt = log_doubt.doubt_after_start(
             file.now,
             store.tail_state,
             may_lack_acknowledged=store.may_lack_acknowledged,
@@ -179,21 +179,21 @@ class HAService:
             await asyncio.to_thread(self._doubt_file.save, self.doubt)
 
     def _caught_up(self) -> None:
-        self._settling = asyncio.create_task(self._settle_doubt(), name="settle what the log may lack")
+        self._clearing_doubt = asyncio.create_task(self._clear_doubt(), name="settle what the log may lack")
 
     def _diverged(self) -> None:
         """Our log differs from the master's below what was confirmed: no election must choose it."""
         if not self.doubt.in_doubt:
             self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
-            if self._replica is not None:
-                self._replica.on_caught_up = self._caught_up
+            if self._client is not None:
+                self._client.on_caught_up = self._caught_up
 
-    async def _settle_doubt(self) -> None:
+    async def _clear_doubt(self) -> None:
         """The log is the group's: it was compared with a living master's and lacks nothing, or it is that of
         a new master."""
         if log_doubt.LogDoubt() == self.doubt == self._doubt_file.now:
             return
-        settled = log_doubt.settled()
+        settled = log_doubt.no_doubt()
         try:
             await asyncio.to_thread(self._doubt_file.save, settled)
             await asyncio.to_thread(self._store.clear_log_doubt)
@@ -201,7 +201,7 @@ class HAService:
             log.error("%s stays as it is: %s", self._doubt_file.path, error)
         self.doubt = settled
         log.info("the log is the group's own again, up to %d", self._store.max_phy_offset)
-        self.on_settled()
+        self.on_doubt_cleared()
 
     async def start(self) -> None:
         """Without a controller: takes the configured role. Raises OSError when the HA port is taken."""
@@ -212,28 +212,28 @@ class HAService:
             if self._live.current.broker_role == "SLAVE":
                 self._store.set_flag(RunningFlags.REPLICA, True)
                 self._store.replica_log.mark_all_dispatched()
-                self._follow(self._live.current.ha_master_address or None, epochs=None)
+                self._start_following(self._live.current.ha_master_address or None, epochs=None)
             else:
                 end = self._store.max_phy_offset
-                self._serve(self._sync(0, frozenset({0}), 0, 0, end), epochs=None)
+                self._start_serving(self._make_sync_state(0, frozenset({0}), 0, 0, end), epochs=None)
 
     async def stop(self) -> None:
         """Ends replication; the log ends as it is."""
         async with self._lock:
             if self._reconfigured in self._live.on_change:
                 self._live.on_change.remove(self._reconfigured)
-            followed = self._replica is not None
-            await self._leave()
+            followed = self._client is not None
+            await self._end_role()
             self.checksums.stop()
-            self.role = Role.IDLE
-            if self._settling is not None:
-                await asyncio.gather(self._settling, return_exceptions=True)
+            self.role = HARole.IDLE
+            if self._clearing_doubt is not None:
+                await asyncio.gather(self._clearing_doubt, return_exceptions=True)
             if followed:
                 await self._dispatch_rest()
 
-    async def _leave(self) -> None:
+    async def _end_role(self) -> None:
         """Ends the present role."""
-        self.role = Role.CHANGING
+        self.role = HARole.CHANGING
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -249,14 +249,14 @@ class HAService:
         self._put.wakes(None)
         if acks is not None:
             acks.stop()
-        master, self._master = self._master, None
+        master, self._server = self._server, None
         if master is not None:
             await master.stop()
-        replica, self._replica = self._replica, None
-        if replica is not None:
-            await replica.stop()
-            self._confirmed = replica.confirm_offset
-            self._verified = replica.verified
+        client, self._client = self._client, None
+        if client is not None:
+            await client.stop()
+            self._confirmed = client.confirm_offset
+            self._verified = client.verified
             self._save_confirmed()
 
     # With a controller
@@ -267,95 +267,97 @@ class HAService:
         """This broker, `broker_id`, is the master of `epoch`. Raises EpochMQError for an epoch older than the
         log's, OSError or DiskFullError when it cannot be."""
         async with self._lock:
-            self._refuse_old(epoch)
+            self._reject_old_epoch(epoch)
             if not log_doubt.may_lead(self.doubt, epoch):
                 raise EpochMQError(
                     f"the mastership of epoch {epoch} is given up: the log may have lost its end"
                 )
             members = frozenset(sync_state_set) | {broker_id}
-            if self.role is Role.MASTER and self.sync_state is not None:
-                self._go_on(epoch, members, set_epoch)
+            if self.role is HARole.MASTER and self.sync_state is not None:
+                self._continue_mastership(epoch, members, set_epoch)
                 return
-            await self._leave()
+            await self._end_role()
             self._broker_id = broker_id
-            await self._end_whole()
+            await self._truncate_torn_tail()
             await self._dispatch_rest()
             end = self._store.max_phy_offset
             begin_epoch(self.epochs, self.epochs.epochs.last_epoch, epoch, end)
-            await self._settle_doubt()
+            await self._clear_doubt()
             last = self.epochs.epochs.last
             assert last is not None
-            sync = self._sync(broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end))
-            self._serve(sync, epochs=self.epochs)
+            sync = self._make_sync_state(
+                broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end)
+            )
+            self._start_serving(sync, epochs=self.epochs)
             log.info("master of epoch %d from offset %d on, in sync: %s", epoch, end, sorted(members))
 
     async def become_replica(self, master_ha_address: str | None, epoch: int, *, broker_id: int) -> None:
         """Another broker is the master of `epoch`; None while its address is not known (`follow` tells it).
         Raises EpochMQError for an epoch older than the log's."""
         async with self._lock:
-            self._refuse_old(epoch)
-            if self._replica is not None and self._broker_id == broker_id:
-                self._replica.follow(master_ha_address)
+            self._reject_old_epoch(epoch)
+            if self._client is not None and self._broker_id == broker_id:
+                self._client.follow(master_ha_address)
                 return
-            await self._leave()
+            await self._end_role()
             store = self._store
             self._broker_id = broker_id
             self._confirmed = min(self._confirmed, store.max_phy_offset)
             store.set_flag(RunningFlags.REPLICA, True)
             store.set_confirm_offset(self._confirmed)
             store.replica_log.mark_all_dispatched()
-            self._follow(master_ha_address, epochs=self.epochs)
+            self._start_following(master_ha_address, epochs=self.epochs)
 
     def follow(self, master_ha_address: str | None) -> None:
         """The master's HA address is known, or another one; a living connection to the former one is
         dropped. Does nothing on a master."""
-        if self._replica is not None:
-            self._replica.follow(master_ha_address)
+        if self._client is not None:
+            self._client.follow(master_ha_address)
 
     def adopt(self, members: Collection[int], set_epoch: int) -> bool:
         """The controller's SyncStateSet; False for one that is not newer than the known one."""
         sync = self.sync_state
         if sync is None or not sync.adopt(frozenset(members), set_epoch):
             return False
-        self._progress()
+        self._publish_progress()
         self._propose()
         return True
 
-    def refused(self) -> None:
+    def proposal_rejected(self) -> None:
         """The controller has surely not taken the last proposal. One that was only not answered stays: it may
         have been taken."""
         if self.sync_state is not None:
-            self.sync_state.refused()
-            self._progress()
+            self.sync_state.proposal_rejected()
+            self._publish_progress()
 
-    def settle(self) -> None:
+    def answer_replicated(self) -> None:
         """Messages may be acknowledged again."""
         if self._acks is not None:
-            self._acks.settle()
+            self._acks.answer_replicated()
 
-    def _refuse_old(self, epoch: int) -> None:
+    def _reject_old_epoch(self, epoch: int) -> None:
         last = self.epochs.epochs.last_epoch
         if epoch < last:
             raise EpochMQError(f"epoch {epoch} is over, the log's is {last}")
 
-    def _go_on(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
+    def _continue_mastership(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
         """The same master under another epoch: nothing is rolled back (#6344)."""
         sync, store = self.sync_state, self._store
         assert sync is not None
         if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
             sync.epoch_start = store.max_phy_offset
         sync.adopt(members, set_epoch)
-        if self._master is not None:
-            self._master.epochs_changed()
-        self._progress()
+        if self._server is not None:
+            self._server.epochs_changed()
+        self._publish_progress()
         self._propose()
 
-    async def _end_whole(self) -> None:
+    async def _truncate_torn_tail(self) -> None:
         """The log ends with a whole record, at a place where the next one may begin."""
         store = self._store
         store.replica_log.complete_blank_record()
         store.note_replicated_bytes()
-        end = await sound_end(store)
+        end = await find_sound_end(store)
         if end < store.max_phy_offset:
             log.warning("the log ends at %d within a record: cut to %d", store.max_phy_offset, end)
             store.truncate(end, torn=True)
@@ -365,14 +367,14 @@ class HAService:
         store = self._store
         more = store.replica_log.has_undispatched
         while more:
-            more = store.replica_log.dispatch(store.max_phy_offset, SLICE)
+            more = store.replica_log.dispatch(store.max_phy_offset, DISPATCH_BATCH_RECORDS)
             await asyncio.sleep(0)  # others have their turn
         store.replica_log.complete_blank_record()
         store.note_replicated_bytes()
 
     # Serving and following
 
-    def _sync(
+    def _make_sync_state(
         self, broker_id: int, members: frozenset[int], set_epoch: int, epoch_start: int, confirmed: int
     ) -> SyncState:
         settings = HASettings.of(self._live.current)
@@ -397,26 +399,26 @@ class HAService:
         """More of the log is on disk."""
         sync, counted = self.sync_state, self._counted_as_flushed()
         if sync is not None and (counted is not None or sync.flushed is not None):
-            sync.appended(self._store.max_phy_offset)
-            sync.flushed_to(counted)
-            self._progress()
+            sync.log_appended(self._store.max_phy_offset)
+            sync.log_flushed_to(counted)
+            self._publish_progress()
 
-    def _serve(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
+    def _start_serving(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
         config, store = self._live.current, self._store
         settings = HASettings.of(config)
-        master = HAMaster(
+        master = HAServer(
             store.log,
             sync,
             epochs,
             settings,
-            on_progress=self._progress,
+            on_progress=self._publish_progress,
             on_members=self._propose,
             on_links=self._put.wakes,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
-        self._master = master
-        self._acks = Acks(
+        self._server = master
+        self._acks = ReplicationWaiters(
             sync,
             settings,
             asyncio.get_running_loop(),
@@ -424,33 +426,33 @@ class HAService:
             end=lambda: store.log.max_offset,
             may_acknowledge=self.may_acknowledge,
         )
-        sync.appended(store.max_phy_offset)
-        self.role = Role.MASTER
-        self._progress()
+        sync.log_appended(store.max_phy_offset)
+        self.role = HARole.MASTER
+        self._publish_progress()
         self._put.replicate(self._acks)
         store.set_flag(RunningFlags.REPLICA, False)
         if self.controlled:
-            self._check()
+            self._check_members()
 
-    def _follow(self, address: str | None, *, epochs: EpochFile | None) -> None:
+    def _start_following(self, address: str | None, *, epochs: EpochFile | None) -> None:
         settings = HASettings.of(self._live.current)
-        replica = Replica(
+        client = HAClient(
             self._store, epochs, settings, broker_id=self._broker_id, confirm_offset=self._confirmed
         )
-        replica.verified = self._verified
-        replica.checksums = self.checksums
-        replica.master_log = lambda: self.master_log
-        replica.kept_until = lambda confirmed: log_doubt.kept_until(self.doubt, confirmed)
+        client.verified = self._verified
+        client.checksums = self.checksums
+        client.master_checksums = lambda: self.master_checksums
+        client.protected_until = lambda confirmed: log_doubt.protected_until(self.doubt, confirmed)
         if epochs is not None:
-            replica.on_confirm = self._confirmed_by_master
-            replica.on_diverged = self._diverged
+            client.on_confirm = self._confirmed_by_master
+            client.on_diverged = self._diverged
             if self.doubt != log_doubt.LogDoubt():
-                replica.on_caught_up = self._caught_up
-        self._replica = replica
-        self.role = Role.REPLICA
-        replica.start(address)
+                client.on_caught_up = self._caught_up
+        self._client = client
+        self.role = HARole.REPLICA
+        client.start(address)
 
-    def _progress(self) -> None:
+    def _publish_progress(self) -> None:
         """Somebody has acknowledged, joined or left."""
         sync = self.sync_state
         if sync is None:
@@ -459,7 +461,7 @@ class HAService:
             self._store.set_confirm_offset(sync.confirm_offset if sync.waits_for_replicas else None)
             self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
         if self._acks is not None:
-            self._acks.settle()
+            self._acks.answer_replicated()
 
     def _confirmed_by_master(self, offset: int) -> None:
         self._confirmed = offset
@@ -473,26 +475,26 @@ class HAService:
 
     def _propose(self) -> None:
         sync = self.sync_state
-        if sync is None or not self.controlled or self.role is not Role.MASTER:
+        if sync is None or not self.controlled or self.role is not HARole.MASTER:
             return
-        proposal = sync.wants(int(asyncio.get_running_loop().time() * 1000))
+        proposal = sync.change_to_propose(int(asyncio.get_running_loop().time() * 1000))
         if proposal is not None:
             log.info("proposes %s instead of %s", sorted(proposal.members), sorted(sync.members))
-            sync.proposing(proposal.members)
-            self._progress()
+            sync.proposal_sent(proposal.members)
+            self._publish_progress()
             self.on_proposal(proposal)
 
-    def _check(self) -> None:
+    def _check_members(self) -> None:
         """Periodically: has a member fallen behind?"""
         period_s = self._live.current.check_sync_state_set_period / 1000
-        self._timer = asyncio.get_running_loop().call_later(period_s, self._check)
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._check_members)
         try:
             self._propose()
         except Exception:
             # The next check must come all the same. (#7219)
             log.exception("looking for members that fell behind failed")
 
-    def _expired(self, min_offset: int) -> None:
+    def _forget_expired_epochs(self, min_offset: int) -> None:
         if self.controlled:
             self.epochs.truncate_prefix(min_offset - 1)
 
@@ -501,18 +503,18 @@ class HAService:
         if self.sync_state is not None:
             self.sync_state.not_caught_up_max_ms = settings.ha_max_time_slave_not_catchup
             self.sync_state.all_ack = self.controlled and settings.all_ack_in_sync_state_set
-        if self._master is not None:
-            self._master.configure(settings)
+        if self._server is not None:
+            self._server.configure(settings)
         if self._acks is not None:
             self._acks.configure(settings)
             self._put.replicate(self._acks)
-        if self._replica is not None:
-            self._replica.configure(settings)
+        if self._client is not None:
+            self._client.configure(settings)
             if before.async_learner != after.async_learner:
-                self._replica.reconnect()
+                self._client.reconnect()
             if before.ha_master_address != after.ha_master_address:
-                self._replica.follow(after.ha_master_address or None)
-        self._progress()
+                self._client.follow(after.ha_master_address or None)
+        self._publish_progress()
 
     # What is told of it
 
@@ -521,25 +523,25 @@ class HAService:
         """Up to where the log is confirmed, as far as this broker knows."""
         if self.sync_state is not None:
             return self.sync_state.confirm_offset
-        return self._replica.confirm_offset if self._replica is not None else self._confirmed
+        return self._client.confirm_offset if self._client is not None else self._confirmed
 
     @property
-    def replica(self) -> Replica | None:
+    def client(self) -> HAClient | None:
         """The following half, while this broker is a replica."""
-        return self._replica
+        return self._client
 
     @property
-    def master(self) -> HAMaster | None:
+    def master(self) -> HAServer | None:
         """The serving half, while this broker is a master."""
-        return self._master
+        return self._server
 
     def runtime_info(self) -> HARuntimeInfo:
         """For GET_BROKER_HA_STATUS."""
-        if self._replica is not None:
-            return HARuntimeInfo(master=False, ha_client_runtime_info=self._replica.runtime_info())
+        if self._client is not None:
+            return HARuntimeInfo(master=False, ha_client_runtime_info=self._client.runtime_info())
         end = self._store.max_phy_offset
         info = HARuntimeInfo(master=True, master_commit_log_max_offset=end)
-        sync, master = self.sync_state, self._master
+        sync, master = self.sync_state, self._server
         if sync is None or master is None:
             return info
         gap = self._live.current.ha_max_gap_not_in_sync

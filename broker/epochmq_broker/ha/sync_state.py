@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Replica:
+class ConnectedReplica:
     """One connected replica. Times are milliseconds of the master's monotonic clock."""
 
     broker_id: int
@@ -38,7 +38,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class SyncStateSetProposal:
     """A SyncStateSet to be asked of the controller, on top of the one of `set_epoch`."""
 
     members: frozenset[int]
@@ -61,7 +61,7 @@ class SyncState:
     since_ms: int
     all_ack: bool = False
     """`allAckInSyncStateSet`: only what every member has is shown to consumers and acknowledged."""
-    replicas: dict[int, Replica] = field(default_factory=dict)
+    replicas: dict[int, ConnectedReplica] = field(default_factory=dict)
     caught_up_ms: dict[int, int] = field(default_factory=dict)
     proposed: frozenset[int] | None = None
     """A proposal whose fate is not known."""
@@ -70,13 +70,13 @@ class SyncState:
 
     # What replicas do ---------------------------------------------------------------------------------------
 
-    def connected(self, broker_id: int, *, async_learner: bool) -> None:
+    def replica_connected(self, broker_id: int, *, async_learner: bool) -> None:
         """A replica has introduced itself. A second connection takes the place of the first."""
         known = self.replicas.get(broker_id)
         connections = known.connections + 1 if known is not None else 1
-        self.replicas[broker_id] = Replica(broker_id, async_learner, connections=connections)
+        self.replicas[broker_id] = ConnectedReplica(broker_id, async_learner, connections=connections)
 
-    def disconnected(self, broker_id: int) -> None:
+    def replica_disconnected(self, broker_id: int) -> None:
         """A connection of the replica ended; while another is there the replica is."""
         known = self.replicas.get(broker_id)
         if known is None:
@@ -85,7 +85,7 @@ class SyncState:
         if known.connections == 0:
             del self.replicas[broker_id]
 
-    def sent(self, broker_id: int, now_ms: int) -> None:
+    def block_sent(self, broker_id: int, now_ms: int) -> None:
         """A block was sent: whoever acknowledges our present end was caught up now."""
         replica = self.replicas.get(broker_id)
         if replica is not None:
@@ -97,7 +97,7 @@ class SyncState:
         if replica is not None and replica.ack_offset >= self.end:
             self._caught_up(replica, now_ms)
 
-    def acknowledged(self, broker_id: int, offset: int, now_ms: int) -> bool:
+    def replica_acknowledged(self, broker_id: int, offset: int, now_ms: int) -> bool:
         """The replica says how far its log reaches; False for an offset that cannot be, after which it should
         be disconnected."""
         replica = self.replicas.get(broker_id)
@@ -111,18 +111,18 @@ class SyncState:
         self._advance()
         return True
 
-    def _caught_up(self, replica: Replica, at_ms: int) -> None:
+    def _caught_up(self, replica: ConnectedReplica, at_ms: int) -> None:
         if not replica.async_learner:
             known = self.caught_up_ms.get(replica.broker_id, at_ms)
             self.caught_up_ms[replica.broker_id] = max(known, at_ms)
 
-    def appended(self, end: int) -> None:
+    def log_appended(self, end: int) -> None:
         """Our own log has grown."""
         self.end = end
         if not self.waits_for_replicas:
             self._advance()
 
-    def flushed_to(self, offset: int | None) -> None:
+    def log_flushed_to(self, offset: int | None) -> None:
         """Our own log is on disk up to `offset`; None: what is on disk does not matter."""
         self.flushed = offset
         self._advance()
@@ -145,19 +145,19 @@ class SyncState:
         proposed = len(self.proposed) if self.proposed is not None else 0
         return max(len(self.members), proposed)
 
-    def wants(self, now_ms: int) -> Proposal | None:
+    def change_to_propose(self, now_ms: int) -> SyncStateSetProposal | None:
         """The change to propose now, if any. While one is under way there is none; ask again after its
         answer."""
         if self.proposed is not None:
             return None
         wanted = frozenset(
             {self.self_id}
-            | {one for one in self.members if not self._is_out(one, now_ms)}
+            | {one for one in self.members if not self._is_to_leave(one, now_ms)}
             | {one for one, replica in self.replicas.items() if self._may_join(one, replica)}
         )
-        return Proposal(wanted, self.set_epoch) if wanted != self.members else None
+        return SyncStateSetProposal(wanted, self.set_epoch) if wanted != self.members else None
 
-    def _is_out(self, broker_id: int, now_ms: int) -> bool:
+    def _is_to_leave(self, broker_id: int, now_ms: int) -> bool:
         if broker_id == self.self_id:
             return False
         if broker_id not in self.replicas:
@@ -166,19 +166,19 @@ class SyncState:
         known = self.caught_up_ms.get(broker_id, self.since_ms)
         return now_ms - known > self.not_caught_up_max_ms
 
-    def _may_join(self, broker_id: int, replica: Replica) -> bool:
+    def _may_join(self, broker_id: int, replica: ConnectedReplica) -> bool:
         if broker_id in self.members or replica.async_learner:
             return False
         # Zero may be the word of one that has not looked yet, but in an empty group it is all there is.
         said = replica.ack_offset > 0 or replica.ack_offset == self.end == 0
         return said and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
 
-    def proposing(self, members: frozenset[int]) -> None:
+    def proposal_sent(self, members: frozenset[int]) -> None:
         """The proposal is on its way: from now on its members count, whatever becomes of it."""
         assert self.proposed is None
         self.proposed = members
 
-    def refused(self) -> None:
+    def proposal_rejected(self) -> None:
         """The controller has surely not taken the proposal."""
         self.proposed = None
         self._advance()
@@ -199,9 +199,9 @@ class SyncState:
         return self.all_ack and self.members_or_proposed != {self.self_id}
 
     def _advance(self) -> None:
-        self.confirm_offset = max(self.confirm_offset, self._computed())
+        self.confirm_offset = max(self.confirm_offset, self._computed_confirm_offset())
 
-    def _computed(self) -> int:
+    def _computed_confirm_offset(self) -> int:
         lowest = self.own_end
         if not self.waits_for_replicas:
             return lowest
@@ -225,7 +225,7 @@ class SyncState:
         others = self.members_or_proposed - {self.self_id}
         return all(one in self.replicas and self.replicas[one].ack_offset >= offset for one in others)
 
-    def reached_by(self, count: int) -> int:
+    def offset_reached_by(self, count: int) -> int:
         """The end of what `count` logs have, our own included; -1 when there are not so many (learners do not
         count)."""
         if count <= 1:
@@ -236,7 +236,7 @@ class SyncState:
         )
         return acks[count - 2] if len(acks) >= count - 1 else -1
 
-    def reached_by_all(self) -> int:
+    def offset_reached_by_all(self) -> int:
         """The end of what everybody has who may be a member; -1 while one of them is not connected."""
         lowest = self.end
         for one in self.members_or_proposed:
@@ -245,7 +245,7 @@ class SyncState:
                 lowest = min(lowest, replica.ack_offset if replica is not None else -1)
         return lowest
 
-    def near(self, gap: int) -> int:
+    def count_within(self, gap: int) -> int:
         """How many logs, our own included, lack fewer than `gap` bytes (`inSyncReplicasNums` without a
         controller)."""
         return 1 + sum(self.end - replica.ack_offset < gap for replica in self.replicas.values())

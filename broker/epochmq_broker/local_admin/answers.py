@@ -11,17 +11,17 @@ from typing import Final, Literal
 
 from epochmq_broker.cold_reads import ColdReads
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.ha.replica import Step
-from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.client import HAClientPhase
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.local_admin.figures import figures_of
 from epochmq_broker.local_admin.master_watch import MasterWatch
 from epochmq_broker.local_admin.readiness import Facts, not_ready
 from epochmq_broker.local_admin.switches import Switches
 from epochmq_broker.put import MessagePut
 from epochmq_broker.registration import Registration
-from epochmq_broker.replicas.beats import clock_ms
+from epochmq_broker.replicas.heartbeats import clock_ms
 from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_broker.replicas.steering import Steering
+from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
@@ -77,7 +77,7 @@ class Parts:
     registration: Registration
     client: RemotingClient
     copies: SlaveSync
-    steering: Steering
+    steering: ReplicaControl
     replicas: ReplicasManager | None
     cold_reads: ColdReads
 
@@ -140,7 +140,7 @@ class BrokerAdmin:
         parts, facts = self._parts, self._facts()
         config, replicas = parts.live.current, parts.replicas
         reasons = not_ready(facts, limits)
-        role = replicas.core.role if replicas is not None else None
+        role = replicas.state_machine.role if replicas is not None else None
         return results.BrokerState(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -175,7 +175,7 @@ class BrokerAdmin:
         role = self._role()
         lag_bytes, lag_ms = (0, 0) if role == "master" else self._watch.lag(store.max_phy_offset)
         known = parts.registration.registered
-        step = ha.replica.step if ha.replica is not None else None
+        step = ha.client.phase if ha.client is not None else None
         return Facts(
             role=role,
             controlled=replicas is not None,
@@ -189,8 +189,8 @@ class BrokerAdmin:
             learner=config.async_learner,
             in_doubt=ha.doubt.in_doubt,
             flaws=tuple(text for flag, text in FLAWS.items() if store.flags & flag),
-            leading_controller=replicas.core.leader if replicas is not None else None,
-            following=step is Step.FOLLOWING,
+            leading_controller=replicas.state_machine.leader if replicas is not None else None,
+            following=step is HAClientPhase.FOLLOWING,
             step=step.value if step is not None else "",
             registered=any(known.values()) if config.nameservers else None,
             lag_bytes=lag_bytes,
@@ -199,30 +199,30 @@ class BrokerAdmin:
 
     def _role(self) -> RoleName:
         ha, replicas = self._parts.ha, self._parts.replicas
-        if ha.role is Role.MASTER:
+        if ha.role is HARole.MASTER:
             # A master that was told of another is none any more, before it has taken its new role.
             return "master" if replicas is None or replicas.lease.epoch is not None else "none"
-        return "replica" if ha.role is Role.REPLICA else "none"
+        return "replica" if ha.role is HARole.REPLICA else "none"
 
     def _broker_id(self) -> int | None:
         replicas = self._parts.replicas
         if replicas is None:
             return self._parts.live.current.broker_id
-        identity = replicas.core.identity
+        identity = replicas.state_machine.identity
         return identity.id if identity is not None else None
 
     def _epoch(self) -> int:
         replicas = self._parts.replicas
-        return replicas.roles.epoch if replicas is not None else 0
+        return replicas.role_transitions.epoch if replicas is not None else 0
 
     def _master_address(self) -> str | None:
         """Where the master serves clients, as far as is known."""
         parts = self._parts
-        if parts.ha.role is Role.MASTER:
+        if parts.ha.role is HARole.MASTER:
             return parts.live.current.broker_addr
         if parts.replicas is None:
             return parts.copies.master
-        role = parts.replicas.core.role
+        role = parts.replicas.state_machine.role
         return role.address if role is not None else None
 
     def _members(self) -> tuple[frozenset[int], int]:
@@ -234,7 +234,7 @@ class BrokerAdmin:
         sync = parts.ha.sync_state
         if sync is not None:
             return sync.members, sync.set_epoch
-        told = parts.replicas.core.told
+        told = parts.replicas.state_machine.latest_master_view
         found = (told.members, told.set_epoch) if told is not None else (frozenset[int](), 0)
         shown = self._watch.shown
         if shown is not None and shown.set_epoch >= found[1]:
@@ -276,7 +276,7 @@ class BrokerAdmin:
     async def _sync_state_set(self, _: AdminArguments, timeout_ms: float) -> results.SyncStateSetState:
         members, set_epoch = self._members()
         replicas, sync = self._parts.replicas, self._parts.ha.sync_state
-        role = replicas.core.role if replicas is not None else None
+        role = replicas.state_machine.role if replicas is not None else None
         return results.SyncStateSetState(
             master_broker_id=role.master_id if role is not None else None,
             master_epoch=self._epoch(),
@@ -347,11 +347,11 @@ class BrokerAdmin:
     async def _drain(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         """A mastership goes to another; then this replica leaves the SyncStateSet."""
         switched = None
-        if self._parts.replicas is not None and self._parts.ha.role is Role.MASTER:
+        if self._parts.replicas is not None and self._parts.ha.role is HARole.MASTER:
             switched = await self._switches.handover(timeout_ms / 2)
-            if self._parts.ha.role is Role.MASTER and not switched.moved:
+            if self._parts.ha.role is HARole.MASTER and not switched.moved:
                 raise AdminError(FaultKind.REFUSED, f"nobody else could be the master: {switched.reason}")
-            await self._until(lambda: self._parts.ha.role is Role.REPLICA)
+            await self._until(lambda: self._parts.ha.role is HARole.REPLICA)
         done = await self._steer(drained=True)
         await self._until(self._is_out_for_good)
         return results.ReplicaControlResult(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.local_admin.lag import LagClock
 from epochmq_protocol.bodies import HARuntimeInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -60,7 +60,7 @@ class MasterWatch:
 
     def _turn(self) -> str | None:
         """The master's address; what was known of another is forgotten."""
-        address = self._master() if self._ha.role is Role.REPLICA else None
+        address = self._master() if self._ha.role is HARole.REPLICA else None
         if address != self._address:
             self._address, self.shown, self._clock = address, None, LagClock()
             self.is_silent_on_members = False

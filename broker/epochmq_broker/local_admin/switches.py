@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from typing import Final, TypeVar
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.ha.service import HAService, Role
-from epochmq_broker.replicas.gate import Phase
-from epochmq_broker.replicas.handover import Switched as HandedOver
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.request_gate import GatePhase
+from epochmq_broker.replicas.switchover import CompletedSwitchover
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.results import SwitchoverResult
 from epochmq_protocol.codes import ResponseCode
@@ -46,7 +46,7 @@ class Switches:
         self._ha = ha
         self._client = client
         self._replicas = replicas
-        self._tasks: set[asyncio.Task[HandedOver]] = set()
+        self._tasks: set[asyncio.Task[CompletedSwitchover]] = set()
 
     async def stop(self) -> None:
         """Who asked may be gone; what was begun is brought to its end."""
@@ -61,7 +61,7 @@ class Switches:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         while True:
-            if self._ha.role is not Role.MASTER:
+            if self._ha.role is not HARole.MASTER:
                 return self._nothing_to_do("this broker is not the master")
             in_sync, others = self._candidates()
             if not in_sync and not others:
@@ -86,7 +86,7 @@ class Switches:
         gate, loop = self._replicas.gate, asyncio.get_running_loop()
         over_s = loop.time() + linger_ms / 1000
         relayed, since_s = gate.relayed, loop.time()
-        while gate.phase is Phase.RELAYING and loop.time() < min(over_s, since_s + QUIET_S):
+        while gate.phase is GatePhase.RELAYING and loop.time() < min(over_s, since_s + QUIET_S):
             await asyncio.sleep(LOOK_S)
             if gate.relayed != relayed:
                 relayed, since_s = gate.relayed, loop.time()
@@ -108,18 +108,18 @@ class Switches:
         replicas = self._replicas
         if replicas is None:
             raise AdminError(FaultKind.REFUSED, NO_CONTROLLERS)
-        identity = replicas.core.identity
+        identity = replicas.state_machine.identity
         wanted = broker_id if broker_id is not None else identity.id if identity is not None else None
         if wanted is None:
             raise AdminError(FaultKind.REFUSED, "the controllers have given this broker no id yet")
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        if self._ha.role is Role.MASTER:
+        if self._ha.role is HARole.MASTER:
             if identity is not None and wanted == identity.id:
                 return self._nothing_to_do("it is the master already")
             return await self._to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s)
-        role = replicas.core.role
-        if role is None or role.address is None or self._ha.role is not Role.REPLICA:
+        role = replicas.state_machine.role
+        if role is None or role.address is None or self._ha.role is not HARole.REPLICA:
             raise AdminError(FaultKind.REFUSED, "no master is known that could hand over")
         if wanted == role.master_id:
             return self._nothing_to_do(f"broker {wanted} is the master already")
@@ -148,7 +148,7 @@ class Switches:
         self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, patience_s: float
     ) -> SwitchoverResult:
         address = await self._address(replicas, broker_id, patience_s)
-        done = await self._to_its_end(replicas.handover.to(broker_id, address, max(0, int(catch_up_ms))))
+        done = await self._to_its_end(replicas.switchover.to(broker_id, address, max(0, int(catch_up_ms))))
         return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_id,
@@ -171,20 +171,20 @@ class Switches:
             raise AdminError(FaultKind.REFUSED, f"broker {broker_id} is no living member of the SyncStateSet")
         return found
 
-    async def _to_its_end(self, switch: Coroutine[None, None, HandedOver]) -> HandedOver:
+    async def _to_its_end(self, switch: Coroutine[None, None, CompletedSwitchover]) -> CompletedSwitchover:
         """A switch is not left half way because nobody waits for it any more."""
         task = asyncio.get_running_loop().create_task(switch, name="a planned switch")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[HandedOver]) -> None:
+    def _ended(self, task: asyncio.Task[CompletedSwitchover]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # told to whoever waited
 
     def _nothing_to_do(self, reason: str) -> SwitchoverResult:
-        role = self._replicas.core.role if self._replicas is not None else None
+        role = self._replicas.state_machine.role if self._replicas is not None else None
         return SwitchoverResult(
             moved=False,
             reason=reason,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.ha.checksums import ChecksumsBusyError
-from epochmq_broker.ha.comparison import LogRange
-from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.log_checksums import ChecksumsBusyError
+from epochmq_broker.ha.log_comparison import LogRange
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -56,13 +56,13 @@ class GroupProcessor:
 
     def _require_epoch(self, epoch: int) -> None:
         last = self._ha.epochs.epochs.last_epoch
-        if self._ha.role is not Role.MASTER or last != epoch:
+        if self._ha.role is not HARole.MASTER or last != epoch:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"this broker is not the master of epoch {epoch}")
 
     def ha_info(self, connection: RemotingConnection, command: Command) -> Command:
         """906: where this broker serves replicas. Only a master does; RocketMQ's brokers say it in every
         role."""
-        if self._ha.role is not Role.MASTER:
+        if self._ha.role is not HARole.MASTER:
             return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
         config = self._live.current
         header = ExchangeHAInfoResponseHeader(
@@ -75,5 +75,5 @@ class GroupProcessor:
     def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """1008: a controller says who the master is."""
         if self._replicas is not None:
-            self._replicas.notified(command)
+            self._replicas.role_notified(command)
         return response(command, ResponseCode.SUCCESS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_broker.replicas.steering import Steering
+from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_protocol.codes import ResponseCode
@@ -33,7 +33,7 @@ class SteeringProcessor:
 
     def __init__(
         self,
-        steering: Steering,
+        steering: ReplicaControl,
         store: MessageStore,
         ha: HAService,
         copies: SlaveSync,
@@ -60,7 +60,7 @@ class SteeringProcessor:
         if self._replicas is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another")
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
-        switched = await self._replicas.handover.to(header.broker_id, header.address, timeout_ms)
+        switched = await self._replicas.switchover.to(header.broker_id, header.address, timeout_ms)
         answer = SwitchoverResponseHeader(
             master_broker_id=switched.master_id,
             master_address=switched.master_address,
@@ -76,7 +76,7 @@ class SteeringProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "there are no controllers: nobody else is the master"
             )
-        if header.drained and self._ha.role is Role.MASTER:
+        if header.drained and self._ha.role is HARole.MASTER:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "it is the master: promote another replica first")
         try:
             await self._steering.steer(fenced=header.fenced, drained=header.drained)
@@ -86,7 +86,7 @@ class SteeringProcessor:
         if header.fenced is not None or header.drained is not None:
             log.info("steered: %s", now)
         takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
-        behind = self._store.replica_log.undispatched_bytes if self._ha.role is Role.REPLICA else 0
+        behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         answer = ReplicaControlStateHeader(
             fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind
         )
@@ -103,11 +103,11 @@ class SteeringProcessor:
     def show(self, connection: RemotingConnection, command: Command) -> Command:
         """Where the log ends and who is in sync, of a master."""
         sync = self._ha.sync_state
-        if self._ha.role is not Role.MASTER or sync is None:
+        if self._ha.role is not HARole.MASTER or sync is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
         answer = MasterLogStateHeader(
             broker_id=sync.self_id,
-            master_epoch=self._replicas.roles.epoch if self._replicas is not None else 0,
+            master_epoch=self._replicas.role_transitions.epoch if self._replicas is not None else 0,
             max_offset=self._store.max_phy_offset,
             members=format_broker_ids(sync.members),
             proposed=format_broker_ids(sync.proposed or ()),

@@ -16,7 +16,7 @@ SEPARATOR = "#"
 ID_MAX = 2**63 - 1
 
 
-class Identity(msgspec.Struct, frozen=True):
+class BrokerIdentity(msgspec.Struct, frozen=True):
     """Who a broker is: `id` within the group `name` of `cluster`."""
 
     cluster: str
@@ -28,10 +28,10 @@ class Identity(msgspec.Struct, frozen=True):
         return SEPARATOR.join((self.cluster, self.name, str(self.id)))
 
 
-class Application(msgspec.Struct, frozen=True):
+class BrokerIdApplication(msgspec.Struct, frozen=True):
     """An identity applied for; `check_code` is `address;epoch ms`."""
 
-    identity: Identity
+    identity: BrokerIdentity
     check_code: str
 
     def encode(self) -> str:
@@ -39,27 +39,27 @@ class Application(msgspec.Struct, frozen=True):
         return self.identity.encode() + SEPARATOR + self.check_code
 
 
-def parse_identity(text: str) -> Identity:
+def parse_identity(text: str) -> BrokerIdentity:
     """ValueError for what is none."""
     return _identity(text.split(SEPARATOR), 3)
 
 
-def parse_application(text: str) -> Application:
+def parse_application(text: str) -> BrokerIdApplication:
     """ValueError for what is none."""
     parts = text.split(SEPARATOR)
     identity = _identity(parts[:3], 3)
     if len(parts) != 4 or not parts[3]:
         raise ValueError(f"{text[:100]!r} is not cluster#name#id#code")
-    return Application(identity, parts[3])
+    return BrokerIdApplication(identity, parts[3])
 
 
-def _identity(parts: list[str], count: int) -> Identity:
+def _identity(parts: list[str], count: int) -> BrokerIdentity:
     if len(parts) != count or not all(parts) or not parts[2].isdecimal() or int(parts[2]) > ID_MAX:
         raise ValueError(f"{SEPARATOR.join(parts)[:100]!r} is not cluster#name#id")
-    return Identity(parts[0], parts[1], int(parts[2]))
+    return BrokerIdentity(parts[0], parts[1], int(parts[2]))
 
 
-def check(found: Identity, cluster: str, name: str, path: str) -> None:
+def check(found: BrokerIdentity, cluster: str, name: str, path: str) -> None:
     """ConfigError when a store belongs to another broker than the configuration says."""
     for key, kept, configured in (
         ("brokerClusterName", found.cluster, cluster),

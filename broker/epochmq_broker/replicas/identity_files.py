@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from epochmq_broker.replicas.identity import (
-    Application,
-    Identity,
+    BrokerIdApplication,
+    BrokerIdentity,
     check,
     parse_application,
     parse_identity,
@@ -24,7 +24,7 @@ class IdentityFiles:
         self.path = path
         self.temp_path = path.with_name(path.name + "-temp")
 
-    def load(self, cluster: str, name: str) -> tuple[Identity | None, Application | None]:
+    def load(self, cluster: str, name: str) -> tuple[BrokerIdentity | None, BrokerIdApplication | None]:
         """What is known. ConfigError for a store that belongs to another broker, or a broken
         `brokerIdentity`: who it was must not be guessed. A broken temporary file counts for none (Java writes
         it in place)."""
@@ -48,12 +48,12 @@ class IdentityFiles:
         check(application.identity, cluster, name, str(self.temp_path))
         return None, application
 
-    def save(self, identity: Identity) -> None:
+    def save(self, identity: BrokerIdentity) -> None:
         """Keeps an identity; what was applied for is settled. OSError."""
         _replace(self.path, identity.encode())
         self.forget_application()
 
-    def save_application(self, application: Application) -> None:
+    def save_application(self, application: BrokerIdApplication) -> None:
         """Keeps what is about to be applied for. OSError."""
         _replace(self.temp_path, application.encode())
 

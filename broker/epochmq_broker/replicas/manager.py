@@ -11,45 +11,45 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_broker.config import BrokerConfig
-from epochmq_broker.ha.service import HAService, Role
-from epochmq_broker.ha.sync_state import Proposal
-from epochmq_broker.replicas.beats import Beats, Log, clock_ms
-from epochmq_broker.replicas.controllers import Controllers, view
-from epochmq_broker.replicas.core import Core
-from epochmq_broker.replicas.gate import Gate, Phase
-from epochmq_broker.replicas.handover import Handover
-from epochmq_broker.replicas.identity import Application, Identity
+from epochmq_broker.ha.service import HARole, HAService
+from epochmq_broker.ha.sync_state import SyncStateSetProposal
+from epochmq_broker.replicas.controller_client import ControllerClient, view
+from epochmq_broker.replicas.heartbeats import ControllerHeartbeats, HeartbeatLogState, clock_ms
+from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.replicas.identity_files import IdentityFiles
-from epochmq_broker.replicas.lease import WriteLease
-from epochmq_broker.replicas.roles import Parts, Roles
-from epochmq_broker.replicas.types import (
-    Adopt,
-    Ask,
-    Become,
-    CaughtUp,
-    Drop,
-    Effect,
-    Elect,
-    Fence,
-    GiveUp,
-    Input,
-    Keep,
-    Kept,
-    Leader,
-    Lost,
-    NotTaken,
-    Proposed,
-    Replied,
-    Reply,
-    Said,
-    Search,
-    Searched,
-    Settings,
-    Starved,
-    Taken,
-    Tick,
-    Told,
+from epochmq_broker.replicas.request_gate import GatePhase, RequestGate
+from epochmq_broker.replicas.role_transitions import ReplicaDependencies, RoleTransitions
+from epochmq_broker.replicas.state_machine import ReplicaStateMachine
+from epochmq_broker.replicas.state_machine_types import (
+    AdoptSyncStateSet,
+    AskController,
+    ControllerLeaderFound,
+    ControllerReply,
+    DropApplication,
+    ElectMasterQuestion,
+    FindControllerLeader,
+    GiveUpEpoch,
+    IdentitySaved,
+    LeaseMissing,
+    LogCaughtUp,
+    ProposalMade,
+    ProposalRejected,
+    ReplicaEffect,
+    ReplicaInput,
+    ReplicaSettings,
+    ReplyLost,
+    ReplyReceived,
+    RoleNotification,
+    RoleTaken,
+    SaveIdentity,
+    SearchFinished,
+    StopWriting,
+    TakeRole,
+    TimeAdvanced,
+    WriteLogLine,
 )
+from epochmq_broker.replicas.switchover import Switchover
+from epochmq_broker.replicas.write_lease import WriteLease
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import SyncStateSet, from_json
@@ -71,32 +71,32 @@ LEASE_WAIT_S = 1.0
 class ReplicasManager:
     """What makes a broker part of a replica group. `load`, `start`, `stop`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ReplicaDependencies) -> None:
         config = parts.live.current
         self._parts = parts
         self._ha: HAService = parts.ha
         self.lease = WriteLease()
-        self.roles = Roles(parts, self.lease, clock_ms)
-        self.beats = Beats(
+        self.role_transitions = RoleTransitions(parts, self.lease, clock_ms)
+        self.heartbeats = ControllerHeartbeats(
             parts.live,
             parts.client,
             self.lease,
-            Log(
+            HeartbeatLogState(
                 lambda: parts.ha.written_epoch,
                 lambda: parts.store.max_phy_offset,
                 lambda: parts.ha.confirm_offset,
                 lambda: not parts.store.flags & RunningFlags.FLUSH_FAILED,
                 lambda: parts.ha.may_lack_acknowledged,
-                lambda: self._core.gives_up_epoch if self._core is not None else None,
+                lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
                 lambda: parts.ha.confirmed_by_all,
             ),
         )
-        parts.store.on_failure.append(self.beats.now)
-        self.beats.on_lease = self._leased
-        self.beats.on_starved = lambda: self._feed(Starved())
+        parts.store.on_failure.append(self.heartbeats.send_now)
+        self.heartbeats.on_lease = self._leased
+        self.heartbeats.on_lease_missing = lambda: self._feed(LeaseMissing())
         path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
         self._files = IdentityFiles(Path(path).expanduser())
-        self._controllers = Controllers(
+        self._controllers = ControllerClient(
             parts.client,
             config.broker_cluster_name,
             config.broker_name,
@@ -104,29 +104,29 @@ class ReplicasManager:
             lambda: parts.ha.may_lack_acknowledged,
         )
         self._addresses: tuple[str, ...] = config.controllers
-        self._core: Core | None = None
-        self._inputs: deque[Input] = deque()
+        self._state_machine: ReplicaStateMachine | None = None
+        self._inputs: deque[ReplicaInput] = deque()
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
         self._leaving = False
         """This broker is being stopped: it takes no more messages."""
-        self.gate = Gate(parts.client, config.broker_addr)
-        self._letting_in: asyncio.TimerHandle | None = None
-        self.handover = Handover(
+        self.gate = RequestGate(parts.client, config.broker_addr)
+        self._hold_timer: asyncio.TimerHandle | None = None
+        self.switchover = Switchover(
             parts.store,
             parts.ha,
             self.gate,
             parts.client,
-            obstacle=self._obstacle,
+            election_obstacle=self._obstacle,
             elect=self._elect,
             given_up=self._say_fenced,
         )
         parts.put.may_write = self.may_write
         parts.put.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._propose
-        parts.ha.on_settled = self._settled
+        parts.ha.on_doubt_cleared = self._settled
 
     # Life
 
@@ -140,7 +140,7 @@ class ReplicasManager:
     def start(self) -> None:
         """Begins to look for controllers; needs a running loop."""
         config = self._parts.live.current
-        self._core = Core(
+        self._state_machine = ReplicaStateMachine(
             config.broker_cluster_name,
             config.broker_name,
             _settings(config),
@@ -155,9 +155,9 @@ class ReplicasManager:
             self._addresses = ()
             self._spawn(self._look_up(config.controller_addr))
         if self._identity is not None:
-            self.beats.start(self._identity.id, self._addresses)
+            self.heartbeats.start(self._identity.id, self._addresses)
         self._parts.live.on_change.append(self._reconfigured)
-        self._feed(Tick())
+        self._feed(TimeAdvanced())
 
     async def stop(self) -> None:
         """Hands a mastership over if somebody can take it, and ends."""
@@ -168,13 +168,13 @@ class ReplicasManager:
         self._parts.live.on_change.remove(self._reconfigured)
         if self._timer is not None:
             self._timer.cancel()
-        self._let_in()
+        self._release_held()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.roles.stop()
-        await self.beats.stop()
+        await self.role_transitions.stop()
+        await self.heartbeats.stop()
 
     async def _hand_over(self) -> None:
         """A master that goes says so: its replicas get what they lack, then the controllers need not wait for
@@ -192,7 +192,7 @@ class ReplicasManager:
             await asyncio.sleep(HANDOVER_LOOK_MS / 1000)
         await asyncio.sleep(0)
         self.lease.fence()
-        await self.beats.once(HANDOVER_MS)
+        await self.heartbeats.send_once(HANDOVER_MS)
 
     # What others ask
 
@@ -208,23 +208,23 @@ class ReplicasManager:
         """Whether messages that were taken may be acknowledged now."""
         return self.lease.is_open(clock_ms())
 
-    def notified(self, command: Command) -> None:
+    def role_notified(self, command: Command) -> None:
         """1008. RequestError for a header that cannot be read."""
         header = NotifyBrokerRoleChangedRequestHeader.decode(command.ext)
         members = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
-        self._feed(Told(view(header, members)))
+        self._feed(RoleNotification(view(header, members)))
 
     @property
-    def core(self) -> Core:
+    def state_machine(self) -> ReplicaStateMachine:
         """The core of a started manager."""
-        assert self._core is not None, "not started"
-        return self._core
+        assert self._state_machine is not None, "not started"
+        return self._state_machine
 
     # The core
 
-    def _feed(self, event: Input) -> None:
+    def _feed(self, event: ReplicaInput) -> None:
         """One input after another: what comes while effects are carried out waits until all of them are."""
-        core = self._core
+        core = self._state_machine
         if core is None or not self._open:
             return
         self._inputs.append(event)
@@ -240,36 +240,36 @@ class ReplicasManager:
         if self._timer is not None:
             self._timer.cancel()
         at = max(core.next_deadline_ms(), _now_ms() + 1) / 1000
-        self._timer = asyncio.get_running_loop().call_at(at, self._feed, Tick())
+        self._timer = asyncio.get_running_loop().call_at(at, self._feed, TimeAdvanced())
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: ReplicaEffect) -> None:
         match effect:
-            case Search():
+            case FindControllerLeader():
                 self._spawn(self._search())
-            case Ask():
+            case AskController():
                 self._spawn(self._ask(effect))
-            case Keep(what=what):
+            case SaveIdentity(what=what):
                 self._keep(what)
-            case Drop():
+            case DropApplication():
                 self._drop()
-            case Fence():
+            case StopWriting():
                 self.lease.end()
-            case Become():
+            case TakeRole():
                 self._spawn(self._become(effect))
-            case GiveUp(epoch=epoch):
+            case GiveUpEpoch(epoch=epoch):
                 self._spawn(self._give_up(epoch))
-            case Adopt(members=members, set_epoch=set_epoch):
+            case AdoptSyncStateSet(members=members, set_epoch=set_epoch):
                 self._ha.adopt(members, set_epoch)
                 self._leased()
-            case NotTaken():
-                self._ha.refused()
-            case Leader(grants=grants):
+            case ProposalRejected():
+                self._ha.proposal_rejected()
+            case ControllerLeaderFound(grants=grants):
                 if grants is not None:
                     known, self.lease.leader_grants = self.lease.leader_grants, grants
                     self._leased()
                     if known is not grants:
-                        self.beats.now()
-            case Said(text=text, warns=warns):
+                        self.heartbeats.send_now()
+            case WriteLogLine(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
 
     async def _give_up(self, epoch: int) -> None:
@@ -283,31 +283,31 @@ class ReplicasManager:
         except OSError as error:
             # The next start gives up whatever mastership it finds.
             log.error("that epoch %d is given up cannot be kept: %s", epoch, error)
-        self.beats.now()
+        self.heartbeats.send_now()
 
     def _settled(self) -> None:
         """Our log is the group's: nothing speaks against an election any more."""
-        self._feed(CaughtUp())
-        self.beats.now()
+        self._feed(LogCaughtUp())
+        self.heartbeats.send_now()
 
     async def _search(self) -> None:
-        self._feed(Searched(await self._controllers.search(self._addresses)))
+        self._feed(SearchFinished(await self._controllers.search(self._addresses)))
 
-    async def _ask(self, effect: Ask) -> None:
-        self._feed(Replied(effect.token, await self._controllers.ask(effect.address, effect.question)))
+    async def _ask(self, effect: AskController) -> None:
+        self._feed(ReplyReceived(effect.token, await self._controllers.ask(effect.address, effect.question)))
 
-    def _keep(self, what: Application | Identity) -> None:
+    def _keep(self, what: BrokerIdApplication | BrokerIdentity) -> None:
         error = None
         try:
-            if isinstance(what, Identity):
+            if isinstance(what, BrokerIdentity):
                 self._files.save(what)
             else:
                 self._files.save_application(what)
         except OSError as fault:
             error = str(fault)
-        if error is None and isinstance(what, Identity):
-            self.beats.start(what.id, self._addresses)
-        self._feed(Kept(what, error))
+        if error is None and isinstance(what, BrokerIdentity):
+            self.heartbeats.start(what.id, self._addresses)
+        self._feed(IdentitySaved(what, error))
 
     def _drop(self) -> None:
         try:
@@ -315,12 +315,12 @@ class ReplicasManager:
         except OSError as error:
             log.error("the application for an id stays on disk: %s", error)
 
-    async def _become(self, effect: Become) -> None:
+    async def _become(self, effect: TakeRole) -> None:
         error = None
         if effect.view.master_id == effect.broker_id:
             self._hold_until_leased()
         try:
-            await self.roles.take(effect.view, effect.broker_id)
+            await self.role_transitions.take(effect.view, effect.broker_id)
         except (EpochMQError, OSError, DiskFullError) as fault:
             error = str(fault)
         except Exception as fault:
@@ -328,45 +328,49 @@ class ReplicasManager:
             error = repr(fault)
         if error is not None:
             self.lease.end()
-            self._let_in()
+            self._release_held()
         else:
-            role = "master" if self._ha.role is Role.MASTER else f"replica of {effect.view.address}"
+            role = "master" if self._ha.role is HARole.MASTER else f"replica of {effect.view.address}"
             log.info("broker %d is %s under epoch %d", effect.broker_id, role, effect.view.epoch)
             self._role_taken(effect.view.address)
-        self._feed(Taken(effect.view, error))
-        self.beats.now()
+        self._feed(RoleTaken(effect.view, error))
+        self.heartbeats.send_now()
 
     # A planned switch
 
     async def _obstacle(self, broker_id: int) -> str | None:
         """Why the controllers would not elect this replica now."""
-        leader = self.core.leader
-        return "none leads" if leader is None else await self._controllers.obstacle(leader, broker_id)
+        leader = self.state_machine.leader
+        return (
+            "none leads" if leader is None else await self._controllers.election_obstacle(leader, broker_id)
+        )
 
     async def members(self) -> dict[int, str]:
         """Address by id of the SyncStateSet's living members, as the leading controller has them.
         EpochMQError when it does not say."""
-        leader = self.core.leader
+        leader = self.state_machine.leader
         if leader is None:
             raise ConnectError("no leading controller is known")
         return await self._controllers.members(leader)
 
-    async def _elect(self, broker_id: int) -> Reply:
+    async def _elect(self, broker_id: int) -> ControllerReply:
         """Has another replica elected. Under leases this broker is fenced before it asks, in the same breath:
         the controllers elect somebody for a fenced master, whatever happens. RocketMQ's may elect nobody, and
         then this broker must be able to go on."""
-        leader, epoch = self.core.leader, self.lease.epoch
+        leader, epoch = self.state_machine.leader, self.lease.epoch
         if leader is None or not self.lease.is_open(clock_ms()):
-            return Lost("no leading controller is known")
+            return ReplyLost("no leading controller is known")
         if self.lease.leader_grants is False:
             epoch = None
         else:
             self.lease.fence()
-        self.beats.succession = True
+        self.heartbeats.naming_successor = True
         try:
-            return await self._controllers.ask(leader, Elect(broker_id, designate=True, fenced_epoch=epoch))
+            return await self._controllers.ask(
+                leader, ElectMasterQuestion(broker_id, designate=True, fenced_epoch=epoch)
+            )
         finally:
-            self.beats.succession = False
+            self.heartbeats.naming_successor = False
 
     def _say_fenced(self) -> None:
         """The election failed, or nobody knows: any other will do."""
@@ -374,51 +378,51 @@ class ReplicasManager:
             self._spawn(self._beat_once())
 
     async def _beat_once(self) -> None:
-        await self.beats.once(HANDOVER_MS)
+        await self.heartbeats.send_once(HANDOVER_MS)
 
     # Whom clients' requests reach
 
     def _hold_until_leased(self) -> None:
         """A master that has no lease yet, or whose replicas are on their way to it, would refuse what it can
         take in a moment."""
-        self._close_in()
+        self._cancel_hold()
         self.gate.hold()
-        self._letting_in = asyncio.get_running_loop().call_later(LEASE_WAIT_S, self._let_in)
+        self._hold_timer = asyncio.get_running_loop().call_later(LEASE_WAIT_S, self._release_held)
 
-    def _let_in(self) -> None:
-        if self._close_in():
+    def _release_held(self) -> None:
+        if self._cancel_hold():
             self.gate.open()
 
-    def _close_in(self) -> bool:
+    def _cancel_hold(self) -> bool:
         """Whether anybody was held for a lease; nobody is any more."""
-        timer, self._letting_in = self._letting_in, None
+        timer, self._hold_timer = self._hold_timer, None
         if timer is not None:
             timer.cancel()
         return timer is not None
 
     def _role_taken(self, master_address: str | None) -> None:
-        if self._ha.role is Role.MASTER:
+        if self._ha.role is HARole.MASTER:
             self._leased()
             return
-        self._close_in()
-        if self.gate.phase is Phase.HELD and master_address:
+        self._cancel_hold()
+        if self.gate.phase is GatePhase.HOLDING and master_address:
             self.gate.relay(master_address)
         else:
-            self.gate.moved(master_address)
+            self.gate.master_changed(master_address)
 
-    def _propose(self, proposal: Proposal) -> None:
-        self._feed(Proposed(proposal.members, proposal.set_epoch))
+    def _propose(self, proposal: SyncStateSetProposal) -> None:
+        self._feed(ProposalMade(proposal.members, proposal.set_epoch))
 
     def _leased(self) -> None:
         """The lease is, or may be, open: who waited for it is answered, or let in."""
-        self._ha.settle()
+        self._ha.answer_replicated()
         if (
-            self._letting_in is not None
-            and self._ha.role is Role.MASTER
+            self._hold_timer is not None
+            and self._ha.role is HARole.MASTER
             and self.may_acknowledge()
             and self._parts.put.has_replicas_enough
         ):
-            self._let_in()
+            self._release_held()
 
     # Addresses
 
@@ -439,13 +443,13 @@ class ReplicasManager:
 
     def _take_addresses(self, addresses: tuple[str, ...]) -> None:
         self._addresses = addresses
-        identity = self.core.identity
+        identity = self.state_machine.identity
         if identity is not None:
-            self.beats.start(identity.id, addresses)
-        self._feed(Starved())
+            self.heartbeats.start(identity.id, addresses)
+        self._feed(LeaseMissing())
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        self.core.settings = _settings(after)
+        self.state_machine.settings = _settings(after)
         if before.controllers != after.controllers and not after.fetch_controller_addr_by_dns_lookup:
             self._take_addresses(after.controllers)
 
@@ -460,9 +464,10 @@ class ReplicasManager:
             log.error("a step of the replicas manager failed", exc_info=task.exception())
 
 
-def _settings(config: BrokerConfig) -> Settings:
-    return Settings(
-        look_ms=config.sync_broker_metadata_period, discover_ms=config.sync_controller_metadata_period
+def _settings(config: BrokerConfig) -> ReplicaSettings:
+    return ReplicaSettings(
+        metadata_period_ms=config.sync_broker_metadata_period,
+        controller_search_period_ms=config.sync_controller_metadata_period,
     )
 
 

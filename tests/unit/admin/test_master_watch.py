@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from epochmq_broker.ha.service import HAService, Role
+from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.local_admin.master_watch import MasterWatch
 from epochmq_protocol.bodies import HARuntimeInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -22,7 +22,7 @@ class Group:
     """A replica's own role, who its master is, and what that one answers."""
 
     def __init__(self) -> None:
-        self.role = Role.REPLICA
+        self.role = HARole.REPLICA
         self.address: str | None = "a:1"
         self.answer: Callable[[Command], Command] = shown(1, 500)
         self.asked: list[tuple[str, int]] = []
@@ -130,7 +130,7 @@ def test_out_for_good_is_who_is_no_member_and_cannot_become_one() -> None:
 
 
 async def test_a_master_asks_nobody(group: Group) -> None:
-    group.role = Role.MASTER
+    group.role = HARole.MASTER
     watch = watch_of(group)
     watch.start()
     for _ in range(5):

@@ -31,7 +31,7 @@ from tests.unit.broker.kit import Bench, running, send_command, until
 MASTER = "127.53.7.9:10911"
 
 
-class Line:
+class FakeMaster:
     """The slave's way to its master: what is asked, and what it costs. `alter` may spoil the answers."""
 
     def __init__(self, master: Bench) -> None:
@@ -55,7 +55,7 @@ def as_java(command: Command, answer: Command) -> Command:
     return answer
 
 
-def sync_of(slave: Bench, line: Line) -> SlaveSync:
+def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
     broker = slave.broker
     return SlaveSync(
         line, broker.store, broker.topics, broker.groups, broker.offsets, broker.delays, broker.modes
@@ -106,7 +106,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
         async with running(tmp_path / "slave", SLAVE) as slave:
             slave.broker.groups.find("stray")
             slave.broker.offsets.commit("stray", "orders", 0, 1)
-            line = Line(master)
+            line = FakeMaster(master)
             line.alter = answers or line.alter
             sync = sync_of(slave, line)
             sync.follow(MASTER)
@@ -123,7 +123,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
 async def test_only_what_has_changed_travels_again(tmp_path: Path) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
-        line = Line(master)
+        line = FakeMaster(master)
         sync = sync_of(slave, line)
         sync.follow(MASTER)
         await sync.refresh()
@@ -147,11 +147,11 @@ async def test_only_what_has_changed_travels_again(tmp_path: Path) -> None:
 async def test_a_master_that_was_restarted_is_not_mistaken_for_what_it_was(tmp_path: Path) -> None:
     async with running(tmp_path / "slave", SLAVE) as slave:
         async with running(tmp_path / "master") as master:
-            sync = sync_of(slave, Line(master))
+            sync = sync_of(slave, FakeMaster(master))
             sync.follow(MASTER)
             await sync.refresh()
         async with running(tmp_path / "other") as master:
-            sync._client = Line(master)
+            sync._client = FakeMaster(master)
             master.broker.topics.put(topic_config("other", 1))
             await sync.refresh()
             assert_equal(slave, master)
@@ -168,7 +168,7 @@ async def test_tables_of_any_size_are_copied_in_slices(
         for number in range(40):
             for queue_id in range(number % 4):
                 master.broker.offsets.commit(f"g{number}", "orders", queue_id, number)
-        sync = sync_of(slave, Line(master))
+        sync = sync_of(slave, FakeMaster(master))
         sync.follow(MASTER)
         await sync.refresh()
         await sync.stop()
@@ -188,7 +188,7 @@ async def test_an_entry_that_cannot_be_read_is_named_and_the_rest_taken(
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
         master.broker.topics.put(topic_config("zebras", 1))
-        line = Line(master)
+        line = FakeMaster(master)
         line.alter = spoil
         sync = sync_of(slave, line)
         sync.follow(MASTER)
@@ -212,7 +212,7 @@ async def test_an_answer_without_entries_erases_nothing_and_stops_no_other_table
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
         topics, groups = dict(slave.broker.topics.table), dict(slave.broker.groups.table)
-        line = Line(master)
+        line = FakeMaster(master)
         line.alter = erase
         sync = sync_of(slave, line)
         sync.follow(MASTER)
@@ -235,7 +235,7 @@ async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
         modes = slave.broker.modes.encode()
-        line = Line(master)
+        line = FakeMaster(master)
         line.alter = older
         sync = sync_of(slave, line)
         sync.follow(MASTER)
@@ -264,7 +264,7 @@ async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
-        line = Line(master)
+        line = FakeMaster(master)
         line.alter = fail
         sync = sync_of(slave, line)
         sync.follow(MASTER)
@@ -279,7 +279,7 @@ async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
 async def test_what_a_former_master_says_is_not_taken_over(tmp_path: Path) -> None:
     asked, let_go = asyncio.Event(), asyncio.Event()
 
-    class Slow(Line):
+    class Slow(FakeMaster):
         async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
             answer = await super().call(address, command)
             asked.set()
@@ -307,7 +307,7 @@ async def test_offsets_copied_ahead_of_the_log_are_taken_back_when_the_slave_is_
         peer = slave.peer()
         for queue_id in (0, 0, 0, 1, 1, 1):
             assert peer.call(send_command("orders", queue_id=queue_id)).code == 0
-        sync = sync_of(slave, Line(master))
+        sync = sync_of(slave, FakeMaster(master))
         sync.follow(MASTER)
         await sync.refresh()
         sync.follow(None)
@@ -322,7 +322,7 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
     async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
         peer = slave.peer()
         assert peer.call(send_command("deleted")).code == 0
-        sync = sync_of(slave, Line(master))
+        sync = sync_of(slave, FakeMaster(master))
         sync.follow(MASTER)
         await sync.refresh()
         assert "deleted" not in slave.broker.topics
@@ -339,7 +339,7 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
 async def test_a_promoted_slave_goes_on_delivering_where_the_master_was(tmp_path: Path) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         master.broker.delays.offsets.update({3: 5, 4: 1})
-        sync = sync_of(slave, Line(master))
+        sync = sync_of(slave, FakeMaster(master))
         sync.follow(MASTER)
         await sync.refresh()
         await sync.stop()

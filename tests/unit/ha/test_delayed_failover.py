@@ -11,18 +11,18 @@ from epochmq_broker.put import InnerMessage
 from epochmq_broker.schedule import DelayService
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.ha.test_following import nodes, same
 
 SETTINGS = {"allAckInSyncStateSet": "true", "messageDelayLevel": "1s 2h"}
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
 
-def delays_of(node: Node) -> DelayService:
+def delays_of(node: BrokerNode) -> DelayService:
     return DelayService(node.live, node.store, node.puts, BrokerStats("c", 0, lambda _: False))
 
 
-def delay(node: Node, body: bytes = b"later") -> int:
+def delay(node: BrokerNode, body: bytes = b"later") -> int:
     """A delayed message; where the log ends behind it."""
     stored = node.puts.put(
         InnerMessage(
@@ -35,7 +35,7 @@ def delay(node: Node, body: bytes = b"later") -> int:
     return stored.end
 
 
-def delivered(node: Node) -> int:
+def delivered(node: BrokerNode) -> int:
     queue = node.store.existing_queue("orders", 0)
     return 0 if queue is None else queue.max_offset
 

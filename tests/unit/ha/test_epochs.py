@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_broker.ha.epoch_file import EpochFile
-from epochmq_broker.ha.epochs import Epochs, told_history, with_bytes
+from epochmq_broker.ha.epochs import Epochs, epochs_for_handshake, without_empty_epochs
 from epochmq_protocol.epoch_entries import (
     OFFSET_MAX,
     EpochEntry,
@@ -149,19 +149,19 @@ def test_any_bytes_are_entries_or_refused(data: bytes) -> None:
 
 def test_epochs_before_the_first_byte_are_named_to_replicas() -> None:
     """A replica of RocketMQ's may know one of them, and must find it. Ours go by those that have bytes."""
-    assert told_history(entries((3, 0), (5, 100))) == entries((1, 0), (2, 0), (3, 0), (5, 100))
-    assert told_history(entries((1, 0), (5, 100))) == entries((1, 0), (5, 100))
-    assert told_history([]) == []
+    assert epochs_for_handshake(entries((3, 0), (5, 100))) == entries((1, 0), (2, 0), (3, 0), (5, 100))
+    assert epochs_for_handshake(entries((1, 0), (5, 100))) == entries((1, 0), (5, 100))
+    assert epochs_for_handshake([]) == []
     late = entries((57, 5000), (60, 9000))
-    assert told_history(late) == late, "what was before is expired, not without bytes"
-    many = told_history(entries((5000, 0)))
+    assert epochs_for_handshake(late) == late, "what was before is expired, not without bytes"
+    many = epochs_for_handshake(entries((5000, 0)))
     assert len(many) == 101
     assert decode_epoch_entries(encode_epoch_entries(many)) == many
 
 
 def test_java_ends_a_byteless_epoch_at_the_first_byte() -> None:
     """By RocketMQ's rule for two histories: whatever a former master wrote alone is cut, nothing else is."""
-    told = told_history(entries((2, 0), (3, 700)))
+    told = epochs_for_handshake(entries((2, 0), (3, 700)))
     assert truncation_point(entries((1, 0)), 0, told, 900) == 0
     assert truncation_point(entries((1, 0)), 300, told, 900) == 0
     assert truncation_point(entries((2, 0)), 300, told, 900) == 300
@@ -170,4 +170,4 @@ def test_java_ends_a_byteless_epoch_at_the_first_byte() -> None:
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=6))
 def test_naming_byteless_epochs_tells_ours_nothing_new(steps: list[tuple[int, int]]) -> None:
     epochs = Epochs(EpochEntry(epoch, start * 100) for epoch, start in sorted(steps))
-    assert with_bytes(told_history(epochs.entries)) == epochs.entries
+    assert without_empty_epochs(epochs_for_handshake(epochs.entries)) == epochs.entries

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.ha import log_doubt
-from epochmq_broker.ha.replica import Step
+from epochmq_broker.ha.client import HAClientPhase
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.statuses import PutStatus
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.ha.test_following import nodes, same
 
 SAFE = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH", "minInSyncReplicas": "2"}
@@ -31,7 +31,7 @@ class Disks:
         self.open = threading.Event()
         self.open.set()
 
-    def hold(self, node: Node) -> None:
+    def hold(self, node: BrokerNode) -> None:
         self.held.add(node.directory)
         self.open.clear()
 
@@ -61,14 +61,14 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disks]:
 
 
 @contextmanager
-def answers(node: Node, end: int) -> Iterator[list[PutStatus]]:
+def answers(node: BrokerNode, end: int) -> Iterator[list[PutStatus]]:
     """What the sender of a message that ends here is told."""
     told: list[PutStatus] = []
     node.puts.when_safe(end, told.append)
     yield told
 
 
-async def both(a: Node, b: Node) -> str:
+async def both(a: BrokerNode, b: BrokerNode) -> str:
     """1 is master of epoch 1 with 2 in its SyncStateSet."""
     address = await a.lead(1, {1, 2})
     await b.follow(address, 1)
@@ -76,8 +76,8 @@ async def both(a: Node, b: Node) -> str:
     return address
 
 
-def step_of(node: Node) -> Step | None:
-    return node.ha.replica.step if node.ha.replica is not None else None
+def step_of(node: BrokerNode) -> HAClientPhase | None:
+    return node.ha.client.phase if node.ha.client is not None else None
 
 
 async def test_a_sync_flush_replica_acknowledges_only_what_it_has_flushed(
@@ -154,7 +154,7 @@ async def test_what_is_confirmed_is_on_the_master_s_own_disk(tmp_path: Path, dis
         assert a.ha.adopt({1}, 99)
         disks.hold(a)
         later = a.put(9)
-        a.ha.settle()
+        a.ha.answer_replicated()
         assert a.ha.confirm_offset == end < later
         disks.release()
         await until(lambda: a.ha.confirm_offset == later)
@@ -168,9 +168,9 @@ async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_
         disks.hold(b)
         end = a.put(10)
         await until(lambda: b.end == end)
-        assert b.ha.replica is not None
-        b.ha.replica.reconnect()
-        await until(lambda: step_of(b) is not Step.FOLLOWING)
+        assert b.ha.client is not None
+        b.ha.client.reconnect()
+        await until(lambda: step_of(b) is not HAClientPhase.FOLLOWING)
         assert a.ha.confirm_offset < end
         disks.release()
         await same(a, b)
@@ -191,7 +191,7 @@ async def test_a_replica_whose_disk_failed_stops_acknowledging_and_leaves_the_se
         disks.failing.add(b.directory)
         a.put(40)
         await until(lambda: wanted == [frozenset({1})], "the master wants it out of the set", 5)
-        await until(lambda: step_of(b) is Step.FAILED)
+        await until(lambda: step_of(b) is HAClientPhase.FAILED)
         assert a.ha.sync_state is not None
         assert 2 not in a.ha.sync_state.replicas
         # It does not come back, whatever it is told.
@@ -199,7 +199,7 @@ async def test_a_replica_whose_disk_failed_stops_acknowledging_and_leaves_the_se
         b.ha.follow(a.address)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert step_of(b) is Step.FAILED
+        assert step_of(b) is HAClientPhase.FAILED
         disks.failing.clear()
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.ha import link, replica, stream
-from epochmq_broker.ha.passage import Passage
-from epochmq_broker.ha.replica import Step
-from epochmq_broker.ha.service import Role
+from epochmq_broker.ha import client, client_connection, connection
+from epochmq_broker.ha.client import HAClientPhase
+from epochmq_broker.ha.service import HARole
+from epochmq_broker.ha.splicer import SocketToFileSplicer
 from epochmq_broker.store import GetStatus, PutStatus
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
-from tests.unit.ha.kit import HOST, LOG_FILE, Node, until
+from tests.unit.ha.broker_node import HOST, LOG_FILE, BrokerNode, until
 from tests.unit.store.support import Message, put
 
 ALL_ACK = {"allAckInSyncStateSet": "true"}
@@ -26,8 +26,8 @@ ALL_ACK = {"allAckInSyncStateSet": "true"}
 @contextlib.asynccontextmanager
 async def nodes(
     directory: Path, count: int, settings: dict[str, str] | None = None
-) -> AsyncIterator[list[Node]]:
-    made = [Node(directory / str(i), i, settings) for i in range(1, count + 1)]
+) -> AsyncIterator[list[BrokerNode]]:
+    made = [BrokerNode(directory / str(i), i, settings) for i in range(1, count + 1)]
     for node in made:
         await node.open()
     try:
@@ -37,7 +37,7 @@ async def nodes(
             await node.close()
 
 
-async def same(*group: Node) -> None:
+async def same(*group: BrokerNode) -> None:
     """Waits until all logs and queues are the first one's, byte for byte."""
     first = group[0]
     await until(lambda: all(node.end == first.end for node in group), "equal ends")
@@ -74,8 +74,8 @@ async def test_getting_what_is_confirmed_comes_before_dispatching_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an empty replica would be as slow as its queues: it has the whole log when little is in them."""
-    monkeypatch.setattr(replica, "SLICE", 1)
-    monkeypatch.setattr(replica, "SELDOM_S", 0.0)
+    monkeypatch.setattr(client, "DISPATCH_BATCH_RECORDS", 1)
+    monkeypatch.setattr(client, "CATCH_UP_DISPATCH_INTERVAL_S", 0.0)
     async with nodes(tmp_path, 2) as (a, b):
         address = await a.lead(1)
         a.put(700)
@@ -93,16 +93,16 @@ async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of files that end within a block, too, and while the log grows on."""
-    monkeypatch.setattr(link, "FAR_BYTES", 16 * 1024)
-    monkeypatch.setattr(stream, "LARGE_BYTES", 16 * 1024)
+    monkeypatch.setattr(connection, "FAR_BYTES", 16 * 1024)
+    monkeypatch.setattr(client_connection, "LARGE_BYTES", 16 * 1024)
     moved: list[int] = []
-    move = Passage.move
+    move = SocketToFileSplicer.splice
 
-    def noted(passage: Passage, target: int, at: int, most: int) -> int:
+    def noted(passage: SocketToFileSplicer, target: int, at: int, most: int) -> int:
         moved.append(move(passage, target, at, most))
         return moved[-1]
 
-    monkeypatch.setattr(Passage, "move", noted)
+    monkeypatch.setattr(SocketToFileSplicer, "splice", noted)
     async with nodes(tmp_path, 2) as (a, b):
         address = await a.lead(1)
         a.put(1500)
@@ -114,7 +114,7 @@ async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
         assert a.offsets() == b.offsets()
 
 
-def slow(seldom: list[int], node: Node) -> Callable[..., asyncio.TimerHandle]:
+def slow(seldom: list[int], node: BrokerNode) -> Callable[..., asyncio.TimerHandle]:
     """The loop's `call_later`, which notes where the log ended when dispatching was put off."""
     call_later = asyncio.get_running_loop().call_later
 
@@ -361,8 +361,8 @@ async def test_the_same_master_under_a_new_epoch_rolls_nothing_back(tmp_path: Pa
         await until(lambda: b.epochs == [(1, 0), (2, end)], "the replica knows the epoch")
         a.put(20)
         await same(a, b)
-        assert b.ha.replica is not None
-        assert b.ha.replica.step is Step.FOLLOWING
+        assert b.ha.client is not None
+        assert b.ha.client.phase is HAClientPhase.FOLLOWING
         with pytest.raises(EpochMQError, match="is over"):
             await a.lead(1)
 
@@ -414,10 +414,10 @@ async def test_a_demoted_master_serves_nobody(tmp_path: Path) -> None:
         await same(a, b, c)
         await b.lead(2)
         await a.follow(b.address, 2)
-        assert (a.ha.role, b.ha.role) == (Role.REPLICA, Role.MASTER)
-        follower = c.ha.replica
+        assert (a.ha.role, b.ha.role) == (HARole.REPLICA, HARole.MASTER)
+        follower = c.ha.client
         assert follower is not None
-        await until(lambda: follower.step is not Step.FOLLOWING)
+        await until(lambda: follower.phase is not HAClientPhase.FOLLOWING)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*a.address.split(":"))
         b.put(10)
@@ -451,13 +451,13 @@ async def test_a_silent_peer_is_given_up_by_either_side(tmp_path: Path) -> None:
 
 
 async def test_what_was_cut_or_received_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    a, b = await Node(tmp_path / "a", 1).open(), await Node(tmp_path / "b", 2).open()
+    a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     await a.lead(1)
     a.put(40)
     await b.follow(a.address, 1)
     await same(a, b)
     await b.close()
-    again = await Node(tmp_path / "b", 2).open()
+    again = await BrokerNode(tmp_path / "b", 2).open()
     assert put(again.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
     assert again.epochs == [(1, 0)]
     a.put(40)

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.ha.doubt_file import FILE, DoubtFile
 from epochmq_broker.ha.log_doubt import (
-    QUIET_MS,
+    HEARTBEAT_SUSPENSION_MS,
     LogDoubt,
-    after_start,
+    doubt_after_start,
     given_up,
     has_caught_up,
-    keeps_quiet,
-    kept_until,
     may_lead,
-    settled,
+    no_doubt,
+    protected_until,
+    suspends_heartbeats,
     verified_until,
     written_epoch,
 )
+from epochmq_broker.ha.log_doubt_file import FILE, LogDoubtFile
 from epochmq_broker.store.tail_state import TailState
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
 from tests.unit.store.support import crash, own_abort_file
 
@@ -43,20 +43,27 @@ ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
 )
 def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -> None:
     assert (
-        after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovery_start=70)
+        doubt_after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovery_start=70)
         == found
     )
     # What the lives before left goes on, after an orderly stop, too.
-    assert after_start(found, TailState.INTACT, may_lack_acknowledged=False, confirmed=90, end=100) == found
+    assert (
+        doubt_after_start(found, TailState.INTACT, may_lack_acknowledged=False, confirmed=90, end=100)
+        == found
+    )
 
 
 def test_a_log_shorter_than_what_was_confirmed_is_not_believed_whatever_the_store_says() -> None:
-    found = after_start(SOUND, TailState.INTACT, may_lack_acknowledged=False, confirmed=101, end=100)
+    found = doubt_after_start(SOUND, TailState.INTACT, may_lack_acknowledged=False, confirmed=101, end=100)
     assert found == LogDoubt(gives_up=True, in_doubt=True, verify_all=True)
     # With SYNC_FLUSH what is confirmed is flushed: a loss of power does not explain that it is gone.
-    lost = after_start(SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=False, confirmed=101, end=100)
+    lost = doubt_after_start(
+        SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=False, confirmed=101, end=100
+    )
     assert lost == LogDoubt(gives_up=True, in_doubt=True, verify_all=True, unflushed_from=0)
-    lost = after_start(SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=True, confirmed=101, end=100)
+    lost = doubt_after_start(
+        SOUND, TailState.UNFLUSHED_LOST, may_lack_acknowledged=True, confirmed=101, end=100
+    )
     assert lost == LogDoubt(gives_up=True, in_doubt=True, unflushed_from=0)
 
 
@@ -66,7 +73,7 @@ def test_a_mastership_that_was_given_up_is_not_taken_up_again() -> None:
     told = given_up(lost, 5)
     assert [epoch for epoch in range(4, 8) if may_lead(told, epoch)] == [6, 7]
     assert told.in_doubt
-    assert settled() == SOUND
+    assert no_doubt() == SOUND
     assert given_up(told, 3).given_up_epoch == 5
 
 
@@ -85,11 +92,11 @@ def test_what_is_known_to_be_the_group_s() -> None:
 
 
 def test_a_broker_may_cut_what_it_knows_to_have_lost_and_nothing_else_that_was_confirmed() -> None:
-    assert kept_until(SOUND, 90) == 90
-    assert kept_until(LogDoubt(verify_all=True), 90) == 90
-    assert kept_until(LogDoubt(unflushed_from=70), 90) == 70
+    assert protected_until(SOUND, 90) == 90
+    assert protected_until(LogDoubt(verify_all=True), 90) == 90
+    assert protected_until(LogDoubt(unflushed_from=70), 90) == 70
     # The first loss of power counts until the log was compared.
-    again = after_start(
+    again = doubt_after_start(
         LogDoubt(unflushed_from=70),
         TailState.UNFLUSHED_LOST,
         may_lack_acknowledged=False,
@@ -110,9 +117,9 @@ def test_an_epoch_without_a_byte_makes_no_log_newer() -> None:
     [
         (True, True, 5, 0, False),
         (False, False, None, 0, False),
-        (False, False, 5, 10 * QUIET_MS, True),
+        (False, False, 5, 10 * HEARTBEAT_SUSPENSION_MS, True),
         (False, True, None, 0, True),
-        (False, True, None, QUIET_MS, False),
+        (False, True, None, HEARTBEAT_SUSPENSION_MS, False),
         (None, True, None, 0, True),
         (None, False, None, 0, False),
     ],
@@ -121,17 +128,19 @@ def test_when_a_broker_keeps_quiet_under_rocketmq_s_controllers(
     grants: bool | None, in_doubt: bool, gives_up_epoch: int | None, since_ms: int, quiet: bool
 ) -> None:
     assert (
-        keeps_quiet(grants=grants, in_doubt=in_doubt, gives_up_epoch=gives_up_epoch, since_start_ms=since_ms)
+        suspends_heartbeats(
+            grants=grants, in_doubt=in_doubt, gives_up_epoch=gives_up_epoch, since_start_ms=since_ms
+        )
         is quiet
     )
 
 
 def test_what_is_kept_survives_and_an_unreadable_file_is_the_worst_case(tmp_path: Path) -> None:
-    file = DoubtFile(tmp_path / "new" / FILE)
+    file = LogDoubtFile(tmp_path / "new" / FILE)
     file.load()
     assert file.now == SOUND
     file.save(LogDoubt(in_doubt=True, given_up_epoch=7))
-    again = DoubtFile(file.path)
+    again = LogDoubtFile(file.path)
     again.load()
     assert again.now == LogDoubt(in_doubt=True, given_up_epoch=7)
     file.path.write_bytes(b"")
@@ -144,12 +153,12 @@ def test_what_is_kept_survives_and_an_unreadable_file_is_the_worst_case(tmp_path
 # With stores
 
 
-async def after_power_loss(node: Node, directory: Path, **changes: object) -> Node:
+async def after_power_loss(node: BrokerNode, directory: Path, **changes: object) -> BrokerNode:
     """The node as it comes back from a copy of what was on its disk; `own_abort_file` makes the copy its
     own."""
     crash(node.store, directory)
     own_abort_file(directory, **({"boot_id": "another boot"} | changes))
-    return await Node(directory, node.id, ASYNC).open()
+    return await BrokerNode(directory, node.id, ASYNC).open()
 
 
 async def test_a_master_that_lost_power_does_not_resume_its_epoch(tmp_path: Path) -> None:
@@ -179,7 +188,7 @@ async def test_a_master_that_was_killed_resumes_its_epoch(tmp_path: Path) -> Non
         end = a.put(10)
         crash(a.store, tmp_path / "back")
         own_abort_file(tmp_path / "back")
-        back = await Node(tmp_path / "back", 1, ASYNC).open()
+        back = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
         try:
             assert not back.ha.may_lack_acknowledged
             await back.lead(5)
@@ -195,7 +204,7 @@ async def test_doubt_survives_an_orderly_stop_and_a_second_crash(tmp_path: Path)
         back = await after_power_loss(a, tmp_path / "back")
     await back.ha.give_up(5)
     await back.close()
-    again = await Node(tmp_path / "back", 1, ASYNC).open()
+    again = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
     assert again.store.tail_state is TailState.INTACT
     assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5, unflushed_from=0)
     killed = await after_power_loss(again, tmp_path / "killed", boot_id="a third boot")
@@ -213,7 +222,7 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
         settled_at: list[int] = []
         back = await after_power_loss(b, tmp_path / "back")
         try:
-            back.ha.on_settled = lambda: settled_at.append(back.end)
+            back.ha.on_doubt_cleared = lambda: settled_at.append(back.end)
             assert back.ha.may_lack_acknowledged
             end = a.put(10)
             await back.follow(address, 5)
@@ -223,7 +232,7 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
             assert back.store.abort is not None
         finally:
             await back.close()
-        once_more = await Node(tmp_path / "back", 2, ASYNC).open()
+        once_more = await BrokerNode(tmp_path / "back", 2, ASYNC).open()
         assert once_more.ha.doubt == SOUND
         await once_more.close()
 
@@ -245,7 +254,7 @@ async def test_epochs_behind_what_recovery_found_are_forgotten(tmp_path: Path) -
 
 
 def test_a_failed_disk_speaks_against_an_election_at_once(tmp_path: Path) -> None:
-    node = Node(tmp_path, 1, ASYNC)
+    node = BrokerNode(tmp_path, 1, ASYNC)
     node.store.load()
     node.ha.load()
     assert not node.ha.may_lack_acknowledged

@@ -24,34 +24,34 @@ def state(members: set[int], *, end: int = 1000, confirm: int = 0, all_ack: bool
 def test_confirmed_is_what_every_member_has() -> None:
     sync = state({1, 2, 3})
     for one in (2, 3):
-        sync.connected(one, async_learner=False)
-    assert sync.acknowledged(2, 900, 10)
+        sync.replica_connected(one, async_learner=False)
+    assert sync.replica_acknowledged(2, 900, 10)
     assert sync.confirm_offset == 0
-    assert sync.acknowledged(3, 700, 10)
+    assert sync.replica_acknowledged(3, 700, 10)
     assert sync.confirm_offset == 700
-    assert sync.acknowledged(3, 1000, 20)
+    assert sync.replica_acknowledged(3, 1000, 20)
     assert sync.confirm_offset == 900
 
 
 def test_a_member_without_a_connection_holds_the_confirmed_offset() -> None:
     sync = state({1, 2, 3}, confirm=400)
-    sync.connected(2, async_learner=False)
-    sync.acknowledged(2, 1000, 10)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 1000, 10)
     assert sync.confirm_offset == 400
 
 
 def test_a_first_acknowledgement_of_zero_is_none() -> None:
     sync = state({1, 2}, confirm=400)
-    sync.connected(2, async_learner=False)
-    sync.acknowledged(2, 0, 10)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 0, 10)
     assert sync.confirm_offset == 400
 
 
 @pytest.mark.parametrize("offset", [-1, 1001, 1 << 62])
 def test_an_acknowledgement_that_cannot_be_is_refused(offset: int) -> None:
     sync = state({1, 2}, confirm=400)
-    sync.connected(2, async_learner=False)
-    assert not sync.acknowledged(2, offset, 10)
+    sync.replica_connected(2, async_learner=False)
+    assert not sync.replica_acknowledged(2, offset, 10)
     assert sync.confirm_offset == 400
     assert not sync.replicated_to_all(500)
 
@@ -59,32 +59,32 @@ def test_an_acknowledgement_that_cannot_be_is_refused(offset: int) -> None:
 def test_an_answer_that_got_lost_may_have_been_a_yes() -> None:
     """Expansion proposed, the reply lost: from then on the new member's acknowledgement is needed too."""
     sync = state({1})
-    sync.connected(2, async_learner=False)
-    sync.acknowledged(2, 1000, 10)
-    proposal = sync.wants(10)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 1000, 10)
+    proposal = sync.change_to_propose(10)
     assert proposal is not None
     assert proposal.members == {1, 2}
-    sync.proposing(proposal.members)
-    sync.appended(2000)
+    sync.proposal_sent(proposal.members)
+    sync.log_appended(2000)
     assert sync.confirm_offset == 1000
     assert not sync.replicated_to_all(2000)
-    assert sync.wants(20) is None
-    sync.acknowledged(2, 2000, 30)
+    assert sync.change_to_propose(20) is None
+    sync.replica_acknowledged(2, 2000, 30)
     assert sync.confirm_offset == 2000
 
 
 def test_a_shrink_of_unknown_fate_still_waits_for_the_one_to_go() -> None:
     sync = state({1, 2, 3})
     for one in (2, 3):
-        sync.connected(one, async_learner=False)
-        sync.acknowledged(one, 1000, 10)
-    sync.disconnected(3)
-    proposal = sync.wants(11)
+        sync.replica_connected(one, async_learner=False)
+        sync.replica_acknowledged(one, 1000, 10)
+    sync.replica_disconnected(3)
+    proposal = sync.change_to_propose(11)
     assert proposal is not None
     assert proposal.members == {1, 2}
-    sync.proposing(proposal.members)
-    sync.appended(1500)
-    sync.acknowledged(2, 1500, 20)
+    sync.proposal_sent(proposal.members)
+    sync.log_appended(1500)
+    sync.replica_acknowledged(2, 1500, 20)
     assert sync.confirm_offset == 1000
     assert sync.adopt(frozenset({1, 2}), 6)
     assert sync.confirm_offset == 1500
@@ -92,31 +92,31 @@ def test_a_shrink_of_unknown_fate_still_waits_for_the_one_to_go() -> None:
 
 def test_a_replica_joins_once_it_has_the_confirmed_offset_and_this_epoch() -> None:
     sync = state({1}, end=1000, confirm=50)
-    sync.connected(2, async_learner=False)
-    sync.acknowledged(2, 60, 10)
-    assert sync.wants(10) is None
-    sync.acknowledged(2, 1000, 10)
-    assert sync.wants(10) is not None
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 60, 10)
+    assert sync.change_to_propose(10) is None
+    sync.replica_acknowledged(2, 1000, 10)
+    assert sync.change_to_propose(10) is not None
 
 
 def test_learners_never_join_nor_count() -> None:
     sync = state({1})
-    sync.connected(2, async_learner=True)
-    sync.acknowledged(2, 1000, 10)
-    assert sync.wants(10) is None
+    sync.replica_connected(2, async_learner=True)
+    sync.replica_acknowledged(2, 1000, 10)
+    assert sync.change_to_propose(10) is None
     assert sync.replicated_to(1000) == 1
 
 
 def test_a_slow_replica_is_to_go_after_its_time_and_a_caught_up_one_stays() -> None:
     sync = state({1, 2, 3}, end=1000)
     for one in (2, 3):
-        sync.connected(one, async_learner=False)
-        sync.acknowledged(one, 1000, 100)
-    sync.appended(5000)
-    sync.sent(2, 14_000)
-    sync.acknowledged(2, 5000, 14_500)
-    assert sync.wants(15_000) is None
-    late = sync.wants(15_200)
+        sync.replica_connected(one, async_learner=False)
+        sync.replica_acknowledged(one, 1000, 100)
+    sync.log_appended(5000)
+    sync.block_sent(2, 14_000)
+    sync.replica_acknowledged(2, 5000, 14_500)
+    assert sync.change_to_propose(15_000) is None
+    late = sync.change_to_propose(15_200)
     assert late is not None
     assert late.members == {1, 2}
 
@@ -129,25 +129,25 @@ def test_a_reply_older_than_what_is_known_changes_nothing() -> None:
 
 def test_the_confirmed_offset_never_goes_back() -> None:
     sync = state({1}, confirm=0)
-    sync.appended(3000)
+    sync.log_appended(3000)
     assert sync.confirm_offset == 3000
-    sync.connected(2, async_learner=False)
-    sync.acknowledged(2, 2500, 1)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 2500, 1)
     sync.adopt(frozenset({1, 2}), 6)
     assert sync.confirm_offset == 3000
 
 
 def test_without_all_ack_everything_of_our_own_is_confirmed() -> None:
     sync = state({1, 2}, all_ack=False)
-    sync.appended(3000)
+    sync.log_appended(3000)
     assert sync.confirm_offset == 3000
 
 
 def test_a_second_connection_of_a_replica_survives_the_end_of_the_first() -> None:
     sync = state({1, 2})
-    sync.connected(2, async_learner=False)
-    sync.connected(2, async_learner=False)
-    sync.disconnected(2)
-    assert sync.acknowledged(2, 1000, 10)
-    sync.disconnected(2)
-    assert not sync.acknowledged(2, 1000, 10)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_disconnected(2)
+    assert sync.replica_acknowledged(2, 1000, 10)
+    sync.replica_disconnected(2)
+    assert not sync.replica_acknowledged(2, 1000, 10)

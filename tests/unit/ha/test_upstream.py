@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.ha.replica import Step
-from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.client import HAClientPhase
+from epochmq_broker.ha.service import HARole
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store import GetStatus, PutStatus
 from epochmq_protocol.topics import DataVersion
-from tests.unit.ha.kit import Node, until
+from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 
 ALL_ACK = {"allAckInSyncStateSet": "true", "checkSyncStateSetPeriod": "20"}
 
 
 @contextlib.asynccontextmanager
-async def node(directory: Path, broker_id: int = 1) -> AsyncIterator[Node]:
-    made = await Node(directory, broker_id, ALL_ACK).open()
+async def node(directory: Path, broker_id: int = 1) -> AsyncIterator[BrokerNode]:
+    made = await BrokerNode(directory, broker_id, ALL_ACK).open()
     try:
         yield made
     finally:
         await made.close()
 
 
-def offered(a: Node) -> GetStatus:
+def offered(a: BrokerNode) -> GetStatus:
     """What a consumer gets that asks for the first message that was not confirmed."""
     queue = a.store.existing_queue(Message().topic, 0)
     assert queue is not None
@@ -67,10 +67,10 @@ async def test_6662_and_6728_confirmed_stays_while_a_member_has_not_spoken(tmp_p
         assert a.ha.confirm_offset == 0
         sync = a.ha.sync_state
         assert sync is not None
-        sync.connected(3, async_learner=False)
-        assert sync.acknowledged(3, 0, 0)
+        sync.replica_connected(3, async_learner=False)
+        assert sync.replica_acknowledged(3, 0, 0)
         assert a.ha.confirm_offset == 0
-        assert sync.acknowledged(3, end, 0)
+        assert sync.replica_acknowledged(3, end, 0)
         await until(lambda: a.ha.confirm_offset == end, "all three have all")
 
 
@@ -85,7 +85,7 @@ async def test_6609_and_6703_after_a_crash_only_what_was_confirmed_and_is_there_
         end = a.put(3)
         assert a.ha.confirm_offset == confirmed < end
     async with node(tmp_path) as a:
-        assert (a.ha.role, a.end) == (Role.IDLE, end)
+        assert (a.ha.role, a.end) == (HARole.IDLE, end)
         assert put(a.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
         assert offered(a) is not GetStatus.FOUND
         a.store.checkpoint.confirm_phy_offset = end + 1000
@@ -110,7 +110,7 @@ async def test_7219_looking_for_members_that_fell_behind_survives_a_failure(
             raise RuntimeError("a fault of ours")
 
         await a.lead(1)
-        monkeypatch.setattr(SyncState, "wants", fail)
+        monkeypatch.setattr(SyncState, "change_to_propose", fail)
         await until(lambda: len(looked) > 3, "it is looked at again and again")
 
 
@@ -131,7 +131,7 @@ async def test_9689_the_epoch_is_on_disk_before_it_is_served(
             broken.setattr(b.ha.epochs, "_save", fail)
             with pytest.raises(OSError, match="No space"):
                 await b.lead(2)
-        assert b.ha.role is not Role.MASTER
+        assert b.ha.role is not HARole.MASTER
         assert put(b.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
         await b.lead(2)
         assert b.epochs == [(1, 0), (2, b.end)]
@@ -149,9 +149,9 @@ async def test_10812_and_6306_a_replica_follows_the_master_it_is_told_not_the_on
         await until(lambda: b.end == c.end == a.end, "all are equal")
         await b.lead(2)
         await c.follow(None, 2)
-        follower = c.ha.replica
+        follower = c.ha.client
         assert follower is not None
-        await until(lambda: follower.step is Step.WAITING, "it has left the former master")
+        await until(lambda: follower.phase is HAClientPhase.WAITING, "it has left the former master")
         c.ha.follow(b.address)
         b.put(2)
         await until(lambda: c.end == b.end, "it follows the new master")

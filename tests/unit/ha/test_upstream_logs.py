@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.config import from_properties
-from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.service import HARole
 from epochmq_broker.store import GetStatus, PutStatus
 from epochmq_protocol.transport.client import split_address
-from tests.unit.ha.kit import HOST, Node, until
+from tests.unit.ha.broker_node import HOST, BrokerNode, until
 from tests.unit.store.support import Message, put
 
 CONTROLLED = {"enableControllerMode": "true", "controllerAddr": f"{HOST}:9878"}
@@ -63,7 +63,7 @@ class Dribble:
 
 async def test_5651_frames_may_come_byte_by_byte(tmp_path: Path) -> None:
     """A half frame was taken for a whole one."""
-    a, b = await Node(tmp_path / "a", 1).open(), await Node(tmp_path / "b", 2).open()
+    a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     try:
         await a.lead(1)
         async with Dribble(a.address) as dribble:
@@ -82,7 +82,7 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
     """Puts waited for a peer whose connection was dead. Here it reads nothing and says nothing, in the middle
     of a frame, and is out of the set: what the others have is acknowledged, and a change of roles does not
     wait for it."""
-    a, b, c = [await Node(tmp_path / name, i, ALL_ACK).open() for i, name in enumerate("abc", 1)]
+    a, b, c = [await BrokerNode(tmp_path / name, i, ALL_ACK).open() for i, name in enumerate("abc", 1)]
     try:
         await a.lead(1, {1, 2}, 1)
         await b.follow(a.address, 1)
@@ -108,7 +108,7 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
 async def test_10666_what_was_cut_stays_cut_after_a_crash(tmp_path: Path) -> None:
     """RocketMQ cut in memory only, and the tail was there again after a crash. Here it is zeros on the disk
     before the replica says where its log ends."""
-    a, b = await Node(tmp_path / "a", 1).open(), await Node(tmp_path / "b", 2).open()
+    a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     await a.lead(1)
     a.put(20)
     await b.follow(a.address, 1)
@@ -127,7 +127,7 @@ async def test_10666_what_was_cut_stays_cut_after_a_crash(tmp_path: Path) -> Non
         path.read_bytes() for path in (tmp_path / "crashed" / "commitlog").iterdir()
     )
     await a.close()
-    again = await Node(tmp_path / "crashed", 1).open()
+    again = await BrokerNode(tmp_path / "crashed", 1).open()
     try:
         assert again.end == b.end > common
         assert again.log_bytes() == b.log_bytes()
@@ -140,7 +140,7 @@ async def test_10666_what_was_cut_stays_cut_after_a_crash(tmp_path: Path) -> Non
 
 async def test_9942_fail_overs_with_an_empty_log_leave_epochs_that_fit(tmp_path: Path) -> None:
     """The mastership goes round before there is a byte: afterwards all have the same epochs, and follow."""
-    group = [await Node(tmp_path / name, i).open() for i, name in enumerate("abc", 1)]
+    group = [await BrokerNode(tmp_path / name, i).open() for i, name in enumerate("abc", 1)]
     a, b, c = group
     try:
         for epoch, master in enumerate((a, b, c, b), 1):
@@ -170,7 +170,7 @@ async def test_5714_a_transient_store_pool_changes_nothing(tmp_path: Path, flush
     pool = {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "flushDiskType": flush}
     loaded = from_properties({"brokerName": "group-a", **pool, **CONTROLLED})
     assert "transientStorePoolEnable" in loaded.without_effect
-    a, b = [await Node(tmp_path / name, i, ALL_ACK | pool).open() for i, name in enumerate("ab", 1)]
+    a, b = [await BrokerNode(tmp_path / name, i, ALL_ACK | pool).open() for i, name in enumerate("ab", 1)]
     try:
         for epoch, (master, replica) in enumerate(((a, b), (b, a), (a, b)), 1):
             await master.lead(epoch, {1, 2}, epoch)
@@ -188,7 +188,7 @@ async def test_5714_a_transient_store_pool_changes_nothing(tmp_path: Path, flush
         assert queue.max_offset == 3 * len(range(0, 40, 3))
         # With sync flush readers wait for the disk, too.
         await until(lambda: a.store.get(queue, queue.max_offset - 1, 1).status is GetStatus.FOUND)
-        assert (a.ha.role, b.ha.role) == (Role.MASTER, Role.REPLICA)
+        assert (a.ha.role, b.ha.role) == (HARole.MASTER, HARole.REPLICA)
     finally:
         await b.close()
         await a.close()

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.replicas.identity import Application, Identity, parse_application, parse_identity
+from epochmq_broker.replicas.identity import (
+    BrokerIdApplication,
+    BrokerIdentity,
+    parse_application,
+    parse_identity,
+)
 from epochmq_broker.replicas.identity_files import IdentityFiles
 from epochmq_protocol.errors import ConfigError
 
-ME = Identity("DefaultCluster", "broker-a", 2)
-APPLIED = Application(ME, "127.0.0.1:10911;1700000000000")
+ME = BrokerIdentity("DefaultCluster", "broker-a", 2)
+APPLIED = BrokerIdApplication(ME, "127.0.0.1:10911;1700000000000")
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def test_a_failure_to_write_leaves_what_was_there(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        files.save(Identity(ME.cluster, ME.name, 3))
+        files.save(BrokerIdentity(ME.cluster, ME.name, 3))
     assert files.load(ME.cluster, ME.name) == (ME, None)
 
 

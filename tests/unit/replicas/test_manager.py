@@ -13,7 +13,7 @@ import pytest
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
-from epochmq_broker.ha.service import Role
+from epochmq_broker.ha.service import HARole
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol.codes import RequestCode as Code
 from epochmq_protocol.codes import ResponseCode
@@ -22,13 +22,13 @@ from epochmq_protocol.frame import Command, request
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.group_traffic import send_header
 from tests.unit.broker.kit import SMALL
-from tests.unit.ha.kit import until
-from tests.unit.replicas.stand_in import StandIn, broker
+from tests.unit.ha.broker_node import until
+from tests.unit.replicas.fake_controller import FakeController, broker
 
 
 @asynccontextmanager
-async def stand_in(**settings: Any) -> AsyncIterator[StandIn]:
-    controller = await StandIn(**settings).start()
+async def fake_controller(**settings: Any) -> AsyncIterator[FakeController]:
+    controller = await FakeController(**settings).start()
     try:
         yield controller
     finally:
@@ -53,18 +53,18 @@ async def pull(one: Broker) -> Command:
         return await client.call(one.live.current.broker_addr, request(Code.PULL_MESSAGE, ext=ext), 60_000)
 
 
-def role_of(one: Broker) -> tuple[Role, int, str]:
+def role_of(one: Broker) -> tuple[HARole, int, str]:
     """What it is: to itself, and to those who ask for its configuration."""
     config = one.live.current
     return one.ha.role, config.broker_id, config.broker_role
 
 
 async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: Path) -> None:
-    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         controller.next_id = 1
-        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+        await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
         await until(lambda: one.replicas is not None and one.replicas.may_write(), "it has a lease")
-        assert role_of(one) == (Role.MASTER, 0, "SYNC_MASTER")
+        assert role_of(one) == (HARole.MASTER, 0, "SYNC_MASTER")
         assert (await send(one)).code == 0
         assert (tmp_path / "brokerIdentity").read_text() == "TestCluster#group-a#1"
         assert not (tmp_path / "brokerIdentity-temp").exists()
@@ -85,8 +85,8 @@ async def test_before_a_controller_has_spoken_it_serves_nobody(tmp_path: Path) -
 
 async def test_without_a_lease_sends_are_refused_at_once_and_with_one_taken(tmp_path: Path) -> None:
     """SERVICE_NOT_AVAILABLE: a Java client tries again, elsewhere."""
-    async with stand_in(lease_ms=0) as controller, broker(tmp_path, controller.address) as one:
-        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+    async with fake_controller(lease_ms=0) as controller, broker(tmp_path, controller.address) as one:
+        await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
         before = asyncio.get_running_loop().time()
         assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
         # Not when a producer's time is over, nor when a switch that is held would be given up.
@@ -106,7 +106,7 @@ async def test_a_message_whose_acknowledgement_comes_without_a_lease_is_not_ackn
     tmp_path: Path,
 ) -> None:
     settings = {"flushDiskType": "SYNC_FLUSH"}
-    async with stand_in() as controller, broker(tmp_path, controller.address, settings) as one:
+    async with fake_controller() as controller, broker(tmp_path, controller.address, settings) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it has a lease")
         assert (await send(one)).code == 0
@@ -125,14 +125,14 @@ async def test_a_message_whose_acknowledgement_comes_without_a_lease_is_not_ackn
 
 
 async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None:
-    async with stand_in(grants=False) as controller, broker(tmp_path, controller.address) as one:
+    async with fake_controller(grants=False) as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it writes as RocketMQ does")
         assert (await send(one)).code == 0
 
 
 async def test_when_a_controller_of_ours_leads_after_a_java_one_leases_count_again(tmp_path: Path) -> None:
-    async with stand_in(grants=False, lease_ms=1000) as controller:
+    async with fake_controller(grants=False, lease_ms=1000) as controller:
         settings = {"syncControllerMetadataPeriod": "600000"}
         async with broker(tmp_path, controller.address, settings) as one:
             assert one.replicas is not None
@@ -145,13 +145,13 @@ async def test_when_a_controller_of_ours_leads_after_a_java_one_leases_count_aga
 
 
 async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path: Path) -> None:
-    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it is the master, and takes messages")
         address = one.live.current.broker_addr
         controller.make_master(2, "127.76.250.251:10911", 7)
         await controller.notify(address)
-        await until(lambda: role_of(one) == (Role.REPLICA, 1, "SLAVE"), "it is a replica")
+        await until(lambda: role_of(one) == (HARole.REPLICA, 1, "SLAVE"), "it is a replica")
         assert (await send(one)).code == ResponseCode.SYSTEM_BUSY
         assert (await pull(one)).code == ResponseCode.SYSTEM_BUSY
         assert one.topics.data_version.state_version == 7
@@ -159,30 +159,32 @@ async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path:
         await controller.notify(address)
         controller.make_master(1, address, 8)
         await controller.notify(address)
-        await until(lambda: role_of(one) == (Role.MASTER, 0, "SYNC_MASTER"), "it is the master again")
+        await until(lambda: role_of(one) == (HARole.MASTER, 0, "SYNC_MASTER"), "it is the master again")
         epochs = [entry.epoch for entry in one.ha.epochs.epochs.entries]
         assert epochs == [8], "epochs without a byte are replaced, and 3 was never taken"
 
 
 async def test_a_change_that_nobody_told_is_seen_by_looking(tmp_path: Path) -> None:
     """A lost notification costs time only."""
-    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
-        await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
+        await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
         controller.make_master(2, "127.76.250.251:10911", 7)
-        await until(lambda: role_of(one) == (Role.REPLICA, 1, "SLAVE"), "it is a replica")
+        await until(lambda: role_of(one) == (HARole.REPLICA, 1, "SLAVE"), "it is a replica")
 
 
 async def test_a_restarted_broker_keeps_its_id_and_tells_its_new_address(tmp_path: Path) -> None:
     """(#5745, #4808, #5989)"""
-    async with stand_in() as controller:
+    async with fake_controller() as controller:
         async with broker(tmp_path, controller.address) as one:
-            await until(lambda: one.ha.role is Role.MASTER, "it is the master")
+            await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
             before = one.live.current.broker_addr
         controller.next_id = 9
         async with broker(tmp_path, controller.address) as one:
             after = one.live.current.broker_addr
             assert after != before
-            await until(lambda: one.replicas is not None and one.replicas.core.is_ready, "it has a role")
+            await until(
+                lambda: one.replicas is not None and one.replicas.state_machine.is_ready, "it has a role"
+            )
         asked = [one.ext or {} for one in controller.questions(Code.CONTROLLER_REGISTER_BROKER)]
         assert {one["brokerId"] for one in asked} == {"1"}
         assert asked[-1]["brokerAddress"] == after
@@ -198,15 +200,15 @@ async def test_slow_and_dead_controllers_delay_nobody(tmp_path: Path) -> None:
             one_of_many.setblocking(False)
             one_of_many.connect_ex(deaf.getsockname())
         try:
-            async with stand_in() as slow, stand_in() as quick:
+            async with fake_controller() as slow, fake_controller() as quick:
                 slow.silent, slow.leads = True, False
                 dead = f"127.76.249.1:{deaf.getsockname()[1]}"
                 addresses = ";".join([dead, slow.address, quick.address])
                 async with broker(tmp_path, addresses) as one:
                     assert one.replicas is not None
                     await until(one.replicas.may_write, "it has a lease")
-                    heard = len(quick.beats)
-                    await until(lambda: len(quick.beats) > heard + 10, "heartbeats go on")
+                    heard = len(quick.heartbeats)
+                    await until(lambda: len(quick.heartbeats) > heard + 10, "heartbeats go on")
                     assert one.replicas.may_write()
         finally:
             for one_of_many in filler:
@@ -215,13 +217,16 @@ async def test_slow_and_dead_controllers_delay_nobody(tmp_path: Path) -> None:
 
 async def test_a_heartbeat_says_what_an_election_needs(tmp_path: Path) -> None:
     settings = {"brokerElectionPriority": "7", "controllerHeartBeatTimeoutMills": "4000"}
-    async with stand_in(grants=False) as controller, broker(tmp_path, controller.address, settings) as one:
+    async with (
+        fake_controller(grants=False) as controller,
+        broker(tmp_path, controller.address, settings) as one,
+    ):
         assert one.replicas is not None
         await until(one.replicas.may_write, "it is the master")
         assert (await send(one)).code == 0
-        heard = len(controller.beats)
-        await until(lambda: len(controller.beats) > heard + 1, "another heartbeat")
-        beat = controller.beats[-1]
+        heard = len(controller.heartbeats)
+        await until(lambda: len(controller.heartbeats) > heard + 1, "another heartbeat")
+        beat = controller.heartbeats[-1]
         assert beat["brokerId"] == "1"
         assert (beat["epoch"], beat["electionPriority"], beat["heartbeatTimeoutMills"]) == ("1", "7", "4000")
         assert int(beat["maxOffset"]) == one.store.max_phy_offset == int(beat["confirmOffset"])
@@ -229,19 +234,19 @@ async def test_a_heartbeat_says_what_an_election_needs(tmp_path: Path) -> None:
 
 async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> None:
     """The controller need not wait for its lease to run out."""
-    async with stand_in() as controller:
+    async with fake_controller() as controller:
         async with broker(tmp_path, controller.address) as one:
             assert one.replicas is not None
             await until(one.replicas.may_write, "it has a lease")
-        assert controller.beats[-1]["fencedEpoch"] == "1"
-        assert "writeLeaseEpoch" not in controller.beats[-1]
+        assert controller.heartbeats[-1]["fencedEpoch"] == "1"
+        assert "writeLeaseEpoch" not in controller.heartbeats[-1]
 
 
 async def test_heartbeats_do_not_tell_of_a_fence_before_the_request_that_names_the_successor(
     tmp_path: Path,
 ) -> None:
     """The controllers would choose somebody themselves, and refuse the one who was to be the master."""
-    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it has a lease")
         controller.elects_from.clear()
@@ -250,27 +255,27 @@ async def test_heartbeats_do_not_tell_of_a_fence_before_the_request_that_names_t
         naming = asyncio.create_task(one.replicas._elect(2))
         await until(lambda: len(controller.questions(Code.CONTROLLER_ELECT_MASTER)) > asked, "it names one")
         assert not one.replicas.may_write()
-        heard = len(controller.beats)
-        one.replicas.beats.now()
-        await until(lambda: len(controller.beats) > heard, "a heartbeat in between")
-        assert all("fencedEpoch" not in beat for beat in controller.beats[heard:])
+        heard = len(controller.heartbeats)
+        one.replicas.heartbeats.send_now()
+        await until(lambda: len(controller.heartbeats) > heard, "a heartbeat in between")
+        assert all("fencedEpoch" not in beat for beat in controller.heartbeats[heard:])
         controller.elects_from.set()
         await naming
-        heard = len(controller.beats)
-        one.replicas.beats.now()
-        await until(lambda: len(controller.beats) > heard, "a heartbeat afterwards")
-        assert controller.beats[-1]["fencedEpoch"] == "1"
+        heard = len(controller.heartbeats)
+        one.replicas.heartbeats.send_now()
+        await until(lambda: len(controller.heartbeats) > heard, "a heartbeat afterwards")
+        assert controller.heartbeats[-1]["fencedEpoch"] == "1"
 
 
 async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_path: Path) -> None:
-    async with stand_in() as controller, broker(tmp_path, controller.address) as one:
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it has a lease")
         one.store.report_fsync_failure(OSError(5, "Input/output error"))
-        await until(lambda: controller.beats[-1].get("fencedEpoch") == "1", "it says so")
+        await until(lambda: controller.heartbeats[-1].get("fencedEpoch") == "1", "it says so")
         assert not one.replicas.may_write()
         controller.make_master(1, one.live.current.broker_addr, 2)
-        await until(lambda: controller.beats[-1].get("writeLeaseEpoch") == "2", "it is all there is")
+        await until(lambda: controller.heartbeats[-1].get("writeLeaseEpoch") == "2", "it is all there is")
 
 
 async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were(
@@ -278,7 +283,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
 ) -> None:
     """(#6873)"""
     monkeypatch.setattr("epochmq_broker.replicas.manager.ADDRESSES_PERIOD_S", 0.05)
-    async with stand_in() as controller:
+    async with fake_controller() as controller:
         host, _, port = controller.address.partition(":")
         loop = asyncio.get_running_loop()
         answers: list[list[Any] | OSError] = [[(0, 0, 0, "", (host, int(port)))]]
@@ -302,8 +307,8 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
             answers[0] = OSError("Name or service not known")
             count = len(asked)
             await until(lambda: len(asked) > count + 2, "names are looked up again")
-            heard = len(controller.beats)
-            await until(lambda: len(controller.beats) > heard + 5, "heartbeats go on")
+            heard = len(controller.heartbeats)
+            await until(lambda: len(controller.heartbeats) > heard + 5, "heartbeats go on")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.ha.log_doubt import LogDoubt, after_start, reported_end
+from epochmq_broker.ha.log_doubt import LogDoubt, doubt_after_start, reported_end
 from epochmq_broker.store import MessageStore
 from epochmq_broker.store.tail_state import TailState
 from tests.unit.store.support import (
@@ -82,7 +82,7 @@ def test_a_replica_recovers_what_it_had_flushed(
     found = [one.physical_offset + one.store_size for one in (read_log(left) if kept else ())]
     assert found == ends[: len(found)]
     assert again.tail_state is TailState.UNFLUSHED_LOST
-    doubt = after_start(
+    doubt = doubt_after_start(
         LogDoubt(),
         again.tail_state,
         may_lack_acknowledged=again.may_lack_acknowledged,

@@ -1,0 +1,255 @@
+"""What a broker asks of controllers, as requests and answers on the wire (the controller's part of
+`BrokerOuterAPI`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from epochmq_broker.replicas.state_machine_types import (
+    AlterSyncStateSetQuestion,
+    ApplyBrokerIdQuestion,
+    BrokerIdGranted,
+    ControllerMetadata,
+    ControllerQuestion,
+    ControllerReply,
+    ElectMasterQuestion,
+    FreeBrokerId,
+    MasterView,
+    NextBrokerIdQuestion,
+    QuestionRejected,
+    RegisterQuestion,
+    ReplicaInfoQuestion,
+    ReplyLost,
+)
+from epochmq_protocol.bodies import (
+    BrokerReplicasInfo,
+    ElectMasterResponseBody,
+    ReplicaIdentity,
+    SyncStateSet,
+    from_json,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError, RequestError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_controller import (
+    LOG_IN_DOUBT_FIELD,
+    AlterSyncStateSetRequestHeader,
+    ApplyBrokerIdRequestHeader,
+    ElectMasterRequestHeader,
+    ElectMasterResponseHeader,
+    GetMetaDataResponseHeader,
+    GetNextBrokerIdRequestHeader,
+    GetNextBrokerIdResponseHeader,
+    GetReplicaInfoRequestHeader,
+    GetReplicaInfoResponseHeader,
+    NotifyBrokerRoleChangedRequestHeader,
+    RegisterBrokerToControllerRequestHeader,
+    RegisterBrokerToControllerResponseHeader,
+)
+from epochmq_protocol.transport.client import RemotingClient
+
+ASK_TIMEOUT_MS: Final = 3000
+SEARCH_TIMEOUT_MS: Final = 1000
+TERM: Final = "term"
+"""In the answer to 1005: a controller of ours, which grants leases, says its term."""
+FENCED_EPOCH: Final = "fencedEpoch"
+"""In a heartbeat, and in a master's request to elect another: it writes no more under this epoch."""
+
+ViewHeader = (
+    RegisterBrokerToControllerResponseHeader
+    | ElectMasterResponseHeader
+    | GetReplicaInfoResponseHeader
+    | NotifyBrokerRoleChangedRequestHeader
+)
+
+
+class ControllerClient:
+    """The controllers as one broker asks them."""
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        cluster: str,
+        name: str,
+        address: str,
+        may_lack: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`address` is the broker's own, `may_lack` whether its log may lack acknowledged messages."""
+        self._client = client
+        self._may_lack = may_lack
+        self._cluster, self._name, self._address = cluster, name, address
+
+    async def search(self, addresses: Sequence[str]) -> tuple[ControllerMetadata, ...]:
+        """Asks all of them at once who leads; those that answered in time."""
+        found = await asyncio.gather(*(self._ask_metadata(address) for address in addresses))
+        return tuple(one for one in found if one is not None)
+
+    async def _ask_metadata(self, address: str) -> ControllerMetadata | None:
+        try:
+            answer = await self._client.call(
+                address, request(RequestCode.CONTROLLER_GET_METADATA_INFO), SEARCH_TIMEOUT_MS
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            header = GetMetaDataResponseHeader.decode(answer.ext)
+        except EpochMQError:
+            return None
+        term = (answer.ext or {}).get(TERM)
+        return ControllerMetadata(
+            address,
+            header.controller_leader_address,
+            header.is_leader,
+            grants=term is not None,
+            term=int(term) if term is not None and term.isdecimal() else None,
+        )
+
+    async def election_obstacle(self, leader: str, broker_id: int) -> str | None:
+        """Why the leading controller would not elect this replica, None when it would."""
+        try:
+            found = {one.broker_id: one for one in await self._in_sync(leader)}.get(broker_id)
+        except EpochMQError as error:
+            return str(error)
+        if found is None:
+            return "it is not in their SyncStateSet"
+        return None if found.alive else "its heartbeats do not reach them"
+
+    async def members(self, leader: str) -> dict[int, str]:
+        """Address by id of the living members of the SyncStateSet, as the leading controller has it.
+        EpochMQError when it does not say."""
+        return {
+            one.broker_id: one.broker_address or ""
+            for one in await self._in_sync(leader)
+            if one.alive and one.broker_id is not None
+        }
+
+    async def _in_sync(self, leader: str) -> list[ReplicaIdentity]:
+        command = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([self._name]))
+        answer = await self._client.call(leader, command, ASK_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or f"code {answer.code}")
+        info = from_json(BrokerReplicasInfo, answer.body).replicas_info_table.get(self._name)
+        return info.in_sync_replicas if info is not None else []
+
+    async def ask(self, address: str, question: ControllerQuestion) -> ControllerReply:
+        """One question; raises nothing."""
+        try:
+            answer = await self._client.call(address, self._request(question), ASK_TIMEOUT_MS)
+            return self._reply(question, answer)
+        except EpochMQError as error:
+            return ReplyLost(f"{address}: {error}")
+
+    def _request(self, question: ControllerQuestion) -> Command:
+        cluster, name = self._cluster, self._name
+        now_ms = time.time_ns() // 1_000_000
+        match question:
+            case NextBrokerIdQuestion():
+                return request(
+                    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+                    GetNextBrokerIdRequestHeader(cluster_name=cluster, broker_name=name),
+                )
+            case ApplyBrokerIdQuestion(application=application):
+                return request(
+                    RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                    ApplyBrokerIdRequestHeader(
+                        cluster_name=cluster,
+                        broker_name=name,
+                        applied_broker_id=application.identity.id,
+                        register_check_code=application.check_code,
+                    ),
+                )
+            case RegisterQuestion(broker_id=broker_id):
+                return request(
+                    RequestCode.CONTROLLER_REGISTER_BROKER,
+                    RegisterBrokerToControllerRequestHeader(
+                        cluster_name=cluster,
+                        broker_name=name,
+                        broker_id=broker_id,
+                        broker_address=self._address,
+                        invoke_time=now_ms,
+                    ),
+                )
+            case ElectMasterQuestion(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
+                ext = {} if fenced is None else {FENCED_EPOCH: str(fenced)}
+                if not designate and self._may_lack():
+                    ext[LOG_IN_DOUBT_FIELD] = "true"
+                return request(
+                    RequestCode.CONTROLLER_ELECT_MASTER,
+                    ElectMasterRequestHeader(
+                        cluster_name=cluster,
+                        broker_name=name,
+                        broker_id=broker_id,
+                        designate_elect=designate,
+                        invoke_time=now_ms,
+                    ),
+                    ext=ext or None,
+                )
+            case ReplicaInfoQuestion():
+                return request(
+                    RequestCode.CONTROLLER_GET_REPLICA_INFO, GetReplicaInfoRequestHeader(broker_name=name)
+                )
+            case AlterSyncStateSetQuestion():
+                return request(
+                    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+                    AlterSyncStateSetRequestHeader(
+                        broker_name=name,
+                        master_broker_id=question.broker_id,
+                        master_epoch=question.epoch,
+                        invoke_time=now_ms,
+                    ),
+                    body=to_json(SyncStateSet(set(question.members), question.set_epoch)),
+                )
+
+    def _reply(self, question: ControllerQuestion, answer: Command) -> ControllerReply:
+        elected = (
+            isinstance(question, ElectMasterQuestion)
+            and answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+        )
+        if answer.code != ResponseCode.SUCCESS and not elected:
+            return QuestionRejected(answer.code, answer.remark or "")
+        match question:
+            case NextBrokerIdQuestion():
+                free = GetNextBrokerIdResponseHeader.decode(answer.ext).next_broker_id
+                if free is None:
+                    return QuestionRejected(
+                        ResponseCode.SYSTEM_ERROR, "nextBrokerId: missing, expected a number"
+                    )
+                return FreeBrokerId(free, f"{self._address};{time.time_ns() // 1_000_000}")
+            case ApplyBrokerIdQuestion():
+                return BrokerIdGranted()
+            case RegisterQuestion():
+                return view(RegisterBrokerToControllerResponseHeader.decode(answer.ext), _set(answer.body))
+            case ElectMasterQuestion():
+                body = from_json(ElectMasterResponseBody, answer.body) if answer.body else None
+                members = SyncStateSet(body.sync_state_set if body is not None else None)
+                return view(ElectMasterResponseHeader.decode(answer.ext), members)
+            case ReplicaInfoQuestion():
+                return view(GetReplicaInfoResponseHeader.decode(answer.ext), _set(answer.body))
+            case AlterSyncStateSetQuestion():
+                known = _set(answer.body)
+                return MasterView(
+                    members=frozenset(known.sync_state_set or ()), set_epoch=known.sync_state_set_epoch
+                )
+
+
+def view(header: ViewHeader, known: SyncStateSet) -> MasterView:
+    """What a header and the SyncStateSet beside it say. Where both name the set's epoch the header's is the
+    newer: Java's answer to a registration has none in its body."""
+    set_epoch = known.sync_state_set_epoch
+    said = getattr(header, "sync_state_set_epoch", None)
+    return MasterView(
+        master_id=header.master_broker_id if header.master_address else None,
+        address=header.master_address or None,
+        epoch=header.master_epoch or 0,
+        members=frozenset(known.sync_state_set or ()),
+        set_epoch=said if said is not None else set_epoch,
+    )
+
+
+def _set(body: bytes) -> SyncStateSet:
+    return from_json(SyncStateSet, body) if body else SyncStateSet()

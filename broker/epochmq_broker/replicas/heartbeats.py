@@ -1,0 +1,258 @@
+"""Heartbeats to every controller: one task each, so that one that is slow or dead delays nobody (#5929). A
+master asks for its write lease with them, several times in a lease's life, of every controller: the one that
+leads grants it, and a change of leaders costs no search."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.log_doubt import HEARTBEAT_SUSPENSION_MS, suspends_heartbeats
+from epochmq_broker.replicas.controller_client import FENCED_EPOCH
+from epochmq_broker.replicas.write_lease import WriteLease
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_controller import CONFIRMED_BY_ALL_FIELD, LOG_IN_DOUBT_FIELD
+from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.transport.client import RemotingClient
+
+log = logging.getLogger(__name__)
+
+LEASE_EPOCH: Final = "writeLeaseEpoch"
+LEASE_MS: Final = "writeLeaseMs"
+RENEWALS_PER_LEASE: Final = 5
+RENEWAL_INTERVAL_MIN_MS: Final = 40
+"""The least time between two requests for a lease, and what is used before a lease's length is known."""
+LEASE_TIMEOUT_MS: Final = 600
+BRIEF_HEARTBEAT_TIMEOUT_MS: Final = 1
+GIVE_UP_PAUSE_MS: Final = 10_000
+"""How long a master whose disk has failed waits before it gives up its epoch once more."""
+SUSPENSION_REASON: Final = (
+    "the log may have lost its end, and RocketMQ's controllers replace a master, or pass a replica over, "
+    "only when they do not hear it"
+)
+LEASED_HEARTBEAT_TIMEOUT_MS: Final = 1500
+"""What a master that holds leases calls silence; it is heard of many times in it. Java: 10 s."""
+
+
+def clock_ms() -> float:
+    """Milliseconds of the clock that leases are counted on: monotonic, and going on while the machine is
+    suspended."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
+
+
+class HeartbeatLogState:
+    """What heartbeats say of the log; the driver fills it in."""
+
+    def __init__(
+        self,
+        last_epoch: Callable[[], int],
+        max_offset: Callable[[], int],
+        confirm_offset: Callable[[], int],
+        writable: Callable[[], bool],
+        may_lack: Callable[[], bool] = lambda: False,
+        gives_up_epoch: Callable[[], int | None] = lambda: None,
+        confirmed_by_all: Callable[[], int] = lambda: -1,
+    ) -> None:
+        """`last_epoch`: of the last byte. `writable`: the disk takes what is written. What it does not mean:
+        that this broker may write. `may_lack`: acknowledged messages may be missing. `gives_up_epoch`: see
+        `ReplicaStateMachine`. `confirmed_by_all`: how far every member of the SyncStateSet has the log, -1:
+        that is not known."""
+        self.last_epoch = last_epoch
+        self.max_offset = max_offset
+        self.confirm_offset = confirm_offset
+        self.writable = writable
+        self.may_lack = may_lack
+        self.gives_up_epoch = gives_up_epoch
+        self.confirmed_by_all = confirmed_by_all
+
+
+class ControllerHeartbeats:
+    """The heartbeats of one broker. `on_lease` is called when a lease was granted, `on_starved` when a master
+    gets none."""
+
+    def __init__(
+        self, live: LiveConfig, client: RemotingClient, lease: WriteLease, state: HeartbeatLogState
+    ) -> None:
+        self.lease = lease
+        self.on_lease: Callable[[], None] = lambda: None
+        self.on_lease_missing: Callable[[], None] = lambda: None
+        self.naming_successor = False
+        """Whether this master is naming its successor. Its fence travels with that request: a heartbeat that
+        came before it would have the controllers choose somebody."""
+        self.suspended = False
+        """Whether no heartbeats are sent (`suspends_heartbeats`)."""
+        self._live = live
+        self._client = client
+        self._state = state
+        self._broker_id = 0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._gave_up: tuple[int, float] | None = None
+        """The epoch given up last for a failed disk, and when."""
+        self._since_ms = clock_ms()
+        self._brief_ms: dict[str, float] = {}
+
+    def start(self, broker_id: int, addresses: Sequence[str]) -> None:
+        """Begins, or goes on, to send to these controllers and no others."""
+        self._broker_id = broker_id
+        for address in addresses:
+            if address not in self._tasks:
+                self._wakes[address] = asyncio.Event()
+                self._tasks[address] = asyncio.create_task(self._run(address), name=f"heartbeat to {address}")
+        for address in [one for one in self._tasks if one not in addresses]:
+            self._tasks.pop(address).cancel()
+            del self._wakes[address]
+
+    async def stop(self) -> None:
+        """Sends no more."""
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send_now(self) -> None:
+        """The next heartbeat is due: the role has changed."""
+        for wake in self._wakes.values():
+            wake.set()
+
+    async def send_once(self, timeout_ms: float) -> int:
+        """A heartbeat to every controller; how many answered. Used to say good-bye."""
+        sent = (self._send_heartbeat(address, timeout_ms) for address in list(self._tasks))
+        return sum(await asyncio.gather(*sent))
+
+    async def _run(self, address: str) -> None:
+        wake = self._wakes[address]
+        silent = False
+        while True:
+            wake.clear()
+            interval_ms, timeout_ms = self._interval_and_timeout()
+            began = clock_ms()
+            suspended = self._is_suspended()
+            try:
+                heard = (
+                    await self._send_brief_heartbeat(address, timeout_ms)
+                    if suspended
+                    else await self._send_heartbeat(address, timeout_ms)
+                )
+            except Exception:
+                log.exception("the heartbeat to controller %s failed", address)
+                heard = False
+            if heard == silent and not suspended:
+                silent = not heard
+                if silent:
+                    log.warning("controller %s does not answer heartbeats", address)
+                else:
+                    log.info("controller %s answers heartbeats", address)
+            if self.lease.needs_renewal(clock_ms()):
+                self.on_lease_missing()
+            pause_ms = interval_ms - (clock_ms() - began)
+            try:
+                async with asyncio.timeout(max(pause_ms, RENEWAL_INTERVAL_MIN_MS / 2) / 1000):
+                    await wake.wait()
+            except TimeoutError:
+                pass
+
+    def _renews_lease(self) -> bool:
+        """Also under a leader that grants none: the next one may, and must know who writes."""
+        return self.lease.epoch is not None and not self.lease.fenced
+
+    def _is_suspended(self) -> bool:
+        state = self._state
+        suspended = suspends_heartbeats(
+            grants=self.lease.leader_grants,
+            in_doubt=state.may_lack(),
+            gives_up_epoch=state.gives_up_epoch(),
+            since_start_ms=clock_ms() - self._since_ms,
+        )
+        if suspended != self.suspended and (self.suspended or self.lease.leader_grants is False):
+            self.suspended = suspended
+            if suspended:
+                log.warning("no heartbeats are sent: %s", SUSPENSION_REASON)
+            else:
+                log.info("heartbeats are sent again")
+        return suspended
+
+    def _interval_and_timeout(self) -> tuple[float, float]:
+        """(milliseconds between two heartbeats, how long to wait for an answer)."""
+        config, lease = self._live.current, self.lease
+        if not self._renews_lease() or lease.leader_grants is False:
+            return config.broker_heartbeat_interval, config.send_heartbeat_timeout_millis
+        interval_ms = max(lease.duration_ms / RENEWALS_PER_LEASE, RENEWAL_INTERVAL_MIN_MS)
+        interval_ms = min(interval_ms, config.broker_heartbeat_interval)
+        return interval_ms, lease.duration_ms or LEASE_TIMEOUT_MS
+
+    async def _send_brief_heartbeat(self, address: str, timeout_ms: float) -> bool:
+        """While no heartbeats are sent: a controller of RocketMQ's that was restarted looks for dead masters
+        only among brokers that it has heard of. Now and then it hears of this one, for a millisecond."""
+        now_ms, last_ms = clock_ms(), self._brief_ms.get(address, self._since_ms)
+        if self._state.gives_up_epoch() is None or now_ms - last_ms < HEARTBEAT_SUSPENSION_MS:
+            return False
+        self._brief_ms[address] = now_ms
+        return await self._send_heartbeat(address, timeout_ms, alive_ms=BRIEF_HEARTBEAT_TIMEOUT_MS)
+
+    async def _send_heartbeat(self, address: str, timeout_ms: float, *, alive_ms: int | None = None) -> bool:
+        """One heartbeat; whether it was answered. `alive_ms`: how long it keeps this broker alive."""
+        lease, epoch = self.lease, self.lease.epoch
+        command = self._command(alive_ms)
+        sent_ms = clock_ms()
+        try:
+            answer = await self._client.call(address, command, timeout_ms)
+        except EpochMQError:
+            return False
+        granted = (answer.ext or {}).get(LEASE_MS, "")
+        if answer.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
+            lease.record_grant(epoch, sent_ms, int(granted))
+            self.on_lease()
+        return True
+
+    def _give_up(self) -> None:
+        """A master whose disk has failed lets another one take its place. One that is elected all the same
+        is the only one there is, and tries again after a while."""
+        lease, epoch = self.lease, self.lease.epoch
+        if epoch is None or not self._renews_lease() or not lease.leader_grants or self._state.writable():
+            return
+        now_ms = clock_ms()
+        if self._gave_up is not None and (
+            epoch == self._gave_up[0] or now_ms - self._gave_up[1] < GIVE_UP_PAUSE_MS
+        ):
+            return
+        log.critical("the disk has failed: another replica is to be the master")
+        self._gave_up = epoch, now_ms
+        lease.fence()
+
+    def _command(self, alive_ms: int | None) -> Command:
+        self._give_up()
+        config, lease, state = self._live.current, self.lease, self._state
+        ext: dict[str, str] = {}
+        timeout_ms = config.controller_heart_beat_timeout_mills
+        if lease.epoch is not None and lease.fenced and not self.naming_successor:
+            ext[FENCED_EPOCH] = str(lease.epoch)
+        elif self._renews_lease():
+            ext[LEASE_EPOCH] = str(lease.epoch)
+            if lease.duration_ms and lease.leader_grants:
+                timeout_ms = min(timeout_ms, LEASED_HEARTBEAT_TIMEOUT_MS)
+        elif (given_up := state.gives_up_epoch()) is not None:
+            ext[FENCED_EPOCH] = str(given_up)
+        if state.may_lack():
+            ext[LOG_IN_DOUBT_FIELD] = "true"
+        confirmed = state.confirmed_by_all()
+        if confirmed >= 0:
+            ext[CONFIRMED_BY_ALL_FIELD] = str(confirmed)
+        header = BrokerHeartbeatRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=config.broker_addr,
+            broker_name=config.broker_name,
+            broker_id=self._broker_id,
+            epoch=state.last_epoch(),
+            max_offset=state.max_offset(),
+            confirm_offset=state.confirm_offset(),
+            heartbeat_timeout_mills=timeout_ms if alive_ms is None else alive_ms,
+            election_priority=config.broker_election_priority,
+        )
+        return request(RequestCode.BROKER_HEARTBEAT, header, ext=ext)

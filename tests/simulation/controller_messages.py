@@ -1,0 +1,71 @@
+"""What a broker asks a controller and what it hears, between the words of the two: as
+`replicas.controller_client` puts it on the wire and reads it there."""
+
+from __future__ import annotations
+
+from epochmq_broker.replicas import state_machine_types as messages
+from epochmq_controller.replica_groups import requests
+from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
+from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest
+from epochmq_protocol.codes import ResponseCode
+from tests.simulation.brokers import CLUSTER
+
+
+def request_for(
+    group: str, address: str, question: messages.ControllerQuestion, *, in_doubt: bool = False
+) -> requests.ControllerRequest:
+    """What the controller is asked. `in_doubt`: what the broker says of its log."""
+    match question:
+        case messages.NextBrokerIdQuestion():
+            return requests.GetNextBrokerIdRequest(group)
+        case messages.ApplyBrokerIdQuestion(application=application):
+            return requests.ApplyBrokerIdRequest(
+                group, CLUSTER, application.identity.id, application.check_code
+            )
+        case messages.RegisterQuestion(broker_id=broker_id):
+            return requests.RegisterBrokerRequest(group, CLUSTER, broker_id, address)
+        case messages.ElectMasterQuestion(broker_id=broker_id):
+            return requests.ElectMasterRequest(group, broker_id, in_doubt=in_doubt)
+        case messages.ReplicaInfoQuestion():
+            return requests.GetReplicaInfoRequest(group)
+        case messages.AlterSyncStateSetQuestion():
+            return requests.AlterSyncStateSetRequest(
+                group, question.broker_id, question.epoch, question.members, question.set_epoch
+            )
+
+
+def reply_to(
+    question: messages.ControllerQuestion,
+    answer: RespondToRequest | RejectRequest,
+    number: int,
+    check_code: str,
+) -> messages.ControllerReply:
+    """What the broker hears."""
+    if isinstance(answer, RejectRequest):
+        return messages.QuestionRejected(answer.code, answer.remark)
+    decision = answer.decision
+    elected = (
+        isinstance(question, messages.ElectMasterQuestion)
+        and decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    )
+    if decision.code != ResponseCode.SUCCESS and not elected:
+        return messages.QuestionRejected(decision.code, decision.remark or "")
+    match question:
+        case messages.NextBrokerIdQuestion():
+            return messages.FreeBrokerId(number, check_code)
+        case messages.ApplyBrokerIdQuestion():
+            return messages.BrokerIdGranted()
+        case _:
+            assert decision.view is not None
+            return said(decision.view)
+
+
+def said(view: ControllerView) -> messages.MasterView:
+    """What a controller's answer says, as `replicas.controller_client.view` reads it."""
+    return messages.MasterView(
+        master_id=view.master_id if view.master_address else None,
+        address=view.master_address or None,
+        epoch=view.master_epoch or 0,
+        members=view.sync_state_set,
+        set_epoch=view.sync_state_set_epoch if view.sync_state_set_epoch is not None else -1,
+    )

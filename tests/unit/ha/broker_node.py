@@ -1,0 +1,146 @@
+"""Brokers' stores with their replication, in one process, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from epochmq_broker.config import LiveConfig, from_properties
+from epochmq_broker.ha.log_comparison import LogRange
+from epochmq_broker.ha.master_checksums import MasterChecksumClient, RangeChecksums
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.put import MessagePut
+from epochmq_broker.store import MessageStore, PutStatus
+from epochmq_broker.store.store_config import StoreConfig
+from epochmq_protocol.transport.client import RemotingClient
+from tests.support.net import free_port
+from tests.unit.store.support import Message, put
+
+HOST = "127.61.4.1"
+LOG_FILE = 80 * 1024
+SMALL = {
+    "brokerName": "group-a",
+    "bindAddress": HOST,
+    "brokerIP1": HOST,
+    "mappedFileSizeCommitLog": str(LOG_FILE),
+    "mappedFileSizeConsumeQueue": str(20 * 100),
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "maxMessageSize": "1024",
+}
+
+
+async def until(condition: Callable[[], object], what: str = "the condition", timeout_s: float = 120) -> None:
+    """Waits for what the running loop brings about."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+class BrokerNode:
+    """One broker's store, puts and replication."""
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        controlled: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.id = broker_id
+        values = (
+            SMALL
+            | {"haListenPort": str(free_port(HOST))}
+            | {"storePathRootDir": str(directory)}
+            | dict(settings or {})
+        )
+        self.live = LiveConfig(from_properties(values).config)
+        self.store = MessageStore(StoreConfig.of(self.live.current))
+        self.puts = MessagePut(self.live, self.store)
+        self.ha = HAService(self.live, self.store, self.puts, controlled=controlled)
+        self.controlled = controlled
+
+    async def open(self) -> BrokerNode:
+        """Recovers and starts."""
+        self.store.load()
+        self.ha.load()
+        self.store.start()
+        await self.ha.start()
+        return self
+
+    async def close(self) -> None:
+        """An orderly stop."""
+        await self.ha.stop()
+        self.store.stop()
+
+    async def lead(self, epoch: int, members: set[int] | None = None, set_epoch: int = 0) -> str:
+        """Becomes the master of an epoch; its HA address."""
+        await self.ha.become_master(epoch, members or {self.id}, set_epoch or epoch, broker_id=self.id)
+        return self.address
+
+    async def follow(self, address: str | None, epoch: int, master: BrokerNode | None = None) -> None:
+        """Becomes a replica; with `master` it can compare its log with that one's."""
+        self.ha.master_checksums = DirectChecksumClient(master) if master is not None else None
+        await self.ha.become_replica(address, epoch, broker_id=self.id)
+
+    @property
+    def address(self) -> str:
+        """Where it serves replicas."""
+        return self.live.current.ha_server_addr
+
+    @property
+    def end(self) -> int:
+        """The end of its log."""
+        return self.store.max_phy_offset
+
+    def put(self, count: int, body: bytes = b"x" * 300) -> int:
+        """Stores messages; the end of the log."""
+        for number in range(count):
+            status, *_ = put(self.store, Message(body=body + b"%d" % number, queue_id=number % 3))
+            assert status is PutStatus.PUT_OK, status
+        if self.puts.appended is not None:
+            self.puts.appended()
+        return self.end
+
+    def log_bytes(self, end: int | None = None) -> bytes:
+        """The log up to `end`."""
+        data = b""
+        for file in self.store.log.files.files:
+            data += file.map[: file.wrote]
+        return data[: end if end is None else end - max(self.store.min_phy_offset, 0)]
+
+    def offsets(self) -> dict[int, int]:
+        """Queue → its end."""
+        return {
+            queue_id: queue.max_offset
+            for (_, queue_id), queue in self.store.queues.items()
+            if queue.max_offset
+        }
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """The epochs it knows."""
+        return [(entry.epoch, entry.start_offset) for entry in self.ha.epochs.epochs.entries]
+
+
+class DirectChecksumClient(MasterChecksumClient):
+    """A master's log, asked without a connection. `asked` is what for."""
+
+    def __init__(self, master: BrokerNode) -> None:
+        super().__init__(RemotingClient(), master.address)
+        self.asked: list[LogRange] = []
+        self._node = master
+
+    async def checksums(self, wanted: LogRange, epoch: int) -> RangeChecksums | None:
+        self.asked.append(wanted)
+        begins = max(self._node.store.min_phy_offset, 0)
+        assert wanted.is_reasonable
+        assert epoch == self._node.ha.epochs.epochs.last_epoch
+        if wanted.start < begins:
+            return RangeChecksums(begins, b"")
+        return RangeChecksums(begins, await self._node.ha.checksums.of(wanted))

@@ -1,0 +1,87 @@
+"""What people ask of a replica holds, also after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.replicas.replica_control import FILE
+from epochmq_broker.store.config_files import ConfigDamagedError
+from epochmq_broker.store.statuses import RunningFlags
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.replica_control import (
+    ReplicaControlCode,
+    ReplicaControlStateHeader,
+    SwitchoverRequestHeader,
+)
+from tests.unit.broker.kit import Bench, running, send_command
+
+
+async def steer(bench: Bench, **fields: bool) -> Command:
+    peer = bench.peer()
+    return await peer.answer(
+        peer.send(request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(**fields)))
+    )
+
+
+def sent(bench: Bench) -> int:
+    return bench.peer().call(send_command("orders")).code
+
+
+async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        assert sent(bench) == 0
+        answer = await steer(bench, fenced=True)
+        said = {"fenced": "true", "drained": "false", "takes": "false", "undispatched": "0"}
+        assert (answer.code, answer.ext) == (0, said)
+        assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert bench.broker.store.flags & RunningFlags.FENCED
+    async with running(tmp_path) as bench:
+        assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await steer(bench)).ext == said
+        assert ((await steer(bench, fenced=False)).ext or {})["takes"] == "true"
+        assert sent(bench) == 0
+    async with running(tmp_path) as bench:
+        assert sent(bench) == 0
+
+
+async def test_what_cannot_be_kept_is_not_done(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        (tmp_path / "config" / f"{FILE}.tmp").mkdir()
+        answer = await steer(bench, fenced=True)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "it cannot be kept on disk" in (answer.remark or "")
+        assert sent(bench) == 0
+
+
+async def test_without_controllers_there_is_nobody_to_hand_over_to(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        answer = await steer(bench, drained=True)
+        assert (answer.code, answer.remark) == (1, "there are no controllers: nobody else is the master")
+        peer = bench.peer()
+        opaque = peer.send(request(ReplicaControlCode.SWITCHOVER, SwitchoverRequestHeader(broker_id=2)))
+        answer = await peer.answer(opaque)
+        assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another")
+        answer = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
+        assert (answer.code, answer.remark) == (1, "no master is followed")
+
+
+async def test_a_drained_replica_says_so_when_it_introduces_itself(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / FILE).write_text('{"fenced":false,"drained":true}')
+    async with running(tmp_path) as bench:
+        assert bench.broker.live.current.async_learner
+        assert (await steer(bench, drained=False)).code == 0
+        assert not bench.broker.live.current.async_learner
+
+
+async def test_a_damaged_file_keeps_the_broker_from_starting_as_if_nothing_had_been_said(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / FILE).write_text('{"fenced":')
+    with pytest.raises(ConfigDamagedError, match="truncated"):
+        async with running(tmp_path):
+            pass

@@ -1,0 +1,271 @@
+"""The steps of a planned switch, each of which may fail."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from epochmq_broker.ha.service import HARole
+from epochmq_broker.ha.sync_state import SyncState
+from epochmq_broker.replicas import switchover as module
+from epochmq_broker.replicas.request_gate import GatePhase, RequestGate
+from epochmq_broker.replicas.state_machine_types import (
+    ControllerReply,
+    MasterView,
+    QuestionRejected,
+    ReplyLost,
+)
+from epochmq_broker.replicas.switchover import NEAR_BYTES, Switchover
+from epochmq_protocol.errors import CallTimeoutError, RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
+from tests.unit.ha.broker_node import until
+
+NEXT = "10.0.0.2:10911"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still gives no switch up, where a test does not say so."""
+    monkeypatch.setattr(module, "HOLD_MS", 60_000)
+    monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 60.0)
+
+
+class SwitchoverHarness:
+    """A master, id 1, with replicas 2 and 3 in sync and 4 out of it."""
+
+    def __init__(self, end: int = 1000) -> None:
+        self.sync = SyncState(
+            self_id=1,
+            epoch_start=0,
+            members=frozenset({1, 2, 3}),
+            set_epoch=1,
+            confirm_offset=0,
+            end=end,
+            not_caught_up_max_ms=1000,
+            since_ms=0,
+            all_ack=True,
+        )
+        for broker_id in (2, 3, 4):
+            self.sync.replica_connected(broker_id, async_learner=False)
+            self.sync.replica_acknowledged(broker_id, end, 0)
+        self.store = SimpleNamespace(max_phy_offset=end)
+        self.ha = SimpleNamespace(role=HARole.MASTER, sync_state=self.sync)
+        self.story: list[object] = []
+        self.reply: ControllerReply = MasterView(2, NEXT, 7, frozenset({2}), 9)
+        self.tables: int | Exception = 0
+        self.takes: list[bool] = []
+        self.undispatched: list[int | Exception] = []
+        self.obstacles: list[str] = []
+        self.gate = RequestGate(cast(Any, self), "10.0.0.1:10911")
+        self.handover = Switchover(
+            cast(Any, self.store),
+            cast(Any, self.ha),
+            self.gate,
+            cast(Any, self),
+            election_obstacle=self._obstacle,
+            elect=self._elect,
+            given_up=lambda: self.story.append("given up"),
+        )
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        """The replica is asked what it has to dispatch, to copy the tables, and whether it takes messages."""
+        assert address == NEXT
+        if command.code == ReplicaControlCode.SET_CONTROL_STATE and self.gate.phase is GatePhase.OPEN:
+            behind = self.undispatched.pop(0) if self.undispatched else None
+            if isinstance(behind, Exception):
+                raise behind
+            return response(command, 0, header=ReplicaControlStateHeader(takes=False, undispatched=behind))
+        if command.code == ReplicaControlCode.SET_CONTROL_STATE:
+            self.story.append(f"takes messages? while {self.gate.phase.value}")
+            takes = self.takes.pop(0) if self.takes else True
+            return response(command, 0, header=ReplicaControlStateHeader(takes=takes))
+        assert command.code == ReplicaControlCode.COPY_TABLES
+        self.story.append(f"tables while {self.gate.phase.value}")
+        if isinstance(self.tables, Exception):
+            raise self.tables
+        return response(command, self.tables)
+
+    async def _obstacle(self, broker_id: int) -> str | None:
+        return self.obstacles.pop(0) if self.obstacles else None
+
+    async def _elect(self, broker_id: int) -> ControllerReply:
+        lack = self.store.max_phy_offset - self.sync.replicas[broker_id].ack_offset
+        self.story.append(f"elect {broker_id} lacking {lack} while {self.gate.phase.value}")
+        return self.reply
+
+    def grow(self, size: int) -> None:
+        """The log grows; nobody has it yet."""
+        self.store.max_phy_offset += size
+        self.sync.log_appended(self.store.max_phy_offset)
+
+    def acknowledge(self, *ids: int, lacking: int = 0) -> None:
+        """These replicas get everything, or all but so much."""
+        for broker_id in ids:
+            self.sync.replica_acknowledged(broker_id, self.store.max_phy_offset - lacking, 0)
+
+    async def refused(self, broker_id: int = 2, timeout_ms: int = 60_000) -> str:
+        """Why a switch was refused."""
+        with pytest.raises(RequestError) as caught:
+            await self.handover.to(broker_id, NEXT, timeout_ms)
+        return caught.value.remark
+
+
+async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() -> None:
+    harness = SwitchoverHarness()
+    harness.takes = [False, True]
+    done = await harness.handover.to(2, NEXT, 60_000)
+    assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
+    assert harness.story == [
+        "tables while open",
+        "tables while held",
+        "elect 2 lacking 0 while held",
+        *["takes messages? while relaying"] * 2,
+    ]
+    assert harness.gate.phase is GatePhase.RELAYING
+
+
+async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_there() -> None:
+    harness = SwitchoverHarness()
+    harness.grow(NEAR_BYTES + 1)
+    switch = asyncio.ensure_future(harness.handover.to(2, NEXT, 10_000))
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+        assert harness.gate.phase is GatePhase.OPEN
+    harness.acknowledge(2, lacking=10)
+    await until(lambda: harness.gate.phase is GatePhase.HOLDING)
+    harness.acknowledge(3)
+    assert not any("elect" in str(one) for one in harness.story)
+    harness.acknowledge(2)
+    assert (await switch).master_id == 2
+    assert harness.story[-2] == "elect 2 lacking 0 while held"
+
+
+async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> None:
+    harness = SwitchoverHarness()
+    harness.undispatched = [NEAR_BYTES + 1] * 3 + [NEAR_BYTES]
+    assert (await harness.handover.to(2, NEXT, 10_000)).master_id == 2
+    assert harness.undispatched == []
+    harness = SwitchoverHarness()
+    harness.undispatched = [NEAR_BYTES + 1] * 1000
+    assert f"still has {NEAR_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
+    assert harness.gate.phase is GatePhase.OPEN
+    assert harness.story == []
+
+
+async def test_a_replica_that_does_not_say_how_much_it_has_to_dispatch_holds_up_no_switch() -> None:
+    harness = SwitchoverHarness()
+    harness.undispatched = [CallTimeoutError("no answer")]
+    assert (await harness.handover.to(2, NEXT, 1000)).master_id == 2
+
+
+async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "OTHERS_MS", 5)
+    harness = SwitchoverHarness()
+    harness.grow(10)
+    harness.acknowledge(2)
+    assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+
+
+async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None:
+    harness = SwitchoverHarness()
+    harness.gate.hold = harness.story.append  # type: ignore[method-assign, assignment]
+    assert await harness.refused(1) == "broker 1 is the master already"
+    for unfit in (4, 5):
+        assert await harness.refused(unfit) == f"broker {unfit} is not in sync: the SyncStateSet is [1, 2, 3]"
+    harness.sync.replica_connected(3, async_learner=True)
+    assert "broker 3 is not in sync" in await harness.refused(3)
+    harness.sync.replica_disconnected(2)
+    assert "broker 2 is not in sync" in await harness.refused(2)
+    harness.ha.role = HARole.REPLICA
+    assert await harness.refused(2) == "this broker is not the master"
+    assert harness.story == []
+
+
+async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = SwitchoverHarness()
+    harness.grow(NEAR_BYTES + 1)
+    assert await harness.refused(timeout_ms=20) == f"broker 2 still lacks {NEAR_BYTES + 1} bytes"
+    harness.acknowledge(2, lacking=5)
+    monkeypatch.setattr(module, "HOLD_MS", 20)
+    assert await harness.refused() == "broker 2 still lacked 5 bytes after 20 ms"
+    assert harness.gate.phase is GatePhase.OPEN
+    assert not any("elect" in str(one) for one in harness.story)
+
+
+async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -> None:
+    harness = SwitchoverHarness()
+    harness.grow(10)
+    switch = asyncio.ensure_future(harness.refused())
+    await until(lambda: harness.gate.phase is GatePhase.HOLDING)
+    harness.sync.replica_disconnected(2)
+    assert await switch == "broker 2 is not connected any more"
+    assert harness.gate.phase is GatePhase.OPEN
+    harness.ha.sync_state = None
+    assert await harness.refused() == "this broker is not the master"
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (QuestionRejected(2012, "nobody lives"), "did not elect broker 2: nobody lives"),
+        (ReplyLost("no answer"), "did not elect broker 2: no answer"),
+        (MasterView(3, "x", 7, frozenset({3}), 9), "elected broker 3"),
+    ],
+    ids=["refused", "lost", "another"],
+)
+async def test_an_election_that_fails_is_left_to_the_controllers_and_sends_wait_for_whom_they_elect(
+    reply: ControllerReply, why: str
+) -> None:
+    harness = SwitchoverHarness()
+    harness.reply = reply
+    switch = asyncio.ensure_future(harness.refused())
+    await until(lambda: "given up" in harness.story)
+    assert harness.gate.phase is GatePhase.HOLDING
+    harness.gate.relay("10.0.0.3:10911")
+    assert why in await switch
+    assert harness.gate.phase is GatePhase.RELAYING
+
+
+async def test_an_election_that_fails_for_good_lets_sends_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.02)
+    harness = SwitchoverHarness()
+    harness.reply = ReplyLost("no answer")
+    assert "no answer" in await harness.refused()
+    assert harness.gate.phase is GatePhase.OPEN
+
+
+async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elect() -> None:
+    harness = SwitchoverHarness()
+    harness.obstacles = ["its heartbeats do not reach them"] * 2
+    assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+    harness = SwitchoverHarness()
+    harness.obstacles = ["it is not in their SyncStateSet"] * 1000
+    why = "the controllers would not elect broker 2: it is not in their SyncStateSet"
+    assert await harness.refused(timeout_ms=100) == why
+    assert harness.story == []
+
+
+async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for tables in (CallTimeoutError("silence"), 1):
+        harness = SwitchoverHarness()
+        harness.tables = tables
+        assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+    assert caplog.text.count("does not copy the tables now") == 4
+
+
+async def test_there_is_one_switch_at_a_time() -> None:
+    harness = SwitchoverHarness()
+    harness.grow(10)
+    first = asyncio.ensure_future(harness.handover.to(2, NEXT, 60_000))
+    await until(lambda: harness.gate.phase is GatePhase.HOLDING)
+    assert await harness.refused(3) == "a switch is under way"
+    harness.acknowledge(2, 3)
+    assert (await first).master_id == 2

@@ -1,0 +1,122 @@
+"""A master writes only under a lease, where leases are granted."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochmq_broker.replicas.write_lease import WriteLease
+
+
+def master(epoch: int = 3) -> WriteLease:
+    lease = WriteLease()
+    lease.begin(epoch)
+    return lease
+
+
+def test_a_broker_without_a_role_may_not_write() -> None:
+    """(#6508, #6706)"""
+    lease = WriteLease(leader_grants=False)
+    assert not lease.is_open(0)
+
+
+def test_a_mastership_begins_without_the_right_to_write() -> None:
+    lease = master()
+    assert not lease.is_open(0)
+    lease.leader_grants = True
+    assert not lease.is_open(0)
+
+
+def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    assert lease.is_open(1599.9)
+    assert not lease.is_open(1600.0)
+
+
+def test_an_answer_that_comes_too_late_grants_nothing() -> None:
+    """A process that was stopped reads old answers when it goes on."""
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    assert not lease.is_open(9000.0)
+
+
+def test_a_lease_of_another_epoch_is_none() -> None:
+    lease = master(4)
+    lease.record_grant(3, 1000.0, 600)
+    assert not lease.is_open(1001.0)
+    lease.record_grant(4, 1000.0, 600)
+    lease.begin(5)
+    assert not lease.is_open(1001.0)
+
+
+def test_an_older_grant_does_not_shorten_a_newer_one() -> None:
+    lease = master()
+    lease.record_grant(3, 2000.0, 600)
+    lease.record_grant(3, 1000.0, 600)
+    assert lease.is_open(2500.0)
+
+
+def test_under_a_java_leader_a_master_writes_as_rocketmq_does() -> None:
+    lease = master()
+    lease.leader_grants = False
+    assert lease.is_open(10**12)
+    lease.end()
+    assert not lease.is_open(10**12)
+
+
+def test_a_fenced_master_writes_no_more_under_its_epoch() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    lease.fence()
+    lease.record_grant(3, 1100.0, 600)
+    lease.leader_grants = False
+    assert not lease.is_open(1101.0)
+    lease.leader_grants = True
+    lease.begin(4)
+    lease.record_grant(4, 1200.0, 600)
+    assert lease.is_open(1201.0)
+
+
+def test_it_knows_when_it_starves() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    assert not lease.needs_renewal(1200.0)
+    assert lease.needs_renewal(1301.0)
+    lease.leader_grants = False
+    assert not lease.needs_renewal(9000.0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["begin", "end", "fence", "grant"]),
+            st.integers(1, 4),
+            st.integers(0, 50),
+            st.integers(0, 100),
+        ),
+        max_size=40,
+    )
+)
+def test_it_is_open_only_within_a_grant_for_its_epoch(steps: list[tuple[str, int, int, int]]) -> None:
+    """Whatever comes in whatever order: open means that a lease asked for in this mastership covers now."""
+    lease, now, grants, epochs = WriteLease(leader_grants=True), 0.0, [], itertools.count(1)
+    for what, epoch, age, passed in steps:
+        now += passed
+        match what:
+            case "begin":
+                lease.begin(next(epochs))
+                grants.clear()
+            case "end":
+                lease.end()
+                grants.clear()
+            case "fence":
+                lease.fence()
+                grants.clear()
+            case "grant":
+                lease.record_grant(epoch, now - age, 100)
+                if epoch == lease.epoch and not lease.fenced:
+                    grants.append(now - age + 100)
+        assert lease.is_open(now) == any(now < end for end in grants)
