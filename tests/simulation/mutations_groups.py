@@ -188,8 +188,8 @@ GROUPS = [
         "groups",
         ReplicaStateMachine,
         "_alter_replied",
-        "change.uncertain = True\n            self._lose_leader(why)",
-        "change.refused = True\n            self._lose_leader(why)",
+        "change.phase = ChangePhase.UNCERTAIN\n            self._lose_leader(why)",
+        "change.phase = ChangePhase.REJECTED\n            self._lose_leader(why)",
     ),
     Mutation(
         "a replica acknowledges what it has not flushed",

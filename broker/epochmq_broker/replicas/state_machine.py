@@ -26,6 +26,8 @@ The rules beside it:
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
@@ -93,18 +95,43 @@ class EpochRole(msgspec.Struct, frozen=True):
     leads: bool
 
 
+class RegistrationPhase(enum.Enum):
+    """How far this broker has come on its way to being a registered member of its group."""
+
+    NEEDS_ID = "asks for a free id"
+    SAVING_APPLICATION = "the application for an id is being saved"
+    APPLYING = "applies for the id of its application"
+    SAVING_IDENTITY = "the id was granted, the identity is being saved"
+    UNREGISTERED = "has an id and registers"
+    REGISTERED = "is registered"
+    FORGOTTEN = "the controllers know the group, but not this broker: asks for a free id"
+    REAPPLYING = "forgotten, applies for its own id again"
+
+
+class ChangePhase(enum.Enum):
+    """What is known of a proposed SyncStateSet."""
+
+    PROPOSED = "every response so far was clear"
+    UNCERTAIN = "a question about it got no clear response: it may have been accepted"
+    REREGISTERING = "registering again will show what became of it"
+    REJECTED = "it was surely not accepted"
+
+
 class PendingSyncStateSetChange(msgspec.Struct):
-    """A proposed SyncStateSet under way. `uncertain`: a question about it was not answered. `resync`: its
-    fate is found out by registering anew. `refused`: it was surely not taken."""
+    """A SyncStateSet that was proposed under the master epoch `epoch`, on top of the set of `set_epoch`.
+    `token` names the question that is under way, None while none is; the next one is due at `due_ms`."""
 
     members: frozenset[int]
     set_epoch: int
     epoch: int
-    uncertain: bool = False
-    resync: bool = False
-    refused: bool = False
+    phase: ChangePhase = ChangePhase.PROPOSED
     token: int | None = None
     due_ms: int = 0
+
+    @property
+    def waits_for_question(self) -> bool:
+        """Whether the next step, at `due_ms`, is a question about it, or to report its rejection."""
+        return self.token is None and self.phase is not ChangePhase.REREGISTERING
 
 
 class ReplicaStateMachine:
@@ -131,10 +158,13 @@ class ReplicaStateMachine:
         self.leader: str | None = None
         self.now_ms = now_ms
         self._cluster, self._name = cluster, name
-        self._kept = application is not None
-        self._registered = False
-        self._forgotten = False
-        """The controllers know the group, but not this broker."""
+        self._registration = (
+            RegistrationPhase.UNREGISTERED
+            if identity is not None
+            else RegistrationPhase.NEEDS_ID
+            if application is None
+            else RegistrationPhase.APPLYING
+        )
         self._gives_up = gives_up
         self._given_up_epoch = given_up_epoch
         self._latest_master_view: MasterView | None = None
@@ -187,7 +217,7 @@ class ReplicaStateMachine:
                 )
                 deadline_ms = min(deadline_ms, due_ms)
             change = self._pending_change
-            if change is not None and change.token is None and not change.resync:
+            if change is not None and change.waits_for_question:
                 deadline_ms = min(deadline_ms, change.due_ms)
         if self._changing is None and self._wants_role() is not None:
             deadline_ms = min(deadline_ms, self._role_due_ms)
@@ -236,7 +266,7 @@ class ReplicaStateMachine:
         if self._asked is None and now_ms >= self._next_ms:
             self._ask_next()
         change = self._pending_change
-        if change is not None and change.token is None and not change.resync and now_ms >= change.due_ms:
+        if change is not None and change.waits_for_question and now_ms >= change.due_ms:
             self._send_pending_change(change)
 
     # Who leads the controllers ------------------------------------------------------------------------------
@@ -274,22 +304,22 @@ class ReplicaStateMachine:
 
     def _next_question(self) -> ControllerQuestion | None:
         """The next question on the way to a role; None when all is known."""
-        if self.identity is None:
-            if self.application is None:
+        match self._registration:
+            case RegistrationPhase.NEEDS_ID | RegistrationPhase.FORGOTTEN:
                 return NextBrokerIdQuestion()
-            return ApplyBrokerIdQuestion(self.application) if self._kept else None
-        if self._forgotten:
-            return (
-                NextBrokerIdQuestion()
-                if self.application is None
-                else ApplyBrokerIdQuestion(self.application)
-            )
-        if not self._registered:
-            return RegisterQuestion(self.identity.id)
-        latest_master_view = self._latest_master_view
-        if latest_master_view is None or latest_master_view.master_id is None:
-            return ElectMasterQuestion(self.identity.id)
-        return None
+            case RegistrationPhase.APPLYING | RegistrationPhase.REAPPLYING:
+                assert self.application is not None
+                return ApplyBrokerIdQuestion(self.application)
+            case RegistrationPhase.SAVING_APPLICATION | RegistrationPhase.SAVING_IDENTITY:
+                return None
+            case RegistrationPhase.UNREGISTERED:
+                assert self.identity is not None
+                return RegisterQuestion(self.identity.id)
+            case RegistrationPhase.REGISTERED:
+                assert self.identity is not None
+                latest = self._latest_master_view
+                has_master = latest is not None and latest.master_id is not None
+                return None if has_master else ElectMasterQuestion(self.identity.id)
 
     def _ask_next(self) -> None:
         question = self._next_question()
@@ -335,15 +365,15 @@ class ReplicaStateMachine:
             case FreeBrokerId(id=free, check_code=code) if self.identity is not None:
                 self._apply_again(self.identity, free, code)
             case BrokerIdGranted() if self.identity is not None:
-                self._forgotten, self.application = False, None
+                self._registration, self.application = RegistrationPhase.UNREGISTERED, None
             case FreeBrokerId(id=free, check_code=code):
                 self.application = BrokerIdApplication(BrokerIdentity(self._cluster, self._name, free), code)
-                self._kept = False
+                self._registration = RegistrationPhase.SAVING_APPLICATION
                 self._effects.append(SaveIdentity(self.application))
             case BrokerIdGranted():
                 assert self.application is not None
                 self._effects.append(SaveIdentity(self.application.identity))
-                self._kept = False
+                self._registration = RegistrationPhase.SAVING_IDENTITY
             case MasterView():
                 self._viewed(reply)
 
@@ -352,8 +382,9 @@ class ReplicaStateMachine:
         new one, whose epochs begin anew: this log is of another."""
         if free > 1:
             self.application = BrokerIdApplication(identity, check_code)
+            self._registration = RegistrationPhase.REAPPLYING
             return
-        self._forgotten = False
+        self._registration = RegistrationPhase.UNREGISTERED
         self._wait(
             f"the controllers do not know group {self._name}, of which this store is broker {identity.id}: "
             "restore the controllers' storage, or clear this store"
@@ -361,13 +392,14 @@ class ReplicaStateMachine:
 
     def _viewed(self, view: MasterView) -> None:
         """An answer to Register, Elect or Look."""
-        was_registered, self._registered = self._registered, True
+        was_registered = self._registration is RegistrationPhase.REGISTERED
+        self._registration = RegistrationPhase.REGISTERED
         self._look_ms = self.now_ms + self.settings.metadata_period_ms
         self._learn(view)
         if self.gives_up_epoch is not None:
             self._look_ms = min(self._look_ms, self.now_ms + GIVE_UP_LOOK_MS)
         change = self._pending_change
-        if change is not None and change.resync and not was_registered:
+        if change is not None and change.phase is ChangePhase.REREGISTERING and not was_registered:
             self._resynced(change, view)
         latest_master_view = self._latest_master_view
         if latest_master_view is not None and 0 < view.epoch < latest_master_view.epoch:
@@ -378,19 +410,21 @@ class ReplicaStateMachine:
             self._wait(None)  # nobody can be elected now
 
     def _refused(self, reply: QuestionRejected) -> None:
-        if reply.code in UNREGISTERED and self._registered:
-            self._registered = False
+        phase = self._registration
+        if reply.code in UNREGISTERED and phase is RegistrationPhase.REGISTERED:
+            self._registration = RegistrationPhase.UNREGISTERED
             self._wait(None)
             return
         if reply.code == Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self.identity is not None:
-            self._forgotten = True
+            if phase is RegistrationPhase.UNREGISTERED:
+                self._registration = RegistrationPhase.FORGOTTEN
             self._wait(None)
             return
-        if self._forgotten:
-            self._forgotten, self.application = False, None
+        if phase in (RegistrationPhase.FORGOTTEN, RegistrationPhase.REAPPLYING):
+            self._registration, self.application = RegistrationPhase.UNREGISTERED, None
         elif reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
             self._say(f"id {self.application.identity.id} is another broker's: {reply.remark}")
-            self.application = None
+            self._registration, self.application = RegistrationPhase.NEEDS_ID, None
             self._effects.append(DropApplication())
         self._wait(f"the controller refuses: {reply.remark} ({reply.code})")
 
@@ -402,15 +436,17 @@ class ReplicaStateMachine:
 
     def _was_kept(self, what: BrokerIdApplication | BrokerIdentity, error: str | None) -> None:
         if error is not None:
-            self._kept = isinstance(what, BrokerIdentity)
             if isinstance(what, BrokerIdApplication):
-                self.application = None
+                self._registration, self.application = RegistrationPhase.NEEDS_ID, None
+            else:
+                self._registration = RegistrationPhase.APPLYING
             self._wait(f"the broker's id cannot be kept: {error}")
             return
         if isinstance(what, BrokerIdApplication):
-            self._kept = True
+            self._registration = RegistrationPhase.APPLYING
         else:
             self.identity, self.application = what, None
+            self._registration = RegistrationPhase.UNREGISTERED
             self._say(f"this is broker {what.id} of {what.name}")
 
     # Roles --------------------------------------------------------------------------------------------------
@@ -503,26 +539,27 @@ class ReplicaStateMachine:
                 self._set_epoch = max(self._set_epoch, set_epoch)
                 self._effects.append(AdoptSyncStateSet(members, set_epoch))
             case ReplyLost(why=why):
-                change.uncertain = True
+                change.phase = ChangePhase.UNCERTAIN
                 self._lose_leader(why)
             case QuestionRejected(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
                 self._lose_leader(remark)
             case QuestionRejected(code=Code.SYSTEM_ERROR | Code.SYSTEM_BUSY):
-                change.uncertain = True  # in the controllers' log, perhaps
+                change.phase = ChangePhase.UNCERTAIN  # in the controllers' log, perhaps
             case QuestionRejected(code=code) if code in STALE_MASTER:
                 self._look_ms = self._next_ms = self.now_ms
             case QuestionRejected(code=code, remark=remark) if (
-                code in SURELY_NOT_TAKEN and not change.uncertain
+                code in SURELY_NOT_TAKEN and change.phase is ChangePhase.PROPOSED
             ):
                 self._say(f"the SyncStateSet {sorted(change.members)} is refused: {remark}")
-                change.refused = True
+                change.phase = ChangePhase.REJECTED
             case _:
-                change.resync = True
-                self._registered = False
+                change.phase = ChangePhase.REREGISTERING
+                if self._registration is RegistrationPhase.REGISTERED:
+                    self._registration = RegistrationPhase.UNREGISTERED
                 self._next_ms = self.now_ms
 
     def _send_pending_change(self, change: PendingSyncStateSetChange) -> None:
-        if change.refused:
+        if change.phase is ChangePhase.REJECTED:
             # Not sooner: the next proposal follows the next acknowledgement.
             self._pending_change = None
             self._effects.append(ProposalRejected())
