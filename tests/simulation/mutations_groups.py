@@ -187,9 +187,9 @@ GROUPS = [
         "an answer that was lost is taken for a refusal",
         "groups",
         ReplicaStateMachine,
-        "_alter_replied",
-        "change.phase = ChangePhase.UNCERTAIN\n            self._lose_leader(why)",
-        "change.phase = ChangePhase.REJECTED\n            self._lose_leader(why)",
+        "_change_replied",
+        "change.phase = ChangePhase.UNCERTAIN\n            self._forget_leader(why)",
+        "change.phase = ChangePhase.REJECTED\n            self._forget_leader(why)",
     ),
     Mutation(
         "a replica acknowledges what it has not flushed",

@@ -1,27 +1,27 @@
 # pure: what a broker does under controllers
-"""A broker's way to its id and its role: `step(input, now_ms)` takes one input and returns effects
-(`ReplicasManager`).
+"""The state machine that gives one broker under controllers its id and its role (RocketMQ's
+`ReplicasManager`).
 
-The ladder, one question to the leading controller at a time, each rung climbed again from wherever a kill or
-a lost answer left it:
+`step(input, now_ms)` takes one input and returns effects. The broker has one question to the leading
+controller under way at a time. A kill or a lost response only repeats the present step:
 
-1. find the leading controller;
-2. get an id: ask which is free, keep the application, apply, keep the identity;
-3. register; the answer may name the master. A broker that was forgotten (cleanBrokerMetadata) applies for
-   its id again, while there is a group to come back to (#4857);
-4. while nobody leads the group: ask for an election;
-5. then look every few seconds who is master and who is in sync. Notifications only make that faster.
+1. Find the leading controller.
+2. Get an id: ask which is free, save the application, apply, save the identity.
+3. Register; the response may name the master. A broker that the controllers have forgotten
+   (cleanBrokerMetadata) applies for its id again, as long as they know the group (#4857).
+4. While the group has no master, ask for an election.
+5. Then ask every few seconds who is master and who is in sync. Notifications only make that faster.
 
-The rules beside it:
+Beside these steps:
 
-- The master with the greatest epoch is the master; whatever names an older epoch changes nothing.
-- A role is taken in one go (`TakeRole`); what is heard meanwhile waits, and the newest is taken next. That
-  somebody else is master, or nobody, is acted upon at once: `StopWriting`.
-- A broker whose log may have lost its end gives up the mastership it comes back to (`ha.log_doubt`): the
-  controllers are told, as if it were fenced, and it leads under a newer epoch only.
-- A proposed SyncStateSet is sent until its fate is known. When an answer was lost and the next is a refusal,
-  the first may have been taken: this broker registers anew, upon which a controller of ours raises the set's
-  epoch, so that nothing asked before can come true any more (#5663).
+- The master view with the greatest epoch counts. A view of an older epoch changes nothing.
+- The driver takes a role as a whole (`TakeRole`). Views that arrive meanwhile wait, and the newest is taken
+  next. If another broker, or none, is the master now, this broker stops writing at once (`StopWriting`).
+- A broker whose log may have lost its end gives up the mastership that it finds after the start
+  (`ha.log_doubt`). Its heartbeats report that epoch as fenced, and it leads under a newer epoch only.
+- A proposed SyncStateSet is sent until its fate is known. If a response was lost and the next one is a
+  rejection, the first proposal may have been accepted. The broker then registers again. EpochMQ's controllers
+  raise the epoch of the set with it, so that no earlier proposal can be accepted any more (#5663).
 """
 
 from __future__ import annotations
@@ -75,19 +75,21 @@ from epochmq_protocol.codes import ResponseCode as Code
 PAUSE_MIN_MS, PAUSE_MAX_MS = 50, 2000
 SEARCH_PAUSE_MS = 200
 """The least time between two searches for the leading controller."""
-ALTER_PAUSE_MS = 200
-GIVE_UP_LOOK_MS = 300
-"""How soon to look who was elected in our place; a notification usually says it before."""
+CHANGE_PAUSE_MS = 200
+SUCCESSOR_CHECK_MS = 300
+"""How soon to ask which broker was elected after a mastership was given up. A notification usually comes
+first."""
 ROLE_PAUSE_MS = 1000
-"""How long after a role could not be taken it is tried again."""
+"""How long after a failure a role is taken again."""
 
 STALE_MASTER = (Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER)
-SURELY_NOT_TAKEN = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
+SURELY_NOT_ACCEPTED = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
 UNREGISTERED = (Code.CONTROLLER_BROKER_METADATA_NOT_EXIST, Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
 
 
 class EpochRole(msgspec.Struct, frozen=True):
-    """What this broker is under `epoch`: the master, or a replica of `master_id` at `address`."""
+    """The role of this broker under `epoch`: the master (`leads`), or a replica of `master_id`, which serves
+    clients at `address`."""
 
     epoch: int
     master_id: int
@@ -135,7 +137,7 @@ class PendingSyncStateSetChange(msgspec.Struct):
 
 
 class ReplicaStateMachine:
-    """One broker's decisions. Times are the driver's monotonic clock, milliseconds."""
+    """The decisions of one broker. Times are milliseconds of the driver's monotonic clock."""
 
     def __init__(
         self,
@@ -149,8 +151,8 @@ class ReplicaStateMachine:
         gives_up: bool = False,
         given_up_epoch: int = 0,
     ) -> None:
-        """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end.
-        `given_up_epoch`: no mastership of this epoch or an older one is taken."""
+        """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end,
+        and is to be given up. `given_up_epoch`: it leads only under an epoch newer than this one."""
         self.settings = settings
         self.identity = identity
         self.application = application
@@ -165,24 +167,24 @@ class ReplicaStateMachine:
             if application is None
             else RegistrationPhase.APPLYING
         )
-        self._gives_up = gives_up
+        self._must_give_up = gives_up
         self._given_up_epoch = given_up_epoch
         self._latest_master_view: MasterView | None = None
-        """The newest that was said of the master; its epoch is known."""
+        """The master view with the greatest epoch, and SyncStateSet epoch, so far."""
         self._set_epoch = -1
-        """That of the newest SyncStateSet handed on."""
-        self._changing: int | None = None
+        """The epoch of the newest SyncStateSet that was handed to the driver."""
+        self._taking_epoch: int | None = None
         self._role_due_ms = now_ms
         self._pending_change: PendingSyncStateSetChange | None = None
-        self._asked: int | None = None
+        self._question_token: int | None = None
         self._next_ms = now_ms
         self._pause_ms = PAUSE_MIN_MS
         self._searching = False
         self._search_ms = now_ms
         self._searched_ms = now_ms - SEARCH_PAUSE_MS
-        self._look_ms = now_ms
+        self._metadata_due_ms = now_ms
         self._tokens = 0
-        self._complaint = ""
+        self._last_warning = ""
         self._effects: list[ReplicaEffect] = []
 
     @property
@@ -192,38 +194,37 @@ class ReplicaStateMachine:
 
     @property
     def latest_master_view(self) -> MasterView | None:
-        """The newest that was said of the master."""
+        """The master view with the greatest epoch so far; None before the first."""
         return self._latest_master_view
 
     @property
     def gives_up_epoch(self) -> int | None:
-        """The epoch of the mastership that the controllers take for ours and that is given up."""
-        latest_master_view = self._latest_master_view
-        if (
-            latest_master_view is None
-            or self.identity is None
-            or latest_master_view.master_id != self.identity.id
-        ):
+        """The epoch that this broker has given up, while the controllers still name it the master of that
+        epoch; None otherwise."""
+        latest = self._latest_master_view
+        if latest is None or self.identity is None or latest.master_id != self.identity.id:
             return None
-        return latest_master_view.epoch if latest_master_view.epoch <= self._given_up_epoch else None
+        return latest.epoch if latest.epoch <= self._given_up_epoch else None
 
     def next_deadline_ms(self) -> int:
-        """The moment by which the core wants to be woken."""
+        """When the next `TimeAdvanced` is due at the latest."""
         deadline_ms = self._search_ms if not self._searching else self.now_ms + 1000
         if self.leader is not None:
-            if self._asked is None:
+            if self._question_token is None:
                 due_ms = (
-                    self._next_ms if self._next_question() is not None else max(self._look_ms, self._next_ms)
+                    self._next_ms
+                    if self._next_question() is not None
+                    else max(self._metadata_due_ms, self._next_ms)
                 )
                 deadline_ms = min(deadline_ms, due_ms)
             change = self._pending_change
             if change is not None and change.waits_for_question:
                 deadline_ms = min(deadline_ms, change.due_ms)
-        if self._changing is None and self._wants_role() is not None:
+        if self._taking_epoch is None and self._role_to_take() is not None:
             deadline_ms = min(deadline_ms, self._role_due_ms)
         return deadline_ms
 
-    # The front door -----------------------------------------------------------------------------------------
+    # Inputs -------------------------------------------------------------------------------------------------
 
     def step(self, event: ReplicaInput, now_ms: int) -> list[ReplicaEffect]:
         """Takes one input; returns effects to carry out in order."""
@@ -232,78 +233,78 @@ class ReplicaStateMachine:
             case TimeAdvanced():
                 pass
             case SearchFinished(found=found):
-                self._searched(found)
+                self._search_finished(found)
             case ReplyReceived(token=token, reply=reply):
-                self._replied(token, reply)
+                self._reply_received(token, reply)
             case IdentitySaved(what=what, error=error):
-                self._was_kept(what, error)
+                self._identity_saved(what, error)
             case RoleNotification(view=view):
-                self._learn(view)
+                self._note_master_view(view)
             case RoleTaken(view=view, error=error):
-                self._taken(view, error)
+                self._role_taken(view, error)
             case ProposalMade(members=members, set_epoch=set_epoch):
-                self._proposed(members, set_epoch)
+                self._change_proposed(members, set_epoch)
             case LogCaughtUp():
-                self._gives_up = False
+                self._must_give_up = False
             case LeaseMissing():
                 self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
-        self._drive()
+        self._act()
         effects, self._effects = self._effects, []
         return effects
 
-    def _drive(self) -> None:
+    def _act(self) -> None:
         now_ms = self.now_ms
         if not self._searching and now_ms >= self._search_ms:
             self._searching = True
             self._effects.append(FindControllerLeader())
-        view = self._wants_role()
-        if view is not None and self._changing is None and now_ms >= self._role_due_ms:
+        view = self._role_to_take()
+        if view is not None and self._taking_epoch is None and now_ms >= self._role_due_ms:
             assert self.identity is not None
-            self._changing = view.epoch
+            self._taking_epoch = view.epoch
             self._effects.append(TakeRole(view, self.identity.id))
         if self.leader is None:
             return
-        if self._asked is None and now_ms >= self._next_ms:
+        if self._question_token is None and now_ms >= self._next_ms:
             self._ask_next()
         change = self._pending_change
         if change is not None and change.waits_for_question and now_ms >= change.due_ms:
             self._send_pending_change(change)
 
-    # Who leads the controllers ------------------------------------------------------------------------------
+    # The leading controller ---------------------------------------------------------------------------------
 
-    def _searched(self, found: tuple[ControllerMetadata, ...]) -> None:
+    def _search_finished(self, found: tuple[ControllerMetadata, ...]) -> None:
         self._searching = False
         self._searched_ms = self.now_ms
         self._search_ms = self.now_ms + self.settings.controller_search_period_ms
         leaders = [one for one in found if one.leads]
         if leaders:
             chosen = max(leaders, key=lambda one: -1 if one.term is None else one.term)
-            # A leader that has lost its followers may not know it yet: a newer term wins.
-            self._follow(chosen.address, chosen.grants)
+            # A leader that was replaced may not know it yet: the newer term wins.
+            self._leader_found(chosen.address, chosen.grants)
             return
         named = [one.leader for one in found if one.leader]
         if named:
-            self._follow(max(sorted(set(named)), key=named.count), None)
+            self._leader_found(max(sorted(set(named)), key=named.count), None)
             return
-        self._lose_leader(f"{len(found)} controllers answer, none knows a leader")
+        self._forget_leader(f"{len(found)} controllers responded, none knows a leader")
 
-    def _follow(self, address: str, grants: bool | None) -> None:
-        self._complaint = ""
+    def _leader_found(self, address: str, grants: bool | None) -> None:
+        self._last_warning = ""
         if address != self.leader:
             self.leader = address
-            self._say(f"the leading controller is {address}")
+            self._log(f"the leading controller is {address}")
             self._next_ms, self._pause_ms = self.now_ms, PAUSE_MIN_MS
         self._effects.append(ControllerLeaderFound(address, grants))
 
-    def _lose_leader(self, why: str) -> None:
+    def _forget_leader(self, why: str) -> None:
         self.leader = None
-        self._complain(f"no leading controller: {why}")
+        self._warn_once(f"no leading controller: {why}")
         self._search_ms = self.now_ms + SEARCH_PAUSE_MS
 
-    # The ladder ---------------------------------------------------------------------------------------------
+    # Questions to the leading controller --------------------------------------------------------------------
 
     def _next_question(self) -> ControllerQuestion | None:
-        """The next question on the way to a role; None when all is known."""
+        """The next question on the way to a role; None while there is none to ask."""
         match self._registration:
             case RegistrationPhase.NEEDS_ID | RegistrationPhase.FORGOTTEN:
                 return NextBrokerIdQuestion()
@@ -324,10 +325,10 @@ class ReplicaStateMachine:
     def _ask_next(self) -> None:
         question = self._next_question()
         if question is None:
-            if self.identity is None or self.now_ms < self._look_ms:
+            if self.identity is None or self.now_ms < self._metadata_due_ms:
                 return
             question = ReplicaInfoQuestion()
-        self._asked = self._ask(question)
+        self._question_token = self._ask(question)
 
     def _ask(self, question: ControllerQuestion) -> int:
         assert self.leader is not None
@@ -335,35 +336,35 @@ class ReplicaStateMachine:
         self._effects.append(AskController(self._tokens, self.leader, question))
         return self._tokens
 
-    def _replied(self, token: int, reply: ControllerReply) -> None:
+    def _reply_received(self, token: int, reply: ControllerReply) -> None:
         change = self._pending_change
         if change is not None and change.token == token:
             change.token = None
-            self._alter_replied(change, reply)
-        elif token == self._asked:
-            self._asked = None
+            self._change_replied(change, reply)
+        elif token == self._question_token:
+            self._question_token = None
             self._question_replied(reply)
-        # else: about a proposal that does not matter any more
+        # Otherwise the response is about a proposal that no longer matters.
 
     def _question_replied(self, reply: ControllerReply) -> None:
         match reply:
             case ReplyLost(why=why):
-                self._lose_leader(why)
-                self._wait(f"asking the controller failed: {why}")
+                self._forget_leader(why)
+                self._retry_later(f"a question to the leading controller failed: {why}")
                 return
             case QuestionRejected(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
-                self._lose_leader(remark)
-                self._wait(None)
+                self._forget_leader(remark)
+                self._retry_later(None)
                 return
             case QuestionRejected():
-                self._refused(reply)
+                self._question_rejected(reply)
                 return
         if not isinstance(reply, FreeBrokerId):
             self._pause_ms = PAUSE_MIN_MS
         self._next_ms = self.now_ms
         match reply:
             case FreeBrokerId(id=free, check_code=code) if self.identity is not None:
-                self._apply_again(self.identity, free, code)
+                self._reapply(self.identity, free, code)
             case BrokerIdGranted() if self.identity is not None:
                 self._registration, self.application = RegistrationPhase.UNREGISTERED, None
             case FreeBrokerId(id=free, check_code=code):
@@ -375,106 +376,104 @@ class ReplicaStateMachine:
                 self._effects.append(SaveIdentity(self.application.identity))
                 self._registration = RegistrationPhase.SAVING_IDENTITY
             case MasterView():
-                self._viewed(reply)
+                self._master_view_received(reply)
 
-    def _apply_again(self, identity: BrokerIdentity, free: int, check_code: str) -> None:
-        """The id is ours, and nobody else's while the controllers do not know it. A group without any id is a
-        new one, whose epochs begin anew: this log is of another."""
+    def _reapply(self, identity: BrokerIdentity, free: int, check_code: str) -> None:
+        """Applies again for the id that the controllers have forgotten. If the next free id is 1 they have
+        forgotten the whole group. Its epochs would start at 1 again, and this log has newer ones."""
         if free > 1:
             self.application = BrokerIdApplication(identity, check_code)
             self._registration = RegistrationPhase.REAPPLYING
             return
         self._registration = RegistrationPhase.UNREGISTERED
-        self._wait(
-            f"the controllers do not know group {self._name}, of which this store is broker {identity.id}: "
-            "restore the controllers' storage, or clear this store"
+        self._retry_later(
+            f"the controllers do not know group {self._name}, but this store belongs to broker {identity.id} "
+            "of it: restore the controllers' storage, or clear this store"
         )
 
-    def _viewed(self, view: MasterView) -> None:
-        """An answer to Register, Elect or Look."""
+    def _master_view_received(self, view: MasterView) -> None:
+        """The response to a registration, an election or a question about the group."""
         was_registered = self._registration is RegistrationPhase.REGISTERED
         self._registration = RegistrationPhase.REGISTERED
-        self._look_ms = self.now_ms + self.settings.metadata_period_ms
-        self._learn(view)
+        self._metadata_due_ms = self.now_ms + self.settings.metadata_period_ms
+        self._note_master_view(view)
         if self.gives_up_epoch is not None:
-            self._look_ms = min(self._look_ms, self.now_ms + GIVE_UP_LOOK_MS)
+            self._metadata_due_ms = min(self._metadata_due_ms, self.now_ms + SUCCESSOR_CHECK_MS)
         change = self._pending_change
         if change is not None and change.phase is ChangePhase.REREGISTERING and not was_registered:
-            self._resynced(change, view)
-        latest_master_view = self._latest_master_view
-        if latest_master_view is not None and 0 < view.epoch < latest_master_view.epoch:
-            self._complain(
-                f"the controller speaks of epoch {view.epoch}, but {latest_master_view.epoch} has begun"
-            )
-        if was_registered and (latest_master_view is None or latest_master_view.master_id is None):
-            self._wait(None)  # nobody can be elected now
+            self._registered_again(change, view)
+        latest = self._latest_master_view
+        if latest is not None and 0 < view.epoch < latest.epoch:
+            self._warn_once(f"the controller reports epoch {view.epoch}, but epoch {latest.epoch} has begun")
+        if was_registered and (latest is None or latest.master_id is None):
+            self._retry_later(None)  # no broker can be elected now
 
-    def _refused(self, reply: QuestionRejected) -> None:
+    def _question_rejected(self, reply: QuestionRejected) -> None:
         phase = self._registration
         if reply.code in UNREGISTERED and phase is RegistrationPhase.REGISTERED:
             self._registration = RegistrationPhase.UNREGISTERED
-            self._wait(None)
+            self._retry_later(None)
             return
         if reply.code == Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self.identity is not None:
             if phase is RegistrationPhase.UNREGISTERED:
                 self._registration = RegistrationPhase.FORGOTTEN
-            self._wait(None)
+            self._retry_later(None)
             return
         if phase in (RegistrationPhase.FORGOTTEN, RegistrationPhase.REAPPLYING):
             self._registration, self.application = RegistrationPhase.UNREGISTERED, None
         elif reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
-            self._say(f"id {self.application.identity.id} is another broker's: {reply.remark}")
+            self._log(f"broker id {self.application.identity.id} belongs to another broker: {reply.remark}")
             self._registration, self.application = RegistrationPhase.NEEDS_ID, None
             self._effects.append(DropApplication())
-        self._wait(f"the controller refuses: {reply.remark} ({reply.code})")
+        self._retry_later(f"the controller rejected the request: {reply.remark} (code {reply.code})")
 
-    def _wait(self, why: str | None) -> None:
+    def _retry_later(self, why: str | None) -> None:
         self._next_ms = self.now_ms + self._pause_ms
         self._pause_ms = min(self._pause_ms * 2, PAUSE_MAX_MS)
         if why is not None:
-            self._complain(why)
+            self._warn_once(why)
 
-    def _was_kept(self, what: BrokerIdApplication | BrokerIdentity, error: str | None) -> None:
+    def _identity_saved(self, what: BrokerIdApplication | BrokerIdentity, error: str | None) -> None:
         if error is not None:
             if isinstance(what, BrokerIdApplication):
                 self._registration, self.application = RegistrationPhase.NEEDS_ID, None
             else:
                 self._registration = RegistrationPhase.APPLYING
-            self._wait(f"the broker's id cannot be kept: {error}")
+            self._retry_later(f"the broker's id could not be saved: {error}")
             return
         if isinstance(what, BrokerIdApplication):
             self._registration = RegistrationPhase.APPLYING
         else:
             self.identity, self.application = what, None
             self._registration = RegistrationPhase.UNREGISTERED
-            self._say(f"this is broker {what.id} of {what.name}")
+            self._log(f"this is broker {what.id} of {what.name}")
 
     # Roles --------------------------------------------------------------------------------------------------
 
-    def _learn(self, view: MasterView) -> None:
-        """Somebody says who is master."""
-        latest_master_view = self._latest_master_view
+    def _note_master_view(self, view: MasterView) -> None:
+        """Takes over what a controller says of the master, unless a newer view is known."""
+        latest = self._latest_master_view
         if view.epoch < 1:
             return
-        if latest_master_view is not None and (view.epoch, view.set_epoch) < (
-            latest_master_view.epoch,
-            latest_master_view.set_epoch,
+        if latest is not None and (view.epoch, view.set_epoch) < (
+            latest.epoch,
+            latest.set_epoch,
         ):
             return
         self._latest_master_view = view
         role = self.role
         if self.identity is None:
             return
-        if self._gives_up and view.master_id == self.identity.id:
-            self._gives_up, self._given_up_epoch = False, max(self._given_up_epoch, view.epoch)
-            self._look_ms = min(self._look_ms, self.now_ms + GIVE_UP_LOOK_MS)
+        if self._must_give_up and view.master_id == self.identity.id:
+            self._must_give_up, self._given_up_epoch = False, max(self._given_up_epoch, view.epoch)
+            self._metadata_due_ms = min(self._metadata_due_ms, self.now_ms + SUCCESSOR_CHECK_MS)
             self._effects.append(GiveUpEpoch(view.epoch))
         if role is not None and role.leads and view.epoch > role.epoch and view.master_id != self.identity.id:
             self._effects.append(StopWriting())
         if role is not None and view.epoch == role.epoch:
-            self._look_at_set(view)
+            self._note_sync_state_set(view)
 
-    def _look_at_set(self, view: MasterView) -> None:
+    def _note_sync_state_set(self, view: MasterView) -> None:
         role = self.role
         if role is None or not role.leads or view.set_epoch <= self._set_epoch:
             return
@@ -482,27 +481,23 @@ class ReplicaStateMachine:
         self._pending_change = None
         self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch))
 
-    def _wants_role(self) -> MasterView | None:
-        """The view whose role is to be taken."""
-        latest_master_view, role = self._latest_master_view, self.role
-        if latest_master_view is None or latest_master_view.master_id is None or self.identity is None:
+    def _role_to_take(self) -> MasterView | None:
+        """The master view whose role this broker has to take now; None if it has the right one."""
+        latest, role = self._latest_master_view, self.role
+        if latest is None or latest.master_id is None or self.identity is None:
             return None
         if self.gives_up_epoch is not None:
             return None
-        if role is None or latest_master_view.epoch > role.epoch:
-            return latest_master_view
-        moved = (
-            not role.leads
-            and latest_master_view.epoch == role.epoch
-            and latest_master_view.address != role.address
-        )
-        return latest_master_view if moved and latest_master_view.address else None
+        if role is None or latest.epoch > role.epoch:
+            return latest
+        moved = not role.leads and latest.epoch == role.epoch and latest.address != role.address
+        return latest if moved and latest.address else None
 
-    def _taken(self, view: MasterView, error: str | None) -> None:
-        self._changing = None
+    def _role_taken(self, view: MasterView, error: str | None) -> None:
+        self._taking_epoch = None
         if error is not None:
             self._role_due_ms = self.now_ms + ROLE_PAUSE_MS
-            self._complain(f"the role of epoch {view.epoch} cannot be taken: {error}")
+            self._warn_once(f"the broker could not take its role of epoch {view.epoch}: {error}")
             return
         assert view.master_id is not None
         assert self.identity is not None
@@ -512,18 +507,18 @@ class ReplicaStateMachine:
         if self._pending_change is not None and self._pending_change.epoch != view.epoch:
             self._pending_change = None
             if leads:
-                # Asked under an older epoch, it is refused from the election on. The SyncStateSet may be the
-                # one that was known before, and then nothing else ends the wait for an answer.
+                # The controllers reject a change of an older epoch since the election. If the SyncStateSet is
+                # the one that was known before, no other input ends the wait for a response.
                 self._effects.append(ProposalRejected())
         if self._latest_master_view is not None and self._latest_master_view.epoch == view.epoch:
-            self._look_at_set(self._latest_master_view)
+            self._note_sync_state_set(self._latest_master_view)
 
-    # Who is in sync -----------------------------------------------------------------------------------------
+    # SyncStateSet -------------------------------------------------------------------------------------------
 
-    def _proposed(self, members: frozenset[int], set_epoch: int) -> None:
+    def _change_proposed(self, members: frozenset[int], set_epoch: int) -> None:
         epoch = (
-            self._changing
-            if self._changing is not None
+            self._taking_epoch
+            if self._taking_epoch is not None
             else self.role.epoch
             if self.role is not None
             else None
@@ -531,8 +526,8 @@ class ReplicaStateMachine:
         if epoch is not None:
             self._pending_change = PendingSyncStateSetChange(members, set_epoch, epoch, due_ms=self.now_ms)
 
-    def _alter_replied(self, change: PendingSyncStateSetChange, reply: ControllerReply) -> None:
-        change.due_ms = self.now_ms + ALTER_PAUSE_MS
+    def _change_replied(self, change: PendingSyncStateSetChange, reply: ControllerReply) -> None:
+        change.due_ms = self.now_ms + CHANGE_PAUSE_MS
         match reply:
             case MasterView(members=members, set_epoch=set_epoch) if set_epoch >= 0:
                 self._pending_change = None
@@ -540,17 +535,17 @@ class ReplicaStateMachine:
                 self._effects.append(AdoptSyncStateSet(members, set_epoch))
             case ReplyLost(why=why):
                 change.phase = ChangePhase.UNCERTAIN
-                self._lose_leader(why)
+                self._forget_leader(why)
             case QuestionRejected(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
-                self._lose_leader(remark)
+                self._forget_leader(remark)
             case QuestionRejected(code=Code.SYSTEM_ERROR | Code.SYSTEM_BUSY):
-                change.phase = ChangePhase.UNCERTAIN  # in the controllers' log, perhaps
+                change.phase = ChangePhase.UNCERTAIN  # the controllers may have it in their log
             case QuestionRejected(code=code) if code in STALE_MASTER:
-                self._look_ms = self._next_ms = self.now_ms
+                self._metadata_due_ms = self._next_ms = self.now_ms
             case QuestionRejected(code=code, remark=remark) if (
-                code in SURELY_NOT_TAKEN and change.phase is ChangePhase.PROPOSED
+                code in SURELY_NOT_ACCEPTED and change.phase is ChangePhase.PROPOSED
             ):
-                self._say(f"the SyncStateSet {sorted(change.members)} is refused: {remark}")
+                self._log(f"the controller rejected the SyncStateSet {sorted(change.members)}: {remark}")
                 change.phase = ChangePhase.REJECTED
             case _:
                 change.phase = ChangePhase.REREGISTERING
@@ -560,7 +555,7 @@ class ReplicaStateMachine:
 
     def _send_pending_change(self, change: PendingSyncStateSetChange) -> None:
         if change.phase is ChangePhase.REJECTED:
-            # Not sooner: the next proposal follows the next acknowledgement.
+            # Only now: after it, every acknowledgement of a replica may make the next proposal.
             self._pending_change = None
             self._effects.append(ProposalRejected())
             return
@@ -569,8 +564,8 @@ class ReplicaStateMachine:
             AlterSyncStateSetQuestion(self.identity.id, change.epoch, change.members, change.set_epoch)
         )
 
-    def _resynced(self, change: PendingSyncStateSetChange, view: MasterView) -> None:
-        """Registered anew: nothing that was asked under an older epoch of the set can be taken any more."""
+    def _registered_again(self, change: PendingSyncStateSetChange, view: MasterView) -> None:
+        """After a new registration no change of an older SyncStateSet epoch can be accepted any more."""
         self._pending_change = None
         if view.set_epoch > self._set_epoch:
             self._set_epoch = view.set_epoch
@@ -578,13 +573,13 @@ class ReplicaStateMachine:
         else:
             self._effects.append(ProposalRejected())
 
-    # Saying -------------------------------------------------------------------------------------------------
+    # Log lines ----------------------------------------------------------------------------------------------
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._effects.append(WriteLogLine(text))
 
-    def _complain(self, text: str) -> None:
-        """Once; what goes on and on is not said again."""
-        if text != self._complaint:
-            self._complaint = text
+    def _warn_once(self, text: str) -> None:
+        """Writes a warning, unless it is the same as the last one."""
+        if text != self._last_warning:
+            self._last_warning = text
             self._effects.append(WriteLogLine(text, warns=True))

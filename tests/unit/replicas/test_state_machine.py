@@ -250,7 +250,7 @@ def test_controllers_that_have_lost_their_memory_are_named() -> None:
         harness.answer(view(2, 1))
         assert not harness.all(TakeRole)
         said += [one.text for one in harness.all(WriteLogLine)]
-    assert said == ["the controller speaks of epoch 1, but 5 has begun"]
+    assert said == ["the controller reports epoch 1, but epoch 5 has begun"]
 
 
 # Roles ------------------------------------------------------------------------------------------------------
