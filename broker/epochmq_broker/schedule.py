@@ -110,7 +110,7 @@ class DelayService:
             offset = self.offsets.get(level)
             if offset is None:
                 continue
-            queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+            queue = self._store.lookup.existing_queue(SCHEDULE_TOPIC, level - 1)
             if queue is None and queues_may_come:
                 continue
             first, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
@@ -165,7 +165,7 @@ class DelayService:
         }
 
     def _max_offset(self, level: int) -> int:
-        queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+        queue = self._store.lookup.existing_queue(SCHEDULE_TOPIC, level - 1)
         return 0 if queue is None else queue.max_offset
 
     def _round(self) -> None:
@@ -196,7 +196,7 @@ class DelayService:
     def _deliver_due(self, level: int) -> bool:
         """Delivers what is due of a level; True when there may be more that is."""
         offset = self._next.get(level, self.offsets.get(level, 0))
-        queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+        queue = self._store.lookup.existing_queue(SCHEDULE_TOPIC, level - 1)
         if queue is None or offset == queue.max_offset:
             return False
         if not queue.min_offset <= offset < queue.max_offset:

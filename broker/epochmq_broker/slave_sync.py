@@ -196,7 +196,7 @@ class SlaveSync:
         store = self._store
 
         def end(topic: str, queue_id: int) -> int:
-            queue = store.existing_queue(topic, queue_id)
+            queue = store.lookup.existing_queue(topic, queue_id)
             return 0 if queue is None else queue.max_offset
 
         taken_back = self._offsets.clamp(end)
@@ -210,7 +210,7 @@ class SlaveSync:
         """Topic → queues, of those without settings that have messages from after the last copy. (Older ones
         belong to topics that were deleted.)"""
         found: dict[str, int] = {}
-        for name in self._store.topics():
+        for name in self._store.lookup.topics():
             if name in self._topics:
                 continue
             queues = self._store.queues.of_topic(name)

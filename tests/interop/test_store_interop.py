@@ -252,12 +252,13 @@ def sample(root: Path, work: Path, log: list[Line]) -> tuple[Path, Path]:
 def check_answers(store: MessageStore, keys: Path, times: Path, work: Path) -> None:
     """Java's answers to the sampled questions are ours."""
     for topic, key, offsets in lines(work / "keys.out"):
-        found = store.query(topic, key, 64, 0, (1 << 63) - 1)
+        found = store.reader.query(topic, key, 64, 0, (1 << 63) - 1)
         ours = [str(one.physical_offset) for one in records.decode_records(found.body)]
         assert ",".join(ours) == offsets, (topic, key)
     for topic, queue_id, time, lower, upper in lines(work / "times.out"):
         ours = [
-            str(store.offset_by_time(topic, int(queue_id), int(time), upper=bound)) for bound in (False, True)
+            str(store.lookup.offset_by_time(topic, int(queue_id), int(time), upper=bound))
+            for bound in (False, True)
         ]
         assert ours == [lower, upper], (topic, queue_id, time)
 
@@ -296,7 +297,7 @@ def check_answers_of_the_first(store: MessageStore, work: Path, log: list[Line])
     """Java was asked before it wrote: of our answers the later messages are left out."""
     end = int(log[-1][0]) + int(log[-1][1])
     for topic, key, offsets in lines(work / "keys.out"):
-        found = store.query(topic, key, 64, 0, int(log[-1][10]))
+        found = store.reader.query(topic, key, 64, 0, int(log[-1][10]))
         ours = [one.physical_offset for one in records.decode_records(found.body)]
         wanted = [int(offset) for offset in offsets.split(",") if offset]
         if len(ours) < 64:
@@ -305,7 +306,8 @@ def check_answers_of_the_first(store: MessageStore, work: Path, log: list[Line])
     for topic, queue_id, time, lower, upper in lines(work / "times.out"):
         if int(time) < last:
             ours = [
-                store.offset_by_time(topic, int(queue_id), int(time), upper=bound) for bound in (False, True)
+                store.lookup.offset_by_time(topic, int(queue_id), int(time), upper=bound)
+                for bound in (False, True)
             ]
             assert [str(one) for one in ours] == [lower, upper], (topic, queue_id, time)
 
@@ -383,7 +385,7 @@ def test_what_a_killed_java_broker_left_is_recovered(tool: Callable[..., None], 
     ours = list(our_log(store))
     assert ours == lines(work / "log")
     check_queues(store, ours)
-    assert store.query("orders", "key5", 64, 0, 1 << 62).count == sum(
+    assert store.reader.query("orders", "key5", 64, 0, 1 << 62).count == sum(
         line[2] == "orders" and "KEYS=key5 " in line[-1] and int(line[6]) & 12 != 12 for line in ours
     )
     store.stop()

@@ -96,7 +96,7 @@ class HAClient:
         self.protected_until: Callable[[int], int] = lambda confirmed: confirmed
         """Of what was confirmed, what this broker does not know to have lost."""
         self._master_end = 0
-        self._has_failed = bool(store.flags & RunningFlags.FLUSH_FAILED)
+        self._has_failed = bool(store.state.flags & RunningFlags.FLUSH_FAILED)
         """Whether the disk has failed: what is received may not be there after a restart."""
         self._store = store
         self._epochs = epochs
@@ -116,7 +116,7 @@ class HAClient:
         """Begins to follow; None: waits for `follow`."""
         self.address = address
         self._store.on_flush.append(self._flushed)
-        self._store.on_failure.append(self._disk_failed)
+        self._store.state.on_fsync_failure.append(self._disk_failed)
         self._task = asyncio.create_task(self._run(), name="follow the master")
 
     async def stop(self) -> None:
@@ -124,7 +124,7 @@ class HAClient:
         self._stopped = True
         if self._flushed in self._store.on_flush:
             self._store.on_flush.remove(self._flushed)
-            self._store.on_failure.remove(self._disk_failed)
+            self._store.state.on_fsync_failure.remove(self._disk_failed)
         if self._stream is not None:
             self._stream.close("we follow nobody any more")
         if self._task is not None:
@@ -372,7 +372,7 @@ class HAClient:
     def _grown(self) -> None:
         store = self._store
         if store.config.sync_flush:
-            store.log_flusher.wake()
+            store.log_flusher.flush_soon()
         if self.on_caught_up is not None:
             self._loop.call_soon(self._look_whether_caught_up)
         store.note_replicated_bytes()

@@ -126,8 +126,8 @@ class HAService:
         self._confirmed = min(store.confirm_offset_at_load, store.max_phy_offset)
         self._verified = log_doubt.verified_until(self.doubt, self._confirmed, store.max_phy_offset)
         self._save_confirmed()
-        store.set_confirm_offset(self._confirmed)
-        store.set_flag(RunningFlags.REPLICA, True)
+        store.visibility.set_confirm_offset(self._confirmed)
+        store.state.set_flag(RunningFlags.REPLICA, True)
 
     def _judge_log(self) -> None:
         """What this start finds out about the log, and what the lives before left. It is on disk before the
@@ -136,8 +136,8 @@ class HAService:
         file.load()
         self.doubt = log_doubt.doubt_after_start(
             file.now,
-            store.tail_state,
-            may_lack_acknowledged=store.may_lack_acknowledged,
+            store.tail.state,
+            may_lack_acknowledged=store.tail.may_lack_acknowledged,
             confirmed=store.confirm_offset_at_load,
             end=store.max_phy_offset,
             recovery_start=store.recovery_start,
@@ -148,7 +148,7 @@ class HAService:
             # An epoch is on disk before its first byte: its start may lie behind what recovery found.
             epochs.truncate_suffix(store.max_phy_offset + 1)
             file.save(self.doubt)
-            if store.tail_state is not TailState.INTACT:
+            if store.tail.state is not TailState.INTACT:
                 store.clear_log_doubt()
         except OSError as error:
             log.error("%s cannot be written: %s", file.path, error)
@@ -156,7 +156,7 @@ class HAService:
     @property
     def may_lack_acknowledged(self) -> bool:
         """Whether acknowledged messages may be missing, now or after a restart."""
-        return self.doubt.in_doubt or bool(self._store.flags & RunningFlags.FLUSH_FAILED)
+        return self.doubt.in_doubt or bool(self._store.state.flags & RunningFlags.FLUSH_FAILED)
 
     @property
     def written_epoch(self) -> int:
@@ -210,7 +210,7 @@ class HAService:
             return
         async with self._lock:
             if self._live.current.broker_role == "SLAVE":
-                self._store.set_flag(RunningFlags.REPLICA, True)
+                self._store.state.set_flag(RunningFlags.REPLICA, True)
                 self._store.replica_log.mark_all_dispatched()
                 self._start_following(self._live.current.ha_master_address or None, epochs=None)
             else:
@@ -239,7 +239,7 @@ class HAService:
             self._timer = None
         sync, self.sync_state = self.sync_state, None
         if sync is not None:
-            self._store.set_flag(RunningFlags.REPLICA, True)
+            self._store.state.set_flag(RunningFlags.REPLICA, True)
             self._store.replica_log.mark_all_dispatched()
             self._confirmed = sync.confirm_offset
             self._verified = self._store.max_phy_offset
@@ -303,8 +303,8 @@ class HAService:
             store = self._store
             self._broker_id = broker_id
             self._confirmed = min(self._confirmed, store.max_phy_offset)
-            store.set_flag(RunningFlags.REPLICA, True)
-            store.set_confirm_offset(self._confirmed)
+            store.state.set_flag(RunningFlags.REPLICA, True)
+            store.visibility.set_confirm_offset(self._confirmed)
             store.replica_log.mark_all_dispatched()
             self._start_following(master_ha_address, epochs=self.epochs)
 
@@ -430,7 +430,7 @@ class HAService:
         self.role = HARole.MASTER
         self._publish_progress()
         self._put.replicate(self._acks)
-        store.set_flag(RunningFlags.REPLICA, False)
+        store.state.set_flag(RunningFlags.REPLICA, False)
         if self.controlled:
             self._check_members()
 
@@ -458,14 +458,16 @@ class HAService:
         if sync is None:
             return
         if self.controlled:
-            self._store.set_confirm_offset(sync.confirm_offset if sync.waits_for_replicas else None)
+            self._store.visibility.set_confirm_offset(
+                sync.confirm_offset if sync.waits_for_replicas else None
+            )
             self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
         if self._acks is not None:
             self._acks.answer_replicated()
 
     def _confirmed_by_master(self, offset: int) -> None:
         self._confirmed = offset
-        self._store.set_confirm_offset(offset)
+        self._store.visibility.set_confirm_offset(offset)
         # Of whole records: a part of one does not survive a kill, and its loss is no sign of a damaged log.
         self._store.checkpoint.confirm_phy_offset = min(offset, self._store.replica_log.dispatched_offset)
 

@@ -164,7 +164,7 @@ class AdminBroker:
             "commitLogMaxOffset": str(store.max_phy_offset),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": str(store.earliest_time()),
+            "earliestMessageTimeStamp": str(store.lookup.earliest_time()),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
             "timerReadBehind": "0",
             "timerOffsetBehind": "0",
@@ -208,7 +208,7 @@ def _replication(parts: AdminParts) -> dict[str, str]:
     return {
         "epoch": str(ha.epochs.epochs.last_epoch),
         "confirmOffset": str(ha.confirm_offset),
-        "fenced": str(bool(parts.store.flags & RunningFlags.FENCED)).lower(),
+        "fenced": str(bool(parts.store.state.flags & RunningFlags.FENCED)).lower(),
         "drained": str(parts.live.current.async_learner).lower(),
     }
 

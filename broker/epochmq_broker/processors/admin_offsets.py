@@ -99,7 +99,7 @@ class AdminOffsets:
                 pull_offset=max(consumed, pulled),
             )
             if consumed > 0:
-                row.last_timestamp = max(0, parts.store.store_time(topic, queue_id, consumed - 1))
+                row.last_timestamp = max(0, parts.store.lookup.store_time(topic, queue_id, consumed - 1))
             stats.offset_table[parts.message_queue(topic, queue_id)] = row
         stats.consume_tps += parts.stats.tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
@@ -141,19 +141,19 @@ class AdminOffsets:
         body = QueryConsumeTimeSpanBody()
         for queue_id in range(config.write_queue_nums):
             end = parts.max_offset(topic, queue_id)
-            oldest = parts.store.earliest_time(topic, queue_id)
+            oldest = parts.store.lookup.earliest_time(topic, queue_id)
             consumed = parts.offsets.query(header.group, topic, queue_id)
             consumed = -1 if consumed is None else consumed
             span = QueueTimeSpan(
                 message_queue=parts.message_queue(topic, queue_id),
                 min_time_stamp=oldest,
-                max_time_stamp=parts.store.store_time(topic, queue_id, end - 1),
-                consume_time_stamp=parts.store.store_time(topic, queue_id, consumed - 1)
+                max_time_stamp=parts.store.lookup.store_time(topic, queue_id, end - 1),
+                consume_time_stamp=parts.store.lookup.store_time(topic, queue_id, consumed - 1)
                 if consumed > 0
                 else oldest,
             )
             if consumed < end:
-                span.delay_time = now_ms() - parts.store.store_time(topic, queue_id, consumed)
+                span.delay_time = now_ms() - parts.store.lookup.store_time(topic, queue_id, consumed)
             body.consume_time_span_set.append(span)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
@@ -198,7 +198,7 @@ class AdminOffsets:
     def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
             return self._parts.max_offset(topic, queue_id)
-        return self._parts.store.offset_by_time(topic, queue_id, time_ms)
+        return self._parts.store.lookup.offset_by_time(topic, queue_id, time_ms)
 
     def _reset_at_clients(self, command: Command, header: ResetOffsetRequestHeader) -> Command:
         """The way of old: works out the offsets and pushes them to the group's online members (220)."""

@@ -56,12 +56,12 @@ class AdminParts:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Where the queue's next message goes; 0 for a queue nobody has used."""
-        queue = self.store.existing_queue(topic, queue_id)
+        queue = self.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The queue's first message that still exists; 0 for a queue nobody has used."""
-        queue = self.store.existing_queue(topic, queue_id)
+        queue = self.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def subscribes(self, group: str, topic: str) -> bool:

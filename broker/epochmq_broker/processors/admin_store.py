@@ -46,7 +46,7 @@ class AdminStore:
         """Units of a consume queue from an index on, and how a group would filter them."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext)
         parts, topic = self._parts, header.topic or ""
-        queue = parts.store.existing_queue(topic, header.queue_id)
+        queue = parts.store.lookup.existing_queue(topic, header.queue_id)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(
@@ -76,7 +76,7 @@ class AdminStore:
 
     def delete_commit_log(self, connection: RemotingConnection, command: Command) -> Command:
         """Has the next round of cleaning delete expired files, whatever the hour."""
-        self._parts.store.delete_expired_files()
+        self._parts.store.log_expiry.request()
         return response(command, ResponseCode.SUCCESS)
 
     def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:

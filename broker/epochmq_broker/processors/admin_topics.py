@@ -135,7 +135,7 @@ class AdminTopics:
     def clean_unused(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes the queues of topics that have no configuration any more."""
         parts = self._parts
-        for topic in parts.store.topics():
+        for topic in parts.store.lookup.topics():
             if topic not in parts.topics and not parts.topics.is_system_topic(topic):
                 parts.store.delete_topic(topic)
                 parts.stats.forget_topic(topic)
@@ -166,7 +166,9 @@ class AdminTopics:
             body.offset_table[parts.message_queue(name, queue_id)] = TopicOffset(
                 min_offset=max(0, parts.min_offset(name, queue_id)),
                 max_offset=max(0, end),
-                last_update_timestamp=parts.store.store_time(name, queue_id, end - 1) if end > 0 else 0,
+                last_update_timestamp=parts.store.lookup.store_time(name, queue_id, end - 1)
+                if end > 0
+                else 0,
             )
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 

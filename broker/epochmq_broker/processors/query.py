@@ -54,7 +54,7 @@ class QueryProcessor:
         max_num = header.max_num
         if (command.ext or {}).get(UNIQUE_KEY_QUERY) == "true":
             max_num = self._live.current.default_query_max_num
-        found = self._store.query(
+        found = self._store.reader.query(
             header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
         )
         answer = QueryMessageResponseHeader(
@@ -69,7 +69,7 @@ class QueryProcessor:
     def view(self, connection: RemotingConnection, command: Command) -> Command:
         """The record at a commit-log offset."""
         offset = ViewMessageRequestHeader.decode(command.ext).offset
-        record = self._store.read_visible(offset)
+        record = self._store.visibility.read(offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return response(command, ResponseCode.SUCCESS, body=record)
@@ -78,27 +78,29 @@ class QueryProcessor:
         """The offset of the first (LOWER) or last (UPPER) message of that store time, or its neighbour."""
         header = SearchOffsetRequestHeader.decode(command.ext)
         upper = header.boundary_type is BoundaryType.UPPER
-        offset = self._store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper)
+        offset = self._store.lookup.offset_by_time(
+            header.topic, header.queue_id, header.timestamp, upper=upper
+        )
         return response(command, ResponseCode.SUCCESS, header=SearchOffsetResponseHeader(offset=offset))
 
     def max_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Where the next message of a queue goes."""
         header = GetMaxOffsetRequestHeader.decode(command.ext)
-        queue = self._store.existing_queue(header.topic, header.queue_id)
+        queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else self._store.max_offset(queue)
         return response(command, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset))
 
     def min_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """The first message of a queue that still exists."""
         header = GetMinOffsetRequestHeader.decode(command.ext)
-        queue = self._store.existing_queue(header.topic, header.queue_id)
+        queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else queue.min_offset
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset))
 
     def earliest_store_time(self, connection: RemotingConnection, command: Command) -> Command:
         """Store time in epoch ms of a queue's first message; -1 when it has none."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext)
-        time_ms = self._store.earliest_time(header.topic, header.queue_id)
+        time_ms = self._store.lookup.earliest_time(header.topic, header.queue_id)
         return response(
             command, ResponseCode.SUCCESS, header=GetEarliestMsgStoretimeResponseHeader(timestamp=time_ms)
         )

@@ -15,7 +15,7 @@ MEMORY_SHARE = 0.4
 
 def is_first_message_resident(store: MessageStore, topic: str, queue_id: int) -> bool:
     """Whether the message at offset 0 of the queue exists and is recent enough to be in memory."""
-    queue = store.existing_queue(topic, queue_id)
+    queue = store.lookup.existing_queue(topic, queue_id)
     if queue is None or queue.min_offset > 0 or queue.max_offset <= 0:
         return False
     unit = store.reader.unit(queue, 0)

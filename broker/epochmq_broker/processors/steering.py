@@ -85,7 +85,7 @@ class SteeringProcessor:
         now = self._steering.now
         if header.fenced is not None or header.drained is not None:
             log.info("steered: %s", now)
-        takes = self._store.writable and (self._replicas is None or self._replicas.takes_messages())
+        takes = self._store.state.writable and (self._replicas is None or self._replicas.takes_messages())
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         answer = ReplicaControlStateHeader(
             fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind

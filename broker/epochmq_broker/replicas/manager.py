@@ -85,13 +85,13 @@ class ReplicasManager:
                 lambda: parts.ha.written_epoch,
                 lambda: parts.store.max_phy_offset,
                 lambda: parts.ha.confirm_offset,
-                lambda: not parts.store.flags & RunningFlags.FLUSH_FAILED,
+                lambda: not parts.store.state.flags & RunningFlags.FLUSH_FAILED,
                 lambda: parts.ha.may_lack_acknowledged,
                 lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
                 lambda: parts.ha.confirmed_by_all,
             ),
         )
-        parts.store.on_failure.append(self.heartbeats.send_now)
+        parts.store.state.on_fsync_failure.append(self.heartbeats.send_now)
         self.heartbeats.on_lease = self._leased
         self.heartbeats.on_lease_missing = lambda: self._feed(LeaseMissing())
         path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
@@ -276,7 +276,7 @@ class ReplicasManager:
         log.warning(
             "the mastership of epoch %d is given up: the log may have lost its end (%s)",
             epoch,
-            self._parts.store.tail_state.name,
+            self._parts.store.tail.state.name,
         )
         try:
             await self._ha.give_up(epoch)

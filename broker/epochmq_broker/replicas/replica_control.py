@@ -53,7 +53,7 @@ class ReplicaControl:
     def _apply(self, wanted: ReplicaControlState) -> None:
         before, self.now = self.now, wanted
         if wanted.fenced != before.fenced:
-            self._store.set_flag(RunningFlags.FENCED, wanted.fenced)
+            self._store.state.set_flag(RunningFlags.FENCED, wanted.fenced)
         if wanted.drained != before.drained:
             # A learner copies the log and is in no SyncStateSet. The master hears of it in the handshake.
             self._live.update({"asyncLearner": str(wanted.drained).lower()})

@@ -1,9 +1,9 @@
-"""The append path: a message becomes a record in the log, a unit in its consume queue and a note for the
-index.
+"""Appends messages: each becomes a record in the log, a unit in its consume queue and an item of the index's
+backlog.
 
-This is what every send goes through, so it is written for speed: attributes are bound once, a record is put
-together from parts that the queue has ready, nothing is parsed that is in hand. Everything that can fail
-(space, files, sizes) is checked before the first byte is written.
+Every send runs through this module, so it is written for speed. Attributes are bound once, a record is joined
+from parts that the queue has prepared, and nothing is parsed that the caller knows. All failures (space,
+files, sizes) occur before the first byte is written.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from epochmq_broker.store.store_config import (
     StoreConfig,
 )
 
-# (status, physical offset, queue offset, size in bytes); the numbers mean something when the status is
-# PUT_OK.
+# (status, physical offset, queue offset, size in bytes); the numbers are valid when the status is PUT_OK.
 AppendResult = tuple[PutStatus, int, int, int]
-# The same for a batch, with the physical offset of every element.
+# The same for a batch, with the physical offset of each message.
 BatchAppendResult = tuple[PutStatus, list[int], int, int]
 # Called with (queue, queue offset, tag code) when a unit has been added to a queue.
 ArrivalListener = Callable[[ConsumeQueue, int, int], None]
 
-INDEX_BACKLOG_PER_TICK: Final = 8192  # after a failure the backlog is entered in steps, a step a tick
+INDEX_BACKLOG_PER_TICK: Final = 8192  # messages; after a failure each tick enters so many of the backlog
 
 _OK: Final = PutStatus.PUT_OK
 _HEAD: Final = record.HEAD_V4
@@ -44,8 +43,8 @@ _LENGTHS: Final = tuple(size.to_bytes(2, "big") for size in range(_PROPERTIES_MA
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch. `properties` are complete: what the request's header adds is appended
-    already; the other fields are what they say (TAGS, UNIQ_KEY, KEYS)."""
+    """One message of a batch. `properties` are complete and include those that the request's header adds. The
+    other fields are derived from them (TAGS, UNIQ_KEY, KEYS)."""
 
     body: bytes
     properties: bytes
@@ -56,54 +55,50 @@ class BatchMessage(NamedTuple):
 
 
 class Appender:
-    """Appends messages. `refuse` says why nothing may be written, None when all is well."""
+    """Appends messages. `rejection` is the status with which it rejects all messages, None to accept them."""
 
     __slots__ = (
+        "_add_to_index_backlog",
         "_clock",
         "_delays_ms",
+        "_index_backlog",
         "_index_enabled",
         "_max_body",
         "_max_record",
-        "_note",
-        "_unlimited",
-        "_waiting",
+        "_smallest_limit",
         "index",
         "last_timestamp",
         "log",
         "on_append",
         "on_failure",
         "on_index_backlog",
-        "refuse",
+        "rejection",
         "store_host",
     )
 
     def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig, store_host: bytes) -> None:
-        """`store_host` is this broker's address and port, encoded; records carry it."""
+        """`store_host` is this broker's encoded address and port; records contain it."""
         self.log = log
         self.index = index
         self.store_host = store_host
-        self.refuse: PutStatus | None = None
+        self.rejection: PutStatus | None = None
         self.on_append: ArrivalListener | None = None
         self.on_failure: Callable[[OSError | DiskFullError], None] | None = None
-        self.on_index_backlog: Callable[[], None] | None = (
-            None  # INDEX_BACKLOG_MAX messages wait for the index
-        )
-        self.last_timestamp = 0  # store time of the newest message, epoch ms; never goes back
+        self.on_index_backlog: Callable[[], None] | None = None  # called at INDEX_BACKLOG_MAX
+        self.last_timestamp = 0  # store time of the newest message, epoch ms; never decreases
         self._clock = time.time
-        self._waiting = index.waiting
-        self._note = index.waiting.append
+        self._index_backlog = index.backlog
+        self._add_to_index_backlog = index.backlog.append
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
-        """Takes over limits and switches."""
+        """Applies limits and switches."""
         self._max_body = config.max_message_size
         self._max_record = min(
             config.max_message_size + RECORD_OVERHEAD_BYTES,
             config.mapped_file_size_commit_log - END_OF_FILE_BYTES,
         )
-        self._unlimited = min(
-            self._max_record, self._max_body, _PROPERTIES_MAX
-        )  # no limit is below this size
+        self._smallest_limit = min(self._max_record, self._max_body, _PROPERTIES_MAX)
         self._index_enabled = config.message_index_enable
         self._delays_ms = config.delays_ms
 
@@ -113,15 +108,15 @@ class Appender:
         tags_code: int = 0, uniq_key: str | None = None, keys: str | None = None,
         store_host: bytes | None = None,
     ) -> AppendResult:  # fmt: skip
-        """Stores one message (CommitLog.asyncPutMessage). `tags_code`, `uniq_key` and `keys` are what
-        `properties` say (TAGS, UNIQ_KEY, KEYS); they are not parsed again. Hosts are address and port,
-        encoded; `store_host` is this broker's unless the message keeps that of an earlier record. Times are
-        epoch ms. One function however long: a call costs more than most of its lines."""
-        if self.refuse is not None:
-            return self.refuse, -1, -1, 0
+        """Stores one message (CommitLog.asyncPutMessage). The caller derives `tags_code`, `uniq_key` and
+        `keys` from `properties` (TAGS, UNIQ_KEY, KEYS). Hosts are encoded addresses and ports; `store_host`
+        is given for a message that keeps the host of an earlier record. Times are epoch ms. This is one long
+        function because a call costs more than most of its lines."""
+        if self.rejection is not None:
+            return self.rejection, -1, -1, 0
         body_size = len(body)
         properties_size = len(properties)
-        size = queue.overhead + body_size + properties_size
+        size = queue.record_overhead + body_size + properties_size
         if store_host is None:
             store_host = self.store_host
         head = _HEAD
@@ -129,17 +124,17 @@ class Appender:
             head = record.HEADS[len(born_host), len(store_host)]
             sys_flag = _with_host_flags(sys_flag, born_host, store_host)
             size += head.size - _HEAD.size
-        if size > self._unlimited and (
+        if size > self._smallest_limit and (
             size > self._max_record or body_size > self._max_body or properties_size > _PROPERTIES_MAX
         ):
             return _too_large(properties_size), -1, -1, 0
-        # Half and rolled back messages of a transaction (as types) have no place in a queue, and offset 0.
+        # Messages of the transaction types PREPARED and ROLLBACK get no unit, and offset 0.
         queued = not sys_flag & 4
         file = self.log.file
         if (
             file is None
             or file.wrote + size > file.unchecked_until
-            or (queue.position >= queue.room and queued)
+            or (queue.buffer_position >= queue.buffer_limit and queued)
         ):
             made = self._make_room(queue if queued else None, size)
             if isinstance(made, PutStatus):
@@ -164,17 +159,17 @@ class Appender:
         )
         file.wrote = end
         if queued:
-            if queue.schedule:
+            if queue.is_schedule:
                 tags_code = self._delivery_time(properties, now, tags_code)
-            position = queue.position
-            assert queue.map is not None
-            UNIT.pack_into(queue.map, position, physical, size, tags_code)
-            queue.position = position + CONSUME_QUEUE_UNIT_BYTES
+            position = queue.buffer_position
+            assert queue.buffer is not None
+            UNIT.pack_into(queue.buffer, position, physical, size, tags_code)
+            queue.buffer_position = position + CONSUME_QUEUE_UNIT_BYTES
             queue.max_offset = offset + 1
             queue.max_physical = physical + size
         if (uniq_key or keys) and self._index_enabled and sys_flag & 12 != 12:
-            self._note((queue.hasher, uniq_key, keys, physical, now))
-            if len(self._waiting) >= BUILD_THRESHOLD:
+            self._add_to_index_backlog((queue.hasher, uniq_key, keys, physical, now))
+            if len(self._index_backlog) >= BUILD_THRESHOLD:
                 self.build_index()
         if queued and self.on_append is not None:
             self.on_append(queue, offset, tags_code)
@@ -183,27 +178,27 @@ class Appender:
     def append_batch(
         self,
         queue: ConsumeQueue,
-        elements: Sequence[BatchMessage],
+        messages: Sequence[BatchMessage],
         *,
         born_timestamp: int,
         born_host: bytes,
         sys_flag: int = 0,
         reconsume_times: int = 0,
     ) -> BatchAppendResult:
-        """Stores the elements of a batch in one file under one store time with consecutive queue offsets,
-        all or none (CommitLog.asyncPutMessages). Transaction types are MESSAGE_ILLEGAL."""
-        if self.refuse is not None:
-            return self.refuse, [], -1, 0
-        if sys_flag & record.TRANSACTION_MASK or not elements:
+        """Stores all messages of a batch or none (CommitLog.asyncPutMessages): in one file, with one store
+        time and consecutive queue offsets. Transaction types are MESSAGE_ILLEGAL."""
+        if self.rejection is not None:
+            return self.rejection, [], -1, 0
+        if sys_flag & record.TRANSACTION_MASK or not messages:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
         store_host = self.store_host
         head = record.HEADS[len(born_host), len(store_host)]
         sys_flag = _with_host_flags(sys_flag, born_host, store_host)
-        overhead = queue.overhead + head.size - _HEAD.size
-        sizes = [overhead + len(element.body) + len(element.properties) for element in elements]
-        for size, element in zip(sizes, elements, strict=True):
-            if size > self._max_record or len(element.properties) > _PROPERTIES_MAX:
-                return _too_large(len(element.properties)), [], -1, 0
+        overhead = queue.record_overhead + head.size - _HEAD.size
+        sizes = [overhead + len(message.body) + len(message.properties) for message in messages]
+        for size, message in zip(sizes, messages, strict=True):
+            if size > self._max_record or len(message.properties) > _PROPERTIES_MAX:
+                return _too_large(len(message.properties)), [], -1, 0
         total = sum(sizes)
         if total > self.log.files.file_size - END_OF_FILE_BYTES:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
@@ -212,11 +207,11 @@ class Appender:
             return made, [], -1, 0
         now = self.last_timestamp = max(int(self._clock() * 1000), self.last_timestamp)
         first = queue.max_offset
-        places: list[int] = []
+        offsets: list[int] = []
         parts: list[bytes] = []
         physical = made.end
         for offset, (size, (body, properties, flag, *_)) in enumerate(
-            zip(sizes, elements, strict=True), first
+            zip(sizes, messages, strict=True), first
         ):
             parts.append(
                 head.pack(
@@ -225,47 +220,47 @@ class Appender:
                 )
             )  # fmt: skip
             parts += (body, queue.topic_field, _LENGTHS[len(properties)], properties)
-            places.append(physical)
+            offsets.append(physical)
             physical += size
-        failure = self._dispatch_batch(queue, elements, places, sizes)
+        failure = self._dispatch_batch(queue, messages, offsets, sizes)
         if failure is not None:
             return failure, [], -1, 0
         made.map[made.wrote : made.wrote + total] = b"".join(parts)
         made.wrote += total
-        self._announce_batch(queue, elements, places, first, now)
-        return _OK, places, first, total
+        self._notify_batch(queue, messages, offsets, first, now)
+        return _OK, offsets, first, total
 
     def _dispatch_batch(
-        self, queue: ConsumeQueue, elements: Sequence[BatchMessage], places: list[int], sizes: list[int]
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], offsets: list[int], sizes: list[int]
     ) -> PutStatus | None:
-        """Adds the batch's units, ahead of its records; on a full disk none of them stays."""
+        """Adds the batch's units before its records; on a full disk it removes them again."""
         try:
-            for element, physical, size in zip(elements, places, sizes, strict=True):
-                queue.put(queue.max_offset, physical, size, element.tags_code)
+            for message, physical, size in zip(messages, offsets, sizes, strict=True):
+                queue.put(queue.max_offset, physical, size, message.tags_code)
         except (DiskFullError, OSError) as error:
-            queue.truncate(places[0])
+            queue.truncate(offsets[0])
             return self._failed(error)
         return None
 
-    def _announce_batch(
-        self, queue: ConsumeQueue, elements: Sequence[BatchMessage], places: list[int], first: int, now: int
+    def _notify_batch(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], offsets: list[int], first: int, now: int
     ) -> None:
         if self._index_enabled:
-            for element, physical in zip(elements, places, strict=True):
-                if element.uniq_key or element.keys:
-                    self._note((queue.hasher, element.uniq_key, element.keys, physical, now))
-            if len(self._waiting) >= BUILD_THRESHOLD:
+            for message, physical in zip(messages, offsets, strict=True):
+                if message.uniq_key or message.keys:
+                    self._add_to_index_backlog((queue.hasher, message.uniq_key, message.keys, physical, now))
+            if len(self._index_backlog) >= BUILD_THRESHOLD:
                 self.build_index()
         if self.on_append is not None:
-            for offset, element in enumerate(elements, first):
-                self.on_append(queue, offset, element.tags_code)
+            for offset, message in enumerate(messages, first):
+                self.on_append(queue, offset, message.tags_code)
 
-    def build_index(self, *, again: bool = False) -> None:
-        """Enters what waits for the index. When that fails, it goes on waiting, and the store is told; a tick
-        tries `again`, the messages in between do not."""
+    def build_index(self, *, retry: bool = False) -> None:
+        """Enters the backlog into the index. On a failure the backlog stays, and `on_failure` is called;
+        later messages do not try again, ticks do by `retry`."""
         index = self.index
-        if index.failing and not again:
-            if len(self._waiting) >= INDEX_BACKLOG_MAX and self.on_index_backlog is not None:
+        if index.failing and not retry:
+            if len(self._index_backlog) >= INDEX_BACKLOG_MAX and self.on_index_backlog is not None:
                 self.on_index_backlog()
             return
         try:
@@ -274,17 +269,16 @@ class Appender:
             self._failed(error)
 
     def _make_room(self, queue: ConsumeQueue | None, size: int) -> MappedFile | PutStatus:
-        """Space for a record (or batch) of `size` bytes and, if it is queued, a unit."""
+        """Reserves space for a record or batch of `size` bytes, and for a unit if there is a queue."""
         try:
-            if queue is not None and queue.position >= queue.room:
+            if queue is not None and queue.buffer_position >= queue.buffer_limit:
                 queue.make_room()
-            return self.log.room(size)
+            return self.log.writable_file(size)
         except (DiskFullError, OSError) as error:
             return self._failed(error)
 
     def _failed(self, error: OSError | DiskFullError) -> PutStatus:
-        """A put that found no space: the message is not stored, and the store says so until there is space
-        again."""
+        """Reports a message that could not be stored, and returns its status."""
         if isinstance(error, SpaceNotReadyError):
             return PutStatus.OS_PAGE_CACHE_BUSY
         if self.on_failure is not None:
@@ -294,13 +288,13 @@ class Appender:
         return PutStatus.CREATE_MAPPED_FILE_FAILED
 
     def _delivery_time(self, properties: bytes, now: int, tags_code: int) -> int:
-        """In the schedule topic the tag code is when the message is due."""
+        """The tag code of a message in the schedule topic: its delivery time."""
         due = record.delay_tags_code(properties, now, self._delays_ms)
         return tags_code if due is None else due
 
 
 def _with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    """The two bits that say how long the hosts are, whatever the sender put there."""
+    """Sets the two bits that tell the size of the hosts, whatever the sender set."""
     sys_flag &= ~_V6_FLAGS
     if len(born_host) == 20:
         sys_flag |= record.BORN_HOST_V6

@@ -1,4 +1,5 @@
-"""Who wants to know that a message has arrived, and arrivals that may not be told yet."""
+"""Notifies listeners of messages that readers can see, and holds back notifications of messages that they
+cannot see yet."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ HELD_ARRIVALS_MAX: Final = 1 << 17
 
 
 class ArrivalListeners(list[ArrivalListener]):
-    """Listeners, called with (queue, queue offset, tag code) on the loop when a message can be read.
+    """The listeners. The event loop calls them with (queue, queue offset, tag code) when a message becomes
+    visible.
 
-    While messages become visible only behind their append (sync flush, replication), arrivals are held
-    until `release`. Beyond HELD_ARRIVALS_MAX the oldest are dropped: long polling checks its queues every few
-    seconds anyway.
+    With sync flush or replication, messages become visible some time after their append. Their arrivals are
+    held until `release`. Beyond HELD_ARRIVALS_MAX the oldest are dropped, because long polling checks its
+    queues every few seconds anyway.
     """
 
     def __init__(self, bind: Callable[[ArrivalListener | None], None], end: Callable[[], int]) -> None:
-        """`bind` is given what to call at every append, None when nobody listens; `end` says where the log
-        ends."""
+        """`bind` sets the function that is called at every append, None for no function. `end` returns the
+        end of the log."""
         super().__init__()
         self._bind = bind
         self._end = end
@@ -36,42 +38,42 @@ class ArrivalListeners(list[ArrivalListener]):
         self.rebind()
 
     def remove(self, listener: ArrivalListener) -> None:
-        """Takes a listener out. Raises ValueError when it is none."""
+        """Removes a listener. Raises ValueError for an unknown one."""
         super().remove(listener)
         self.rebind()
 
     def hold(self, holding: bool) -> None:
-        """Whether arrivals are held from now on; those held before are told when they are not."""
+        """Sets whether arrivals are held from now on. If not, the held ones are released."""
         self._holding = holding
         if not holding:
             self.release(self._end())
         self.rebind()
 
     def rebind(self) -> None:
-        """The cheapest thing to call at every append."""
+        """Binds the cheapest function that serves the present listeners."""
         if self._holding:
-            self._bind(self._keep)
+            self._bind(self._hold_arrival)
         elif not self:
             self._bind(None)
         else:
-            self._bind(self[0] if len(self) == 1 else self._tell)
+            self._bind(self[0] if len(self) == 1 else self._notify)
 
     def release(self, end: int) -> None:
-        """Tells all arrivals in front of this physical offset."""
+        """Notifies the listeners of all held arrivals that end at or before this physical offset."""
         held = self._held
         while held and held[0][0] <= end:
             _, queue, offset, tags_code = held.popleft()
-            self._tell(queue, offset, tags_code)
+            self._notify(queue, offset, tags_code)
 
-    def forget(self) -> None:
-        """Drops what is held: the log has been cut."""
+    def discard_held(self) -> None:
+        """Drops the held arrivals, because the log was truncated."""
         self._held.clear()
 
-    def _keep(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
+    def _hold_arrival(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
         self._held.append((queue.max_physical, queue, offset, tags_code))
         if self.wake is not None:
             self.wake()
 
-    def _tell(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
+    def _notify(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
         for listener in self:
             listener(queue, offset, tags_code)

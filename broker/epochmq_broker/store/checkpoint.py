@@ -1,5 +1,5 @@
-"""The store's checkpoint file (StoreCheckpoint): how far each part is safely on disk, as store times of
-messages."""
+"""Reads and writes the store's checkpoint file: the store times up to which log, consume queues and index are
+on disk (StoreCheckpoint)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 CHECKPOINT_BYTES: Final = 4096
-MARGIN_MS: Final = 3000  # messages of this last stretch are dispatched again after a crash
+MARGIN_MS: Final = 3000  # after a crash, messages of so long before the checkpoint are dispatched again
 
 _FIELDS = struct.Struct(">qqqqq")
 
 
 class Checkpoint:
-    """Five numbers in a memory-mapped page. Attributes are what will be written by the next `store`."""
+    """Five numbers in a memory-mapped page. The attributes are the values that the next `store` writes."""
 
     __slots__ = (
         "_fd",
@@ -29,11 +29,11 @@ class Checkpoint:
     )
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file. Raises OSError."""
+        """Opens or creates the file. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.fstat(fd).st_size < CHECKPOINT_BYTES:
-                # Written, not only sized, so that the page has its block: see mapped_file.
+                # Written, so that the page is backed by a disk block: see mapped_file.
                 os.pwrite(fd, bytes(CHECKPOINT_BYTES - os.fstat(fd).st_size), os.fstat(fd).st_size)
             self._map = mmap.mmap(fd, CHECKPOINT_BYTES)
         except BaseException:
@@ -46,16 +46,16 @@ class Checkpoint:
 
     @property
     def min_timestamp(self) -> int:
-        """Messages stored before this time are in log and consume queues on disk; epoch ms."""
+        """Epoch ms. Log and consume queues on disk have all messages stored before this time."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS)
 
     @property
     def min_timestamp_index(self) -> int:
-        """The same for log, consume queues and index."""
+        """Epoch ms. Log, consume queues and index on disk have all messages stored before this time."""
         return min(self.min_timestamp, self.index_msg_timestamp)
 
     def store(self) -> bool:
-        """Puts the numbers into the page; `flush` makes them durable. False when they are there already."""
+        """Copies the numbers into the page; `flush` makes them durable. False when nothing changed."""
         numbers = _FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
@@ -69,11 +69,11 @@ class Checkpoint:
         return True
 
     def flush(self) -> None:
-        """Writes the page to disk; on any thread. Raises OSError."""
+        """Syncs the page to disk; on any thread. Raises OSError."""
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Stores, flushes and unmaps."""
+        """Stores, flushes and closes."""
         self.store()
         self.flush()
         self._map.close()

@@ -1,5 +1,5 @@
-"""Dispatch by parsing: what a replica received, or what recovery reads back, goes into consume queues and
-index exactly as the append path puts it there (ReputMessageService)."""
+"""Dispatches records of the log to consume queues and index by parsing them (ReputMessageService). It is used
+for replicated records and at recovery, and writes the same bytes as the append path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epochmq_broker.store.key_index import KeyIndex
 
 
 class CommitLogDispatcher:
-    """Follows the log. `position` is the physical offset up to which everything is dispatched."""
+    """Follows the log. Everything before the physical offset `position` is dispatched."""
 
     __slots__ = (
         "_delays_ms",
@@ -34,24 +34,23 @@ class CommitLogDispatcher:
         self._index = index
         self._delays_ms = delays_ms
         self.position = 0
-        self.repairing = False  # units that are there already are compared with the log
-        self.last_timestamp = 0  # store time of the newest message dispatched, epoch ms
+        self.repairing = False  # existing units are compared with the log, and repaired
+        self.last_timestamp = 0  # store time of the newest dispatched message, epoch ms
         self.on_append: Callable[[ConsumeQueue, int, int], None] | None = None
 
     def dispatch(self, message: record.DispatchRequest) -> None:
-        """One message. Raises DiskFullError or OSError; dispatching it again is harmless."""
+        """Dispatches one message; a repetition changes nothing. Raises DiskFullError or OSError."""
         if message.in_consume_queue:
             queue = self._queues.get((message.topic, message.queue_id))
             if queue is None and message.queue_id >= 0 and is_queue_name(message.topic):
                 queue = self._queues[message.topic, message.queue_id]
             if queue is not None:
-                self._file(queue, message)
+                self._put_unit(queue, message)
         if self._index is not None:
             self._index.dispatch(message)
         self.last_timestamp = max(self.last_timestamp, message.store_timestamp)
 
-    def _file(self, queue: ConsumeQueue, message: record.DispatchRequest) -> None:
-        """Puts a message into its queue."""
+    def _put_unit(self, queue: ConsumeQueue, message: record.DispatchRequest) -> None:
         _, _, offset, physical, size, tags_code, *_ = message
         if queue.put(offset, physical, size, tags_code):
             if self.on_append is not None:
@@ -59,15 +58,15 @@ class CommitLogDispatcher:
         elif self.repairing:
             queue.repair(offset, physical, size, tags_code)
 
-    def catch_up(self, limit: int | None = None, most: int | None = None) -> int:
-        """Dispatches every whole record behind `position`, no more than `most`, none that ends behind
-        `limit`; how many. Stops at a torn record, which more data may complete. Raises DiskFullError or
-        OSError, `position` being at the message that could not be dispatched."""
+    def catch_up(self, limit: int | None = None, max_records: int | None = None) -> int:
+        """Dispatches the whole records from `position` on, at most `max_records` and none that ends after
+        `limit`; returns their number. Stops at a torn record, which later data may complete. After
+        DiskFullError or OSError `position` is at the failed message."""
         count = 0
         end = self._log.max_offset
         if limit is not None and limit < end:
             end = limit
-        while self.position < end and count != most:
+        while self.position < end and count != max_records:
             found = self._log.parse(self.position, self._delays_ms, check_crc=False)
             if isinstance(found, record.DispatchRequest):
                 if self.position + found.size > end:

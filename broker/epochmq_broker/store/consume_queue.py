@@ -1,12 +1,13 @@
-"""The consume queue of one (topic, queue id): 20 bytes for each message, in files of one size (ConsumeQueue).
+"""Keeps the consume queue of one (topic, queue id): a unit of 20 bytes for each message, in files of one size
+(ConsumeQueue).
 
-A unit is physical offset (8), size (4), tag code (8), big endian; the logical offset is the unit's number.
-A queue whose first message has an offset > 0 begins, in its file, with units (0, 2³¹−1, 0).
+A unit consists of physical offset (8 bytes), size (4) and tag code (8), big endian. Its logical offset is its
+number. A queue whose first message has an offset > 0 starts, in its file, with blank units (0, 2³¹−1, 0).
 
-New units are in memory first, in `map` from byte `base` of the queue on: the append path puts them there
-through `map`, `position` and `room`, and calls `make_room` when `position` reaches `room`. A worker thread
-writes them into the queue's files later (`queue_flush`). A crash takes those that are in memory only, and
-recovery makes them again from the log, as it does after every crash.
+New units are in memory first: `buffer` holds the queue's bytes from `buffer_start` on. The append path writes
+a unit at `buffer_position`, and calls `make_room` when `buffer_position` reaches `buffer_limit`. A worker
+thread writes the units into the queue's files later (`queue_flusher`). After a crash, recovery rebuilds the
+units that were in memory only from the log.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import ClassVar, Final, NamedTuple
 from epochmq_broker.store import record
 from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_broker.store.mapped_file import PAGE_BYTES
+from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_broker.store.queue_files import MappingCache, QueueFile, QueueFiles
 from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
@@ -29,7 +31,7 @@ from epochmq_protocol import javahash
 UNIT: Final = struct.Struct(">qiq")
 PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-RECOVERY_FILES_MAX: Final = 3  # how many of the last files recovery reads
+RECOVERY_FILES_MAX: Final = 3  # recovery reads so many of the last files
 
 _BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
 _BLANKS_AT_ONCE: Final = 3276
@@ -37,40 +39,38 @@ _POSITION_AND_SIZE = struct.Struct(">qi")
 
 
 @lru_cache(maxsize=64)
-def _places(count: int) -> struct.Struct:
-    """Physical offset and size of so many units, without their tag codes."""
+def _positions_and_sizes(count: int) -> struct.Struct:
+    """The struct that unpacks physical offset and size of `count` units and skips their tag codes."""
     return struct.Struct(">" + "qi8x" * count)
 
 
 class ExpiredUnits(NamedTuple):
-    """What `ConsumeQueue.find_expired` has found in some files: those whose messages are all gone, the first
-    offset with a message that is left, or the end of what is written, and where that message lies in the log;
-    -1 when the files have none."""
+    """The units in a queue's files whose messages the log has lost (`ConsumeQueue.find_expired`)."""
 
-    of: QueueFiles
-    files: list[QueueFile]
-    min_offset: int
-    first_physical: int
+    source: QueueFiles
+    files: list[QueueFile]  # the files without any remaining message
+    min_offset: int  # of the first remaining message, or the end of the written units
+    first_physical_offset: int  # of that message, -1 without one
 
 
 class ConsumeQueue:
-    """One queue. Offsets are logical (messages) unless the name says physical (bytes of the commit log)."""
+    """One queue. Offsets are logical (messages), unless the name says physical (bytes of the commit log)."""
 
     __slots__ = (
-        "base",
+        "buffer",
+        "buffer_limit",
+        "buffer_position",
+        "buffer_start",
         "files",
         "hasher",
+        "is_schedule",
         "magic",
-        "map",
         "max_offset",
         "max_physical",
         "min_offset",
-        "overhead",
         "pending",
-        "position",
         "queue_id",
-        "room",
-        "schedule",
+        "record_overhead",
         "topic",
         "topic_field",
     )
@@ -88,20 +88,20 @@ class ConsumeQueue:
         pending: PendingUnits | None = None,
         mappings: MappingCache | None = None,
     ) -> None:
-        """`directory` is the folder of all consume queues. `load` finds the files that are there; `recover`
-        must follow. `pending` is told when there is something to write. Raises OSError or StoreDamagedError
-        when loading."""
+        """`directory` is that of all consume queues. `load` finds the existing files; `recover` must follow.
+        The queue registers its unwritten units with `pending`. Loading raises OSError or
+        StoreDamagedError."""
         self.topic = topic
         self.queue_id = queue_id
         name = topic.encode()
         v2 = len(topic) > record.V1_TOPIC_MAX
         self.magic = record.MAGIC_V2 if v2 else record.MAGIC_V1
         self.topic_field = (struct.pack(">H", len(name)) if v2 else bytes((min(len(name), 255),))) + name
-        # Bytes of a record with IPv4 hosts besides body and properties; too many for any limit when the
-        # topic's length cannot be written, so that the size check refuses it.
+        # Bytes of a record with IPv4 hosts besides body and properties. For a topic whose length the format
+        # cannot express it is larger than any limit, so that the size check rejects the record.
         legal = len(name) <= (record.PROPERTIES_MAX_BYTES if v2 else record.V1_TOPIC_MAX)
-        self.overhead = record.HEAD_V4.size + len(self.topic_field) + 2 if legal else 1 << 40
-        self.schedule = topic == record.SCHEDULE_TOPIC
+        self.record_overhead = record.HEAD_V4.size + len(self.topic_field) + 2 if legal else 1 << 40
+        self.is_schedule = topic == record.SCHEDULE_TOPIC
         self.hasher = KeyHasher(javahash.topic_seed(topic))
         self.pending = PendingUnits() if pending is None else pending
         if mappings is None:
@@ -110,10 +110,10 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical = -1
-        self.map: bytearray | None = None
-        self.base = 0
-        self.position = 0
-        self.room = 0
+        self.buffer: bytearray | None = None
+        self.buffer_start = 0
+        self.buffer_position = 0
+        self.buffer_limit = 0
         if load:
             self.files.load()
 
@@ -123,27 +123,27 @@ class ConsumeQueue:
     # Writing
 
     def make_room(self) -> None:
-        """Makes the next unit writable, in memory, and reports that there is something to write. Raises
-        DiskFullError, or OSError while no worker thread writes; the queue is as it was then."""
-        buffer = self.map
-        position = self.position
+        """Makes memory for the next unit, and registers the queue for writing. Raises DiskFullError, or
+        OSError while no worker thread writes; the queue is unchanged then."""
+        buffer = self.buffer
+        position = self.buffer_position
         if buffer is None:
-            self.pending.hold(_BUFFER_MIN_BYTES)
-            buffer = self.map = bytearray(_BUFFER_MIN_BYTES)
-            self.base = self.max_offset * UNIT_BYTES
-            position = self.position = 0
+            self.pending.reserve_memory(_BUFFER_MIN_BYTES)
+            buffer = self.buffer = bytearray(_BUFFER_MIN_BYTES)
+            self.buffer_start = self.max_offset * UNIT_BYTES
+            position = self.buffer_position = 0
             if not self.files.files:
                 self.min_offset = max(self.min_offset, self.max_offset)
         elif position >= len(buffer):
-            self.pending.hold(len(buffer))
-            if self.map is not buffer:
-                # There was so much to write that it has been written, this queue's units too.
-                self.pending.free(len(buffer))
+            self.pending.reserve_memory(len(buffer))
+            if self.buffer is not buffer:
+                # The memory limit was reached, and this thread has written all units, this queue's too.
+                self.pending.free_memory(len(buffer))
                 self.make_room()
                 return
-            buffer = self._grown(buffer)
-            position = self.position
-        unwritten = self.base + position - self.written_end
+            buffer = self._grow_buffer(buffer)
+            position = self.buffer_position
+        unwritten = self.buffer_start + position - self.written_end
         pending = self.pending
         pending.waiting.setdefault(self)
         room = len(buffer)
@@ -151,56 +151,56 @@ class ConsumeQueue:
             pending.due.setdefault(self)
         else:
             room = min(room, position + max(WRITE_THRESHOLD_BYTES - unwritten, UNIT_BYTES))
-        self.room = room - room % UNIT_BYTES
+        self.buffer_limit = room - room % UNIT_BYTES
 
-    def _grown(self, buffer: bytearray) -> bytearray:
-        """The buffer without the units that are in files by now, or twice as large if that is less than half
-        of it. The memory for that is held already."""
-        done = self.written_end - self.base
-        left = self.position - done
+    def _grow_buffer(self, buffer: bytearray) -> bytearray:
+        """Removes written units from the buffer, and doubles it if they are less than half of it. The caller
+        has reserved the memory."""
+        done = self.written_end - self.buffer_start
+        left = self.buffer_position - done
         size = len(buffer)
         if left * 2 > size:
             size *= 2
         else:
-            self.pending.free(size)
+            self.pending.free_memory(size)
         grown = bytearray(size)
-        grown[:left] = buffer[done : self.position]
-        self.base += done
-        self.map = grown
-        self.position = left
+        grown[:left] = buffer[done : self.buffer_position]
+        self.buffer_start += done
+        self.buffer = grown
+        self.buffer_position = left
         return grown
 
     @property
     def written_end(self) -> int:
-        """Up to which byte of the queue units are in its files."""
+        """The byte of the queue up to which its files hold the units."""
         files = self.files.files
-        return files[-1].end if files else self.base
+        return files[-1].end if files else self.buffer_start
 
     def unwritten(self) -> tuple[QueueFiles, int, bytes]:
-        """A copy of the units that are not in the queue's files yet, and where they belong. `written` must
+        """The files, the start byte and a copy of the units that the files lack. `mark_written` must
         follow."""
-        buffer = self.map
+        buffer = self.buffer
         start = self.written_end
         if buffer is None:
             return self.files, start, b""
-        return self.files, start, bytes(memoryview(buffer)[start - self.base : self.position])
+        return self.files, start, bytes(memoryview(buffer)[start - self.buffer_start : self.buffer_position])
 
-    def written(self) -> None:
-        """Units have been written into the files: gives the memory back if these were all."""
-        if self.map is None:
+    def mark_written(self) -> None:
+        """Notes that units were written into the files; frees the memory if these were all."""
+        if self.buffer is None:
             return
-        if self.base + self.position == self.written_end:
-            self.pending.forget(self)
-            self._leave()
+        if self.buffer_start + self.buffer_position == self.written_end:
+            self.pending.remove_queue(self)
+            self._release_buffer()
         else:
             self.pending.due.pop(self, None)
-            self.room = 0
+            self.buffer_limit = 0
 
     def put(self, offset: int, physical: int, size: int, tags_code: int) -> bool:
-        """Dispatches a parsed record (putMessagePositionInfo); False when the queue has it already. A gap is
-        closed up, as in Java: the unit goes to the end, wherever its record says it belongs. Offset 0 behind
-        other messages is the start of a topic that was deleted and made again: the old ones go. Raises
-        DiskFullError or OSError."""
+        """Adds the unit of a parsed record (putMessagePositionInfo). False when the queue has the record
+        already. As in RocketMQ a gap is closed: the unit goes to the end, whatever offset its record has.
+        Offset 0 after other messages means that the topic was deleted and created again; the old units are
+        removed. Raises DiskFullError or OSError."""
         if physical + size <= self.max_physical:
             return False
         if offset < self.max_offset:
@@ -208,21 +208,21 @@ class ConsumeQueue:
                 return False
             self.destroy()
         elif offset > self.max_offset and self.max_offset * UNIT_BYTES == self._first_byte:
-            # Nothing in it yet: it begins where its first message says.
+            # The queue is empty and starts at the offset of its first message.
             self._remove_files()
             self.max_offset = offset
-        if self.position >= self.room:
+        if self.buffer_position >= self.buffer_limit:
             self.make_room()
-        assert self.map is not None
-        UNIT.pack_into(self.map, self.position, physical, size, tags_code)
-        self.position += UNIT_BYTES
+        assert self.buffer is not None
+        UNIT.pack_into(self.buffer, self.buffer_position, physical, size, tags_code)
+        self.buffer_position += UNIT_BYTES
         self.max_offset += 1
         self.max_physical = physical + size
         return True
 
     def repair(self, offset: int, physical: int, size: int, tags_code: int) -> None:
-        """After a crash: writes the unit of a record the queue should have once more if it differs, which
-        lost pages can do (a unit may lie across two), provided that it fits between its neighbours."""
+        """Rewrites the unit of a record after a crash if it differs and the new one fits between its
+        neighbours. Lost pages cause differences; a unit may lie across two pages."""
         at = offset * UNIT_BYTES
         file = self.files.find(at)
         if file is None or offset >= self.max_offset or at >= self.written_end:
@@ -230,71 +230,92 @@ class ConsumeQueue:
         unit = UNIT.pack(physical, size, tags_code)
         if file.map[at - file.start : at - file.start + UNIT_BYTES] == unit:
             return
-        if at > self.files.min_offset and self._place(offset - 1)[0] >= physical:
+        if at > self.files.min_offset and self._position_and_size(offset - 1)[0] >= physical:
             return
-        if offset + 1 < self.max_offset and self._place(offset + 1)[0] <= physical:
+        if offset + 1 < self.max_offset and self._position_and_size(offset + 1)[0] <= physical:
             return
         file.overwrite(at - file.start, unit)
         self.pending.unsynced[file] = None
 
-    def _leave(self) -> None:
-        """Gives up the units in memory; the next unit calls `make_room`."""
-        if self.map is not None:
-            self.pending.free(len(self.map))
-        self.map = None
-        self.position = self.room = 0
+    def _release_buffer(self) -> None:
+        """Frees the buffer; the next unit calls `make_room`."""
+        if self.buffer is not None:
+            self.pending.free_memory(len(self.buffer))
+        self.buffer = None
+        self.buffer_position = self.buffer_limit = 0
 
     # Reading
 
     def units(self, offset: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """(physical offset, size, tag code) of up to `count` units from `offset` on, to the end of a file at
-        most; nothing when the queue has no unit there."""
+        """(physical offset, size, tag code) of up to `count` units from `offset` on, up to the end of their
+        file. Empty when the queue has no unit at `offset`."""
         return UNIT.iter_unpack(self._bytes(offset, count))
 
     def _bytes(self, offset: int, count: int) -> bytes | bytearray:
-        """The bytes of these units."""
+        """The bytes of the units that `units` returns."""
         start = offset * UNIT_BYTES
         end = min(offset + count, self.max_offset) * UNIT_BYTES
         if start >= end:
             return b""
-        buffer = self.map
-        if buffer is not None and start >= self.base:
-            return buffer[start - self.base : end - self.base]
+        buffer = self.buffer
+        if buffer is not None and start >= self.buffer_start:
+            return buffer[start - self.buffer_start : end - self.buffer_start]
         file = self.files.find(start)
         if file is None:
             return b""
         found = file.map[start - file.start : min(end - file.start, file.wrote)]
         if buffer is not None and start + len(found) < min(end, file.start + file.size):
-            found += buffer[start + len(found) - self.base : end - self.base]
+            found += buffer[start + len(found) - self.buffer_start : end - self.buffer_start]
         return found
 
-    def places(self, offset: int, count: int) -> tuple[int, ...]:
-        """Of the same units physical offset and size, one after the other: offset, size, offset, size, …"""
+    def positions_and_sizes(self, offset: int, count: int) -> tuple[int, ...]:
+        """Physical offsets and sizes of the same units as one flat tuple: offset, size, offset, size, …"""
         start = offset * UNIT_BYTES
-        if self.map is not None and start >= self.base:
+        if self.buffer is not None and start >= self.buffer_start:
             found = min(count, self.max_offset - offset)
-            return _places(found).unpack_from(self.map, start - self.base) if found > 0 else ()
+            return (
+                _positions_and_sizes(found).unpack_from(self.buffer, start - self.buffer_start)
+                if found > 0
+                else ()
+            )
         file = self.files.find(start)
         if file is None or offset >= self.max_offset:
             return ()
         at = start - file.start
         found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
         if at + found * UNIT_BYTES > file.wrote:
-            return _places(found).unpack(self._bytes(offset, found))
-        return _places(found).unpack_from(file.map, at)
+            return _positions_and_sizes(found).unpack(self._bytes(offset, found))
+        return _positions_and_sizes(found).unpack_from(file.map, at)
+
+    def require_resident(self, residency: PageResidency, offset: int, count: int) -> None:
+        """Raises NotResidentError unless these units are in memory. A file that is not mapped counts as not
+        in memory, because opening it may wait for the disk."""
+        start = offset * UNIT_BYTES
+        if self.buffer is not None and start >= self.buffer_start:
+            return
+        file = self.files.find(start)
+        if file is None:
+            return
+        at = start - file.start
+        size = min(count * UNIT_BYTES, file.wrote - at)
+        if size <= 0:
+            return
+        if file.mapping is None:
+            raise NotResidentError(file, at, size)
+        residency.require(file, at, size)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """One unit, None outside [min_offset, max_offset)."""
+        """The unit at `offset`, None outside [min_offset, max_offset)."""
         if offset < self.min_offset:
             return None
         return next(self.units(offset, 1), None)
 
-    def _place(self, offset: int) -> tuple[int, int]:
-        """Physical offset and size of a unit that exists, in front of `min_offset` too."""
+    def _position_and_size(self, offset: int) -> tuple[int, int]:
+        """Physical offset and size of an existing unit, which may lie before `min_offset`."""
         at = offset * UNIT_BYTES
         found: tuple[int, int]
-        if self.map is not None and at >= self.base:
-            found = _POSITION_AND_SIZE.unpack_from(self.map, at - self.base)
+        if self.buffer is not None and at >= self.buffer_start:
+            found = _POSITION_AND_SIZE.unpack_from(self.buffer, at - self.buffer_start)
         else:
             file = self.files.find(at)
             assert file is not None
@@ -302,16 +323,16 @@ class ConsumeQueue:
         return found
 
     def roll_next_file(self, offset: int) -> int:
-        """First offset of the file after the one that holds `offset`."""
+        """First offset of the file after the one that contains `offset`."""
         in_file = self.files.file_size // UNIT_BYTES
         return offset + in_file - offset % in_file
 
     def first_at_or_after(self, physical: int, low: int, high: int) -> int:
-        """Smallest offset in [low, high) whose unit lies at or behind this physical offset, `high` when
-        none does."""
+        """Smallest offset in [low, high) whose record starts at or after this physical offset, `high` without
+        one."""
         while low < high:
             middle = (low + high) // 2
-            start, size = self._place(middle)
+            start, size = self._position_and_size(middle)
             if start < physical or size == PRE_BLANK_SIZE:
                 low = middle + 1
             else:
@@ -319,35 +340,35 @@ class ConsumeQueue:
         return low
 
     def first_ending_after(self, physical: int, low: int, high: int) -> int:
-        """Smallest offset in [low, high) whose record ends behind this physical offset, `high` when none
-        does. It is looked for from the end, where it usually lies."""
+        """Smallest offset in [low, high) whose record ends after this physical offset, `high` without one.
+        The search starts at the end, where the offset usually is."""
         step = 1
-        while high - step > low and self._ends_behind(high - step, physical):
+        while high - step > low and self._ends_after(high - step, physical):
             high -= step
             step *= 2
         low = max(low, high - step)
         while low < high:
             middle = (low + high) // 2
-            if self._ends_behind(middle, physical):
+            if self._ends_after(middle, physical):
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def _ends_behind(self, offset: int, physical: int) -> bool:
-        start, size = self._place(offset)
+    def _ends_after(self, offset: int, physical: int) -> bool:
+        start, size = self._position_and_size(offset)
         return start + size > physical and size != PRE_BLANK_SIZE
 
     # Recovery, truncation, expiry
 
     def recover(self, *, zeroed: bool = False) -> None:
-        """Finds the end of the queue: the first unit of the last files that is none. Raises OSError.
+        """Finds the end of the queue: the first place in the last files without a valid unit. Raises OSError.
 
-        Units lie in rising order; one that does not is what an earlier truncation left behind. `zeroed`:
-        nothing but zeros lies behind the units (this store has stopped cleanly), so that the end is found by
-        bisection, with some reads for each queue however long it is."""
+        Physical offsets rise from unit to unit; where they do not, an earlier truncation has left a stale
+        unit. `zeroed` says that only zeros follow the units, because this store stopped cleanly. Then
+        bisection finds the end with a few reads, however long the queue is."""
         files = self.files.files
-        self._leave()
+        self._release_buffer()
         if not files:
             return
         if zeroed and self._bisect_end(files[-1]):
@@ -367,14 +388,14 @@ class ConsumeQueue:
                     self.max_physical = physical + size
             if found != file.size:
                 break
-        self._cut(end)
+        self._truncate_bytes(end)
 
     def _bisect_end(self, file: QueueFile) -> bool:
-        """Takes the end of the last file for the end of the queue; False, nothing being changed, when that
-        file is empty."""
+        """Finds the end of the queue in its last file by bisection. False, without a change, when that file
+        has no unit."""
         fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # Most queues are short: their units come with the first page.
+            # Most queues are short: the first page contains all their units.
             head = os.pread(fd, min(PAGE_BYTES, file.size), 0)
             in_head = len(head) // UNIT_BYTES
             low, high, last = 0, file.size // UNIT_BYTES, (-1, 0)
@@ -399,7 +420,8 @@ class ConsumeQueue:
         return True
 
     def _recover_file(self, file: QueueFile, last: int) -> int:
-        """Bytes of valid units at the head of a file, all behind physical offset `last`."""
+        """Number of bytes of valid units at the start of a file; all must lie after physical offset
+        `last`."""
         at = 0
         for physical, size, _ in UNIT.iter_unpack(file.pread(0, file.size - file.size % UNIT_BYTES)):
             if size <= 0 or physical < 0 or (physical <= last and size != PRE_BLANK_SIZE):
@@ -410,44 +432,44 @@ class ConsumeQueue:
         return at
 
     def truncate(self, physical: int) -> None:
-        """Removes every unit at or behind this physical offset, on disk too (truncateDirtyLogicFiles). Raises
+        """Removes every unit at or after this physical offset, durably (truncateDirtyLogicFiles). Raises
         OSError."""
         if 0 <= self.max_physical <= physical:
-            return  # the last record lies in front of it, and so do all
-        self.cut(self.first_at_or_after(physical, self._first, self.max_offset))
+            return  # the last record ends before it, and so do all others
+        self.truncate_to(self.first_at_or_after(physical, self._first_offset, self.max_offset))
 
-    def cut(self, offset: int) -> None:
-        """Ends the queue in front of this offset, on disk too. Raises OSError."""
+    def truncate_to(self, offset: int) -> None:
+        """Removes every unit from this offset on, durably. Raises OSError."""
         if offset >= self.max_offset:
             return
-        self._cut(offset * UNIT_BYTES)
+        self._truncate_bytes(offset * UNIT_BYTES)
         self.max_physical = -1
-        if offset > self._first:
-            start, size = self._place(offset - 1)
+        if offset > self._first_offset:
+            start, size = self._position_and_size(offset - 1)
             self.max_physical = start + size
 
     @property
     def _first_byte(self) -> int:
-        """Where the queue's first unit lies, or will lie."""
+        """The byte at which the queue's first unit starts or will start."""
         if self.files.files:
             return self.files.files[0].start
-        return self.base if self.map is not None else 0
+        return self.buffer_start if self.buffer is not None else 0
 
     @property
-    def _first(self) -> int:
-        """The first offset that has a unit and may have a message."""
-        if self.files.files or self.map is not None:
+    def _first_offset(self) -> int:
+        """The first offset with a unit whose message may exist."""
+        if self.files.files or self.buffer is not None:
             return max(self.min_offset, self._first_byte // UNIT_BYTES)
         return self.max_offset
 
-    def _cut(self, end: int) -> None:
-        """Ends the queue at this byte; a last file that would hold nothing goes, unless it is the only
-        trace of where the queue's offsets continue. No thread writes the queue meanwhile."""
-        if self.map is not None and self.base <= self.written_end <= end:
-            self.position = end - self.base
+    def _truncate_bytes(self, end: int) -> None:
+        """Truncates the queue at this byte. An empty last file is deleted, unless it is the only record of
+        the queue's next offset. No thread writes the queue meanwhile."""
+        if self.buffer is not None and self.buffer_start <= self.written_end <= end:
+            self.buffer_position = end - self.buffer_start
         else:
-            self._leave()
-            self.pending.forget(self)
+            self._release_buffer()
+            self.pending.remove_queue(self)
             self.files.truncate(end)
             files = self.files.files
             if len(files) > 1 and files[-1].start == end:
@@ -456,13 +478,13 @@ class ConsumeQueue:
         self.min_offset = min(self.min_offset, self.max_offset)
 
     def find_expired(self, min_physical: int) -> ExpiredUnits:
-        """Looks in the files for units of messages that the log has lost. On any thread; changes nothing.
+        """Finds the units in the files whose messages the log has lost. Changes nothing; on any thread.
         Raises OSError."""
         own = self.files
         files = list(own.files)
         expired = 0
         while expired < len(files) - 1:
-            if _place_in(files[expired], files[expired].size - UNIT_BYTES)[0] >= min_physical:
+            if _pread_position_and_size(files[expired], files[expired].size - UNIT_BYTES)[0] >= min_physical:
                 break
             expired += 1
         low = high = self.min_offset
@@ -473,7 +495,7 @@ class ConsumeQueue:
             end = high
             while low < high:
                 middle = (low + high) // 2
-                start, size = _place_at(own, middle)
+                start, size = _read_position_and_size(own, middle)
                 if start < min_physical or size == PRE_BLANK_SIZE:
                     low = middle + 1
                 else:
@@ -484,9 +506,9 @@ class ConsumeQueue:
         return ExpiredUnits(own, files[:expired], low, first)
 
     def expire(self, found: ExpiredUnits, min_physical: int) -> list[QueueFile]:
-        """Raises `min_offset`, and takes out the files whose messages are all gone; the caller deletes
-        them."""
-        if found.of is not self.files:
+        """Raises `min_offset`, and returns the files without any remaining message for the caller to
+        delete."""
+        if found.source is not self.files:
             return []
         files = self.files.files
         taken = []
@@ -499,20 +521,20 @@ class ConsumeQueue:
         self.min_offset = low
         return taken
 
-    def first_physical_in_memory(self, without: int) -> int:
-        """Where the first message lies in the log; `without` when there is none, -1 when the files would have
-        to be read."""
+    def first_physical_offset_in_memory(self, without: int) -> int:
+        """Physical offset of the first message: `without` in an empty queue, -1 if the unit is not in
+        memory."""
         if self.min_offset >= self.max_offset:
             return without
-        if self.map is not None and self.min_offset * UNIT_BYTES >= self.base:
-            return self._place(self.min_offset)[0]
+        if self.buffer is not None and self.min_offset * UNIT_BYTES >= self.buffer_start:
+            return self._position_and_size(self.min_offset)[0]
         return -1
 
     def correct_min_offset(self, min_physical: int) -> None:
-        """Raises `min_offset` to the first unit whose record still exists (correctMinOffset)."""
-        first = self._first
+        """Raises `min_offset` to the first unit whose record exists (correctMinOffset)."""
+        first = self._first_offset
         if first < self.max_offset and first * UNIT_BYTES < self.written_end:
-            # Mostly it is the first of all; a mapping would cost more than this read.
+            # Usually it is the first unit; this read is cheaper than a mapping.
             file = self.files.find(first * UNIT_BYTES)
             assert file is not None
             place = file.pread(first * UNIT_BYTES - file.start, _POSITION_AND_SIZE.size)
@@ -520,40 +542,40 @@ class ConsumeQueue:
             if start >= min_physical and size != PRE_BLANK_SIZE:
                 self.min_offset = first
                 return
-        self.min_offset = self.first_at_or_after(min_physical, self._first, self.max_offset)
+        self.min_offset = self.first_at_or_after(min_physical, self._first_offset, self.max_offset)
 
     def close(self) -> None:
-        """Gives up memory and mappings. Whatever must be kept has been written before."""
-        self.pending.forget(self)
-        self._leave()
+        """Frees memory and mappings. The caller has written the units before."""
+        self.pending.remove_queue(self)
+        self._release_buffer()
         self.files.close()
 
     def destroy(self) -> None:
-        """Removes the files; the queue is empty and starts at 0 again."""
+        """Removes the files; the queue is empty and starts at offset 0."""
         self._remove_files()
         self.min_offset = self.max_offset = 0
         self.max_physical = -1
 
     def _remove_files(self) -> None:
-        """Gives up memory and files. The files are deleted by whoever writes, behind what is being
-        written."""
-        self.pending.forget(self)
-        self._leave()
+        """Frees the memory and hands the files to the writing thread, which deletes them after its present
+        writes."""
+        self.pending.remove_queue(self)
+        self._release_buffer()
         old = self.files
         if old.files or self.pending.written_by_worker:
             self.files = QueueFiles(old.directory, old.file_size, old.mappings)
-            self.pending.remove(old)
+            self.pending.delete_files(old)
 
 
-def _place_at(files: QueueFiles, offset: int) -> tuple[int, int]:
-    """Physical offset and size of a unit, not through a mapping. Raises OSError."""
+def _read_position_and_size(files: QueueFiles, offset: int) -> tuple[int, int]:
+    """Physical offset and size of a unit, not read through a mapping. Raises OSError."""
     at = offset * UNIT_BYTES
     file = files.find(at)
     if file is None:
-        raise OSError(f"{files.directory} has lost its unit {offset}")
-    return _place_in(file, at - file.start)
+        raise OSError(f"unit {offset} of the consume queue in {files.directory} is missing")
+    return _pread_position_and_size(file, at - file.start)
 
 
-def _place_in(file: QueueFile, at: int) -> tuple[int, int]:
+def _pread_position_and_size(file: QueueFile, at: int) -> tuple[int, int]:
     found: tuple[int, int] = _POSITION_AND_SIZE.unpack(file.pread(at, _POSITION_AND_SIZE.size))
     return found

@@ -1,4 +1,4 @@
-"""All consume queues of a store (ConsumeQueueStore)."""
+"""Holds all consume queues of a store (ConsumeQueueStore)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epochmq_broker.store.queue_files import MappingCache
 
 
 def is_queue_name(topic: str) -> bool:
-    """Whether a topic can name a folder. Anything else came from a damaged record."""
+    """Whether the topic can be the name of a directory. Other names come from damaged records."""
     return (
         bool(topic)
         and "/" not in topic
@@ -21,7 +21,7 @@ def is_queue_name(topic: str) -> bool:
 
 
 class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
-    """(topic, queue id) → queue; asking for one that is not there makes it, without touching the disk."""
+    """Maps (topic, queue id) to the queue. A lookup creates a missing queue, in memory only."""
 
     def __init__(self, directory: Path, file_size: int) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         self.file_size = file_size
         self.pending = PendingUnits()
         self.mappings = MappingCache()
-        self.unordered: list[ConsumeQueue] = []  # made since expiry has looked for the last time
+        self.new_queues: list[ConsumeQueue] = []  # created since the last run of QueueExpiry
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
 
     def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
         topic, queue_id = key
         if not is_queue_name(topic) or queue_id < 0:
-            raise ValueError(f"{topic!r}-{queue_id}: no name of a queue")
-        queue = self[key] = self._made(topic, queue_id, load=False)
-        self.unordered.append(queue)
+            raise ValueError(f"{topic!r}-{queue_id} is not a valid queue name")
+        queue = self[key] = self._create(topic, queue_id, load=False)
+        self.new_queues.append(queue)
         return queue
 
-    def _made(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
+    def _create(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
         return ConsumeQueue(
             topic,
             queue_id,
@@ -52,7 +52,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         )
 
     def load(self, *, zeroed: bool = False) -> None:
-        """Opens every queue there is and finds its end; `zeroed` as in `ConsumeQueue.recover`. Raises
+        """Opens every queue of the directory and finds its end; `zeroed` as in `ConsumeQueue.recover`. Raises
         StoreDamagedError or OSError."""
         if not self.directory.is_dir():
             return
@@ -60,37 +60,38 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             for folder in topic.iterdir():
                 if folder.is_dir() and folder.name.isdecimal():
                     key = topic.name, int(folder.name)
-                    queue = self._made(*key, load=True)
-                    at = queue.files.gap()
+                    queue = self._create(*key, load=True)
+                    at = queue.files.first_after_gap()
                     if at is not None:
-                        # What is behind the gap is built again from the log.
-                        queue.files.drop(at)
+                        # Recovery rebuilds the units after the gap from the log.
+                        queue.files.delete_from(at)
                         self.damaged = True
                     queue.recover(zeroed=zeroed)
                     self[key] = queue
 
     @property
     def max_physical(self) -> int:
-        """End of the last record that any queue knows, -1 when none knows one."""
+        """End of the last record that a queue has a unit for, -1 without one."""
         return max((queue.max_physical for queue in self.values()), default=-1)
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """The queues of one topic that exist here."""
+        """The existing queues of one topic."""
         return [queue for (name, _), queue in self.items() if name == topic]
 
     def truncate(self, physical: int) -> None:
-        """Removes all units at or behind this physical offset. Raises OSError."""
+        """Removes all units at or after this physical offset. Raises OSError."""
         for queue in self.values():
             queue.truncate(physical)
 
     def correct_min_offsets(self, min_physical: int) -> None:
-        """Raises every queue's first offset to what the log still has."""
+        """Raises every queue's first offset to its first message in the log."""
         for queue in self.values():
             queue.correct_min_offset(min_physical)
 
     def drop_expired(self, min_physical: int) -> int:
-        """Empties queues none of whose messages is left in the log; how many (cleanExpiredConsumerQueue).
-        As in Java their offsets begin at 0 again. The queues themselves stay: senders hold on to them."""
+        """Empties the queues that have no message left in the log, and returns their number
+        (cleanExpiredConsumerQueue). As in RocketMQ their offsets start at 0 again. The queue objects stay,
+        because senders keep references to them."""
         dropped = 0
         for queue in self.values():
             if queue.max_offset and 0 <= queue.max_physical <= min_physical:
@@ -99,25 +100,26 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         return dropped
 
     def delete_topics(self, topics: set[str]) -> int:
-        """Removes the queues of these topics; how many topics there were (deleteTopics)."""
+        """Removes the queues of these topics, and returns how many of the topics had queues
+        (deleteTopics)."""
         found = set()
         for key in [key for key in self if key[0] in topics]:
             found.add(key[0])
             self.pop(key).destroy()
-        self.pending.remove_folders(self.directory / topic for topic in found)
+        self.pending.delete_folders(self.directory / topic for topic in found)
         return len(found)
 
     def destroy(self) -> None:
-        """Removes all queues: the log they speak of is gone."""
+        """Removes all queues, because the log is gone."""
         self.delete_topics({topic for topic, _ in self})
 
     def mark_unsynced(self) -> None:
-        """Whatever the files hold may not be on disk: a killed process has left them."""
+        """Marks all files as not synced, because a killed process wrote them."""
         for queue in self.values():
             for file in queue.files.files:
                 self.pending.unsynced[file] = None
 
     def close(self) -> None:
-        """Gives up all memory and mappings."""
+        """Frees all memory and mappings."""
         for queue in self.values():
             queue.close()

@@ -1,4 +1,4 @@
-"""Makes many written files durable at once."""
+"""Syncs many written files together."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from epochmq_broker.store.queue_files import QueueFile
 from epochmq_protocol.durable_files import sync_directory
 
 FILES_MAX: Final = 64
-"""Beyond so many files the whole file system is synced: a journal commit and a flush of the disk for all
-together instead of for each."""
+"""Beyond so many files the whole file system is synced: one journal commit and one flush of the disk for all
+files, instead of one for each."""
 
 
 class FileSystemSync:
-    """The file system that holds a store's queues. Its descriptor stays open, so that `syncfs` reports every
-    error since."""
+    """Syncs the files of one file system. A descriptor of it stays open, so that `syncfs` reports all errors
+    since it was opened."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError."""
         self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Lets the file system go."""
+        """Closes the descriptor."""
         os.close(self._fd)
 
     def sync(self, files: Iterable[QueueFile]) -> None:
-        """Syncs files, and the names above new ones. Files that are gone are left out. Raises OSError."""
+        """Syncs files, and the directory entries of new ones. Skips deleted files. Raises OSError."""
         distinct = dict.fromkeys(files)
         if len(distinct) > FILES_MAX and has_reliable_syncfs():
             self._sync_whole()
@@ -58,7 +58,7 @@ def _sync_each(files: Iterable[QueueFile]) -> None:
 
 
 def has_reliable_syncfs() -> bool:
-    """Whether `syncfs` reports that pages could not be written: since Linux 5.8."""
+    """Whether `syncfs` reports pages that could not be written, as it does since Linux 5.8."""
     release = os.uname().release.split(".")
     try:
         return _SYNCFS is not None and (int(release[0]), int(release[1])) >= (5, 8)

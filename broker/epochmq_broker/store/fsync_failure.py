@@ -1,11 +1,11 @@
-"""Remembers the first fsync of a store that failed.
+"""Remembers the first failed fsync of a store.
 
-Every thread that syncs a file of the store reports to the same latch, at once: the event loop hears of the
-outcome later, and a stop may come in between. Nothing clears the latch but a start that has dealt with the
-failure (`rewrite.py`).
+Every thread that syncs a file of the store reports a failure to the same latch at once. The event loop learns
+of it later, and the store may be stopped before. Only a start that has rewritten the suspect files
+(`suspect_rewrite.py`) begins with a clear latch.
 
-A process or machine that has no descriptor left for opening a file is no failed fsync: nothing was tried, the
-pages stay dirty, and the flush is tried again later.
+EMFILE and ENFILE are not failed fsyncs: the file could not be opened, the pages stay dirty, and the flush is
+retried.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import errno
 import threading
 from collections.abc import Callable
 
-_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE))  # fsync itself returns neither
+_SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE))  # fsync(2) returns neither
 
 
 def is_descriptor_shortage(error: OSError) -> bool:
-    """Whether the process or machine had no descriptor left, so that nothing has been tried."""
+    """Whether the process or the machine had no file descriptor left, so that no fsync was attempted."""
     return error.errno in _SHORTAGES
 
 
 class FsyncFailure:
-    """The latch. `error` is the first failure, None while there is none."""
+    """The latch. `error` is the first failure, None without one."""
 
     def __init__(self, record: Callable[[], None]) -> None:
-        """`record` keeps the failure on disk; it is called once, on the thread that reports first, and raises
-        nothing."""
+        """`record` writes the failure to disk. It is called once, on the thread of the first report, and
+        raises nothing."""
         self.error: OSError | None = None
         self._record = record
         self._lock = threading.Lock()
 
     def report(self, error: OSError) -> None:
-        """An fsync has failed; on any thread."""
+        """Records that an fsync has failed; on any thread."""
         with self._lock:
             if self.error is not None:
                 return

@@ -1,8 +1,8 @@
-"""One index file: messages by the hash of `topic#key`, newest first in each slot (IndexFile).
+"""Reads and writes one index file: entries by the hash of `topic#key`, newest first in each slot (IndexFile).
 
-Header of 40 bytes; slots of 4 bytes, each the number of its newest entry or 0; entries of 20 bytes: hash,
-physical offset, seconds since the file's first message, number of the next older entry of the slot. Entry 0
-is never used.
+The file consists of a header (40 bytes), slots and entries. A slot (4 bytes) is the number of its newest
+entry, or 0. An entry (20 bytes) is hash, physical offset, seconds since the file's first message, and the
+number of the slot's next older entry. Entry 0 is never used.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _ENTRY_READ = struct.Struct(">iqii")
 _NO_ENTRY = b"\0\0\0\0"
 _RESERVE_BYTES = 1 << 20
 _SECONDS_MAX = 0x7FFF_FFFF
-_PUT_MAX = 1 << 20  # entries of one put, of which a killed process may have left some; there are far fewer
+_PUT_MAX = 1 << 20  # entries of one put, more than there ever are; a killed process may leave some of them
 
 IndexEntry = tuple[int, int, int]  # hash of topic#key, physical offset, store time in epoch ms
 
 
 class IndexFile:
-    """A file of fixed capacity. Attributes are the header; `store_header` puts them into the mapping."""
+    """A file of fixed capacity. Its attributes are the header; `store_header` writes them into the
+    mapping."""
 
     __slots__ = (
         "_capacity",
@@ -49,7 +50,7 @@ class IndexFile:
     )
 
     def __init__(self, path: Path, slots: int, capacity: int) -> None:
-        """Opens or makes a file. Raises StoreDamagedError, DiskFullError or OSError."""
+        """Opens or creates a file. Raises StoreDamagedError, DiskFullError or OSError."""
         self._slots = slots
         self._capacity = capacity
         self._entries_at = HEADER_BYTES + slots * SLOT_BYTES
@@ -62,34 +63,33 @@ class IndexFile:
 
     @property
     def path(self) -> Path:
-        """The file; its name is the time it was made."""
+        """The path; the file's name is the time of its creation."""
         return self._file.path
 
     @property
     def full(self) -> bool:
-        """No entry fits any more."""
+        """Whether the file has no space for another entry."""
         return self.count >= self._capacity
 
-    def begin(self, physical: int, timestamp: int) -> None:
-        """A file made after a full one starts with that one's end in its header."""
+    def continue_from(self, physical: int, timestamp: int) -> None:
+        """Sets the header of a new file to the end of the full file before it."""
         if physical > 0:
             self.begin_physical = self.end_physical = physical
         if timestamp > 0:
             self.begin_timestamp = self.end_timestamp = timestamp
 
     def put(self, entries: list[IndexEntry], start: int) -> int:
-        """Adds entries from `start` on until the file is full; where it stopped. Raises DiskFullError, with
-        no entry added.
+        """Adds entries from `start` on until the file is full, and returns the index of the first entry not
+        added. After DiskFullError no entry is added.
 
-        The header is written last, so that what a killed process leaves is a file without its newest
-        entries."""
+        The header is written last, so a killed process leaves a file without its newest entries."""
         end = min(len(entries), start + self._capacity - self.count)
         if end <= start:
             return start
         at = self._entries_at + self.count * ENTRY_BYTES
         self._reserve(at + (end - start) * ENTRY_BYTES)
         if self.count == 1:
-            # The first entry of a file is timed against what the header held before it.
+            # The seconds of a file's first entry count from the time in the previous header.
             at = self._put_first(entries[start], at)
             start += 1
         view = self._file.map
@@ -103,16 +103,16 @@ class IndexFile:
         add = block.append
         newest: dict[int, int] = {}
         newest_of = newest.get
-        # Slots are read and written as integers of this machine, which costs a third of cutting out bytes;
-        # the numbers of the new entries are turned all at once.
+        # Slots are read and written as integers in the machine's byte order, which takes a third of the time
+        # of slices. The numbers of the new entries are byte-swapped together.
         numbers = struct.unpack(f"={size}I", struct.pack(f">{size}I", *range(self.count, self.count + size)))
-        with memoryview(view) as whole, whole[HEADER_BYTES : self._entries_at].cast("I") as heads:
+        with memoryview(view) as whole, whole[HEADER_BYTES : self._entries_at].cast("I") as slot_view:
             for (hashed, physical, timestamp), number in zip(entries[start:end], numbers, strict=True):
                 if timestamp != last:
                     last = timestamp
                     seconds = min(max((timestamp - begin) // 1000, 0), _SECONDS_MAX) if begin > 0 else 0
                 slot = hashed % slots
-                before = newest_of(slot) or heads[slot]
+                before = newest_of(slot) or slot_view[slot]
                 newest[slot] = number
                 if before:
                     add(pack_entry(hashed, physical, seconds, before.to_bytes(4, sys.byteorder)))
@@ -123,7 +123,7 @@ class IndexFile:
             # relies on this order.
             view[at : at + len(block) * ENTRY_BYTES] = b"".join(block)
             for slot, number in newest.items():
-                heads[slot] = number
+                slot_view[slot] = number
         if block:
             self.count += size
             self.slots_used = used
@@ -147,11 +147,11 @@ class IndexFile:
         return at + ENTRY_BYTES
 
     def undo_unfinished_put(self) -> None:
-        """Mends what a process left that was killed in the middle of `put`, on a machine that went on: slots
-        may lead to entries that the header does not count yet. They are led back to the newest one it counts;
-        the messages are entered again by recovery. Entries are whole before any slot leads to them, so the
-        way back is in the entries."""
-        with self.path.open("rb") as file:  # by read calls: they may meet a hole, a mapping may not
+        """Repairs the slots after the process was killed inside `put` while the machine went on. Slots may
+        point to entries that the header does not count yet. Each is set back to the newest entry that the
+        header counts; recovery enters the messages again. Entries are complete before a slot points to them,
+        so each leads to its predecessor."""
+        with self.path.open("rb") as file:  # by read calls, because mappings must not touch holes
             behind = self._entries_at + self.count * ENTRY_BYTES
             left = min(self._capacity - self.count, _PUT_MAX) * ENTRY_BYTES
             for hashed, physical, _, _ in _ENTRY_READ.iter_unpack(os.pread(file.fileno(), left, behind)):
@@ -175,8 +175,8 @@ class IndexFile:
         limit: int,
         residency: PageResidency | None = None,
     ) -> None:
-        """Adds physical offsets of entries with this hash stored in [begin, end] (epoch ms, in steps of a
-        second), newest first, until `found` has `limit`."""
+        """Adds to `found`, up to `limit`, the physical offsets of the entries with this hash stored in
+        [begin, end] (epoch ms, to the second), newest first."""
         view = self._file.map
         slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
         if residency is not None:
@@ -194,17 +194,17 @@ class IndexFile:
             timestamp = self.begin_timestamp + seconds * 1000
             if entry_hash == hashed and begin <= timestamp <= end:
                 found.append(physical)
-            # Entries of a slot only get older; a chain that does not is damaged, and would never end.
+            # Along the chain of a slot entries get older. A damaged chain could be endless.
             if timestamp < begin or older >= number:
                 return
             number = older
 
     def covers(self, begin: int, end: int) -> bool:
-        """Whether messages stored in [begin, end] can be in this file."""
+        """Whether the file may have messages stored in [begin, end]."""
         return begin <= self.end_timestamp and end >= self.begin_timestamp
 
     def store_header(self) -> None:
-        """Puts the header's numbers into the file."""
+        """Writes the header into the mapping."""
         HEADER.pack_into(
             self._file.map,
             0,
@@ -223,7 +223,7 @@ class IndexFile:
             file.reserve(wanted)
 
     def flush(self) -> None:
-        """Writes the file to disk; on any thread. Raises OSError."""
+        """Syncs the file to disk; on any thread. Raises OSError."""
         self._file.flush()
 
     def close(self) -> None:
@@ -231,5 +231,5 @@ class IndexFile:
         self._file.close()
 
     def delete(self) -> None:
-        """Closes and removes the file."""
+        """Closes and deletes the file."""
         self._file.delete()

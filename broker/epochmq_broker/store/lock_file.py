@@ -1,5 +1,5 @@
-"""The store's `lock` file: one broker, ours or Java's, at a time (DefaultMessageStore's FileLock on byte
-0)."""
+"""Locks the store's directory: the `lock` file admits one broker at a time, ours or RocketMQ's
+(DefaultMessageStore's FileLock on byte 0)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 
 from epochmq_broker.store.mapped_file import StoreDamagedError
 
-# A process may take a POSIX lock that it holds already; two stores of one process must exclude each other
-# too.
+# POSIX locks exclude other processes only; this set excludes two stores of one process.
 _held: set[Path] = set()
 
 
 class StoreLockedError(StoreDamagedError):
-    """Another broker has the directory."""
+    """Another broker uses the directory."""
 
 
 class LockFile:
-    """Held from construction to `release`."""
+    """A lock that is held from construction to `release`."""
 
     def __init__(self, path: Path) -> None:
-        """Takes the lock. Raises StoreLockedError when somebody else has it, or OSError."""
+        """Takes the lock. Raises StoreLockedError when another broker holds it, or OSError."""
         path = path.parent.resolve() / path.name
         if path in _held:
-            raise StoreLockedError(f"{path} is locked by this process already")
+            raise StoreLockedError(f"{path} is locked: another store of this process uses the directory")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
         except OSError as error:
             os.close(fd)
             raise StoreLockedError(
-                f"{path} is locked: another broker uses this directory ({error})"
+                f"{path} is locked: another broker uses the directory ({error}). Stop it, or use another "
+                "storePathRootDir"
             ) from error
         os.pwrite(fd, b"lock", 0)
         self._path = path
@@ -40,7 +40,7 @@ class LockFile:
         _held.add(path)
 
     def release(self) -> None:
-        """Lets the directory go."""
+        """Releases the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

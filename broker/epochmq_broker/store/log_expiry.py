@@ -1,10 +1,12 @@
-"""Removing what is too old, or what the disk has no space for (CleanCommitLogService,
-CleanConsumeQueueService).
+"""Decides which log files expire, by age and by disk usage (CleanCommitLogService).
 
-Log files go whole, oldest first, never the one that is written: by age in the hours of `deleteWhen`, at any
-hour when the disk is fuller than diskMaxUsedSpaceRatio (then still only what is old enough), and whatever
-their age when it is fuller than diskSpaceCleanForciblyRatio. Above diskSpaceWarningLevelRatio the store
-takes no more messages. Queues and index follow the log.
+Whole files expire, oldest first, and never the one that is written:
+
+- in the hours of `deleteWhen`, files older than `fileReservedTime`;
+- above `diskMaxUsedSpaceRatio`, the same files at any hour;
+- above `diskSpaceCleanForciblyRatio`, files of any age.
+
+Above `diskSpaceWarningLevelRatio` the store rejects messages. Queues and index follow the log.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.store_config import StoreConfig
 
-MANUAL_EXPIRY_TICKS = 20  # ticks that a request to delete expired files lasts
+MANUAL_EXPIRY_TICKS = 20  # a request to delete expired files is in force for so many ticks
 _HOUR_MS = 3_600_000
 
 
 class DiskUse(Struct, frozen=True):
-    """Used share of the disks of log and queues, 0 to 1; -1 when a path is missing."""
+    """Used share of the disks of log and queues, 0 to 1; -1 for a missing path."""
 
     log: float
     queues: float
 
 
 def disk_used(path: Path) -> float:
-    """Used share of a disk, rounded up to whole percents (UtilAll.getDiskPartitionSpaceUsedPercent)."""
+    """Used share of a disk, rounded up to whole percent (UtilAll.getDiskPartitionSpaceUsedPercent)."""
     try:
         disk = os.statvfs(path)
     except OSError:
@@ -43,7 +45,7 @@ def disk_used(path: Path) -> float:
 
 
 class LogExpiry:
-    """Decides which log files go. The store deletes them and tells queues and index."""
+    """Decides which log files expire; the store deletes them and expires queues and index."""
 
     def __init__(
         self,
@@ -61,27 +63,27 @@ class LogExpiry:
         self.use = DiskUse(0.0, 0.0)
 
     def configure(self, config: StoreConfig) -> None:
-        """Takes over ratios and times."""
+        """Applies ratios and times."""
         self._config = config
 
     def request(self) -> None:
-        """Deletes what is old enough at the next ticks, whatever the hour (DELETE_EXPIRED_COMMITLOG)."""
+        """Expires old files at the next ticks at any hour (DELETE_EXPIRED_COMMITLOG)."""
         self._manual = MANUAL_EXPIRY_TICKS
 
     def measure(self) -> DiskUse:
-        """Looks at the disks."""
+        """Measures the usage of the disks."""
         self.use = DiskUse(self._used(self._config.commit_log_dir), self._used(self._config.root))
         return self.use
 
     @property
-    def full(self) -> bool:
-        """Above the level where no more messages are taken; by the last measurement."""
+    def is_full(self) -> bool:
+        """Whether messages are rejected, according to the last measurement."""
         limit = min(max(self._config.disk_space_warning_level_ratio / 100, 0.35), 0.90)
         return max(self.use.log, self.use.queues) > limit
 
-    def expired(self) -> list[MappedFile]:
-        """Takes the log files out that go now, at most deleteFileBatchMax of them; by the last
-        measurement."""
+    def take_expired(self) -> list[MappedFile]:
+        """Removes the files that expire now from the log, at most deleteFileBatchMax, according to the last
+        measurement. The caller deletes them."""
         config = self._config
         used = max(self.use.log, self.use.queues)
         forcibly = used > min(max(config.disk_space_clean_forcibly_ratio / 100, 0.30), 0.85)

@@ -1,14 +1,13 @@
-"""Getting written bytes of the log onto the disk: group commit and periodic flushes (FlushManager,
-GroupCommitService, FlushRealTimeService).
+"""Flushes the commit log to disk by group commit and periodically (FlushManager, GroupCommitService,
+FlushRealTimeService).
 
-fsync runs on worker threads, never on the event loop; what to flush is decided, and what is done with the
-outcome happens, on the loop. One flush of the log is under way at a time, and takes along everything
-written when it started; puts that wait meanwhile share the next one.
+fsync runs on a worker thread. The event loop decides what to flush and handles the result. One flush runs at
+a time and includes all bytes written before its start; puts that arrive meanwhile share the next flush.
 
-**A failed fsync is final.** The kernel reports a write-back error once and marks the pages clean, so a
-second fsync that succeeds says nothing about the bytes of the first: they may exist in memory only. The
-store then refuses writes, fails whoever waits, moves neither flushed position nor checkpoint, and records the
-failure in its abort file at once (`FsyncFailure`), so that the next start does not trust the page cache.
+**A failed fsync is final.** The kernel reports a write-back error once and marks the pages clean. A second
+fsync that succeeds tells nothing about the bytes of the first, which may exist in memory only. So the store
+rejects writes, fails the waiting puts, and moves neither the flushed offset nor the checkpoint. It records
+the failure in its abort file at once (`FsyncFailure`), so that the next start does not trust the page cache.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 log = logging.getLogger(__name__)
 
 FlushCallback = Callable[[PutStatus], None]
-_SHORTAGE_RETRY_S = 0.1  # after a flush that found no descriptor
-_WAITERS_MAX = 1 << 17  # puts that may wait for the disk; more are answered FLUSH_DISK_TIMEOUT at once
+_SHORTAGE_RETRY_S = 0.1  # pause after a flush that failed for lack of file descriptors
+_WAITERS_MAX = 1 << 17  # waiting puts; further puts get FLUSH_DISK_TIMEOUT at once
 
 
 class LogFlusher:
-    """Flushes the commit log and tells who waits for it. `flushed` is the physical offset up to which it is
-    on disk."""
+    """Flushes the commit log and notifies waiting puts. `flushed` is the physical offset up to which the log
+    is on disk."""
 
     def __init__(
         self,
@@ -59,24 +58,24 @@ class LogFlusher:
         self._running = False
         self._again = False
         self._generation = 0  # of the log's end; a truncation starts a new one
-        self._complete_at = 0.0
+        self._completed_at = 0.0
         self.flushed = 0
         self.on_flushed: Callable[[int], None] | None = None
         self.on_failure: Callable[[OSError], None] | None = None
 
     def configure(self, config: StoreConfig) -> None:
-        """Takes over intervals and time-outs."""
+        """Applies intervals and timeouts."""
         self._config = config
 
     def start(self, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         """Flushes on this worker from now on."""
         self._worker = worker
         self._loop = loop
-        self._complete_at = loop.time()
+        self._completed_at = loop.time()
 
     def when_flushed(self, end: int, callback: FlushCallback) -> None:
-        """Calls back, on the loop, with PUT_OK when the log is on disk up to `end`, or with
-        FLUSH_DISK_TIMEOUT when that takes longer than syncFlushTimeout or cannot be done any more."""
+        """Calls `callback` on the event loop: with PUT_OK when the log is on disk up to `end`, or with
+        FLUSH_DISK_TIMEOUT after syncFlushTimeout or after a failed fsync."""
         if end <= self.flushed:
             callback(PutStatus.PUT_OK)
             return
@@ -86,11 +85,11 @@ class LogFlusher:
         deadline = self._loop.time() + self._config.sync_flush_timeout / 1000
         self._waiters.append((end, deadline, callback))
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._expire)
-        self.wake()
+            self._timer = self._loop.call_at(deadline, self._time_out)
+        self.flush_soon()
 
-    def wake(self) -> None:
-        """Flushes soon: after what the loop does right now, so that one batch of requests shares one
+    def flush_soon(self) -> None:
+        """Flushes after the present iteration of the event loop, so that one batch of requests shares one
         flush."""
         if self._running:
             self._again = True
@@ -99,19 +98,19 @@ class LogFlusher:
             self._loop.call_soon(self._flush)
 
     def tick(self) -> None:
-        """The periodic flush: when enough pages are dirty, or enough time has passed."""
+        """Flushes if enough pages are dirty or enough time has passed; called periodically."""
         if self._loop is None or self._running:
             return
         dirty = self._log.max_offset - self.flushed
         thorough = self._config.flush_commit_log_thorough_interval / 1000
         if dirty >= max(self._config.flush_commit_log_least_pages * PAGE_BYTES, 1) or (
-            dirty and self._loop.time() - self._complete_at >= thorough
+            dirty and self._loop.time() - self._completed_at >= thorough
         ):
-            self.wake()
+            self.flush_soon()
 
     def flush_now(self) -> None:
-        """Flushes on the calling thread; for start-up and shut-down. Raises OSError, also when an earlier
-        flush has failed."""
+        """Flushes on the calling thread, at start and stop. Raises OSError, also after an earlier failed
+        flush."""
         work = [(file, file.wrote) for file in self._dirty()]
         sync_all(work, self._failed)
         for file, wrote in work:
@@ -120,13 +119,13 @@ class LogFlusher:
         if self._appender.last_timestamp:
             self._checkpoint.physic_msg_timestamp = self._appender.last_timestamp
 
-    def settle(self) -> None:
-        """Returns when no flush runs any more. Its outcome is dealt with later, on the loop."""
+    def wait_idle(self) -> None:
+        """Returns when no flush is running. The event loop handles its result later."""
         if self._worker is not None:
-            self._worker.run(lambda: None)
+            self._worker.run_and_wait(lambda: None)
 
     def stop(self) -> None:
-        """Answers who still waits: with what `flush_now` made of it."""
+        """Ends the waiting puts with the result of the last `flush_now`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -136,8 +135,9 @@ class LogFlusher:
             done = self._failed.error is None and end <= self.flushed
             callback(PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT)
 
-    def truncated(self, end: int) -> None:
-        """The log has been cut; what a flush still under way reports is about bytes that are gone."""
+    def note_truncation(self, end: int) -> None:
+        """Lowers the flushed offset after a truncation, and ignores the result of a flush that started
+        before."""
         self.flushed = min(self.flushed, end)
         self._generation += 1
 
@@ -175,29 +175,29 @@ class LogFlusher:
             if self._failed.error is not None:
                 self._fail(self._failed.error)
             elif failure is not None:
-                log.warning("the commit log is not flushed now, and will be soon: %s", failure)
-                loop.call_later(_SHORTAGE_RETRY_S, self.wake)
+                log.warning("the flush of the commit log failed and is retried: %s", failure)
+                loop.call_later(_SHORTAGE_RETRY_S, self.flush_soon)
                 return
             elif generation == self._generation:
-                self._done(work, end, timestamp)
+                self._complete(work, end, timestamp)
             if self._waiters or self._again:
                 self._flush()
 
         try:
             worker.submit(run)
         except WorkerBusyError:
-            return  # the next tick, or the next put, tries again
+            return  # the next tick or the next put retries
         self._running = True
         self._again = False
 
-    def _done(self, work: list[tuple[MappedFile, int]], end: int, timestamp: int) -> None:
+    def _complete(self, work: list[tuple[MappedFile, int]], end: int, timestamp: int) -> None:
         for file, wrote in work:
             file.flushed = max(file.flushed, wrote)
         self.flushed = max(self.flushed, end)
         if timestamp:
             self._checkpoint.physic_msg_timestamp = timestamp
         if self._loop is not None:
-            self._complete_at = self._loop.time()
+            self._completed_at = self._loop.time()
         if self.on_flushed is not None:
             self.on_flushed(self.flushed)
         waiters = self._waiters
@@ -211,7 +211,7 @@ class LogFlusher:
         for _, _, callback in waiters:
             callback(PutStatus.FLUSH_DISK_TIMEOUT)
 
-    def _expire(self) -> None:
+    def _time_out(self) -> None:
         self._timer = None
         if self._loop is None:
             return
@@ -219,15 +219,15 @@ class LogFlusher:
         while self._waiters and self._waiters[0][1] <= now:
             self._waiters.popleft()[2](PutStatus.FLUSH_DISK_TIMEOUT)
         if self._waiters:
-            self._timer = self._loop.call_at(self._waiters[0][1], self._expire)
+            self._timer = self._loop.call_at(self._waiters[0][1], self._time_out)
 
 
 def sync_all(
     work: Iterable[tuple[MappedFile, int]], failed: FsyncFailure, *, missing_ok: bool = False
 ) -> None:
-    """Syncs files; on any thread. `missing_ok`: a file that was deleted meanwhile needs no sync. Raises
-    OSError: a failed fsync, this one or an earlier one, has been reported to `failed`; a shortage of
-    descriptors has not."""
+    """Syncs files on any thread; `missing_ok` skips deleted files. Raises OSError for a failed fsync, this
+    one or an earlier one, which is reported to `failed`; and for a shortage of file descriptors, which is
+    not."""
     for file, _ in work:
         try:
             file.flush()

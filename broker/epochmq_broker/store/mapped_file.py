@@ -1,14 +1,15 @@
-"""Files of one size, memory-mapped, named by the offset of their first byte (MappedFile, MappedFileQueue).
+"""Maps files of one size into memory; a file's name is the offset of its first byte (MappedFile,
+MappedFileQueue).
 
-**Space is reserved before it is written.** A store into a mapped page for which the file system has no
-block raises SIGBUS when the disk is full, and that kills the process. So a file is made sparse, as Java
-makes it, but every byte is backed by `posix_fallocate` before the mapping is written there, a chunk at a
-time and ahead of the write position; ENOSPC then is an exception at a moment when nothing has been changed
-yet. On ext4 and xfs that costs 10 to 200 µs for each chunk of 32 MiB, and makes the first store into a page
-six times cheaper than a store into a hole, because the page fault needs no block allocation any more. Where
-the file system cannot reserve, zeros are written instead.
+**Space is reserved before it is written.** On a full disk, a store into a mapped page without a disk block
+raises SIGBUS, which kills the process. So a file is created sparse, as RocketMQ creates it, and then
+`posix_fallocate` reserves its blocks chunk by chunk before the mapping is written there. ENOSPC is then an
+exception that occurs before anything has changed. On ext4 and xfs a chunk of 32 MiB costs 10 to 200 µs. The
+first store into a reserved page is six times cheaper than a store into a hole, because its page fault
+allocates no block. On file systems that cannot reserve blocks, zeros are written instead.
 
-Only the event loop writes into mappings and moves positions; `flush` and `create` may run on a worker thread.
+Only the event loop writes into mappings and moves positions. `flush` and the creation of files may run on a
+worker thread.
 """
 
 from __future__ import annotations
@@ -30,45 +31,43 @@ PAGE_BYTES = 4096
 NAME_DIGITS = 20
 _ZEROS = bytes(1 << 20)
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
-# The mapping of a file that is never resized needs no descriptor of its own (Python 3.13 and newer can
-# leave it out).
+# The files are never resized, so a mapping needs no descriptor of its own. Python 3.13 and newer can omit it.
 _MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 class DiskFullError(EpochMQError):
-    """No space (or quota) left for the bytes asked for; nothing has been changed."""
+    """The disk or the quota has no space for the requested bytes. Nothing was changed."""
 
 
 class QueueMemoryFullError(DiskFullError):
-    """Consume queues hold as much in memory as they may, because the disk is too slow to take it."""
+    """Consume queues hold the maximum of unwritten units in memory, because the disk is full or slow."""
 
 
 class SpaceNotReadyError(OSError):
-    """The disk is so slow that space which was asked for long ago is still not there; nothing has been
-    changed."""
+    """The disk is so slow that space requested long ago is not reserved yet. Nothing was changed."""
 
 
 class StoreDamagedError(EpochMQError):
-    """Files that cannot be a store, or not one with these settings; a person has to look."""
+    """The files are not those of a store, or not of one with these settings. A person has to act."""
 
 
 def as_disk_full(error: OSError) -> OSError | DiskFullError:
-    """The error as it is to be raised: a lack of space or quota as DiskFullError."""
+    """Converts ENOSPC and EDQUOT to DiskFullError; other errors are returned unchanged."""
     return DiskFullError(str(error)) if error.errno in _FULL else error
 
 
 def file_name(start: int) -> str:
-    """A file is named by its start offset in 20 decimal digits (UtilAll.offset2FileName)."""
+    """The name of the file that starts at this offset: 20 decimal digits (UtilAll.offset2FileName)."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk, or a quota, has no space left."""
+    """Whether the error says that the disk or the quota has no space left."""
     return error.errno in _FULL
 
 
 def reserve(fd: int, start: int, end: int) -> None:
-    """Backs bytes [start, end) of a file with blocks. Raises DiskFullError, or OSError for anything else."""
+    """Reserves disk blocks for bytes [start, end) of a file. Raises DiskFullError or OSError."""
     try:
         os.posix_fallocate(fd, start, end - start)
     except OSError as error:
@@ -79,19 +78,22 @@ def reserve(fd: int, start: int, end: int) -> None:
         _write_zeros(fd, start, end)
 
 
-def _keep_descriptors(fd: int) -> None:
-    """Leaves the last descriptors of the process to the log, and to flushes, which open files and directories
-    for a moment: before Python 3.13 a mapping holds one, and queues may be many. The kernel gives out the
-    lowest free number. Raises OSError (EMFILE)."""
+def _check_descriptors_left(fd: int) -> None:
+    """Keeps the last descriptors of the process for the log and for flushes, which open files and directories
+    briefly. Before Python 3.13 each mapping holds a descriptor. The kernel assigns the lowest free number, so
+    `fd` tells how many are in use. Raises OSError (EMFILE)."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and fd >= limit - min(max(limit // 8, 16), 256):
         raise OSError(
-            errno.EMFILE, f"{fd} of {limit} descriptors (RLIMIT_NOFILE) are in use: no more queue files"
+            errno.EMFILE,
+            f"{fd} of {limit} file descriptors (RLIMIT_NOFILE) are in use, the log needs the others. "
+            "Raise the limit",
         )
 
 
 def _write_zeros(fd: int, start: int, end: int) -> None:
-    """For file systems that cannot reserve; [start, end) has never been written."""
+    """Reserves blocks by writing zeros, on file systems that cannot reserve. Bytes [start, end) were never
+    written before."""
     try:
         while start < end:
             start += os.pwrite(fd, _ZEROS[: end - start], start)
@@ -102,8 +104,8 @@ def _write_zeros(fd: int, start: int, end: int) -> None:
 
 
 class MappedFile:
-    """One file. Positions are relative to the file; `start` is the offset of its first byte in the queue of
-    files."""
+    """One file. Positions are relative to the file; `start` is the offset of its first byte in the sequence
+    of files."""
 
     __slots__ = (
         "fd",
@@ -119,24 +121,23 @@ class MappedFile:
     )
 
     def __init__(self, path: Path, start: int, size: int, *, keep_fd: bool) -> None:
-        """Opens a file of `size` bytes, making it when it is missing or empty. `keep_fd` keeps a descriptor
-        open for reading and flushing (`fd`, else -1). Raises StoreDamagedError, DiskFullError or
-        OSError."""
+        """Opens a file of `size` bytes; creates it when it is missing or empty. `keep_fd` keeps a descriptor
+        open for reads and flushes (`fd`, else -1). Raises StoreDamagedError, DiskFullError or OSError."""
         self.path = path
         self.start = start
         self.size = size
-        self.unsynced_parent_dirs = 0  # directories above whose entries are not durable yet
+        self.unsynced_parent_dirs = 0  # number of parent directories whose entries are not on disk yet
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not keep_fd:
-                _keep_descriptors(fd)
+                _check_descriptors_left(fd)
             present = os.fstat(fd).st_size
             if present == 0:
                 os.ftruncate(fd, size)
             elif present != size:
                 raise StoreDamagedError(
-                    f"{path} has {present} bytes where the settings say {size}; "
-                    "use the sizes the directory was made with, or move the file away"
+                    f"{path} has {present} bytes, but the settings say {size}; "
+                    "use the file sizes that the directory was created with, or move the file away"
                 )
             self.map = mmap.mmap(fd, size, **_MAP_OPTIONS)
         except OSError as error:
@@ -155,16 +156,16 @@ class MappedFile:
         self.wrote = 0
         self.flushed = 0
         self.reserved = 0
-        self.unchecked_until = 0  # up to here the append path writes without asking for room
+        self.unchecked_until = 0  # the append path writes up to here without a request for space
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind what is written."""
+        """Offset after the last written byte."""
         return self.start + self.wrote
 
     def reserve(self, end: int) -> None:
-        """Backs everything up to `end` with blocks; must precede any store behind `reserved`. Raises
-        DiskFullError."""
+        """Reserves blocks up to `end`, which must precede any store after `reserved`. Raises DiskFullError or
+        OSError."""
         start = max(self.reserved, self.wrote)
         if end > start:
             with self._descriptor() as fd:
@@ -172,22 +173,23 @@ class MappedFile:
             self.reserved = end
 
     def write(self, at: int, data: memoryview) -> None:
-        """Puts bytes at a position below `reserved`, not through the mapping. Raises OSError."""
+        """Writes bytes at a position before `reserved` by `pwrite`, not through the mapping. Raises
+        OSError."""
         with self._descriptor() as fd:
             done = 0
             while done < len(data):
                 done += os.pwrite(fd, data[done:], at + done)
 
     def pread(self, at: int, size: int) -> bytes:
-        """Bytes that may be a hole. Read through the mapping a hole takes a page on a file system in memory,
-        and raises SIGBUS when there is none left. Raises OSError."""
+        """Reads bytes that may be a hole, not through the mapping. On tmpfs a hole that is read through a
+        mapping takes a page, and raises SIGBUS if there is none left. Raises OSError."""
         with self._descriptor() as fd:
             return os.pread(fd, size, at)
 
     def flush(self) -> None:
-        """Writes all dirty pages, and the names above a new file, to disk. Runs on any thread and releases
-        the interpreter meanwhile (`mmap.flush` would not). Raises OSError: what was written since the last
-        good flush may be lost then, whatever a retry says."""
+        """Syncs all dirty pages, and the directory entries of a new file. Runs on any thread and releases the
+        interpreter lock (`mmap.flush` does not). Raises OSError; the bytes written since the last successful
+        flush may be lost then, even if a retry succeeds."""
         with self._descriptor() as fd:
             os.fdatasync(fd)
         if self.unsynced_parent_dirs:
@@ -196,23 +198,23 @@ class MappedFile:
             self.unsynced_parent_dirs = 0
 
     def zero_from(self, position: int) -> bool:
-        """Zeros everything from `position` to the end of the file, on disk too; True when there was anything.
+        """Zeros the file from `position` on, and syncs. False when it was zero already.
 
-        Positions alone are not enough: old records behind a cut come back when a crash follows and the new
-        records end where an old one began. Holes are skipped unread. Raises OSError."""
+        Moving the positions is not enough: after a crash, old records would reappear where new records end at
+        the start of an old one. Holes are skipped unread. Raises OSError."""
         with self._descriptor() as fd:
             return zero_range(fd, position, self.size)
 
     def modified_ms(self) -> int:
-        """When the file was last written, as the file system says (epoch ms)."""
+        """The file's modification time, epoch ms."""
         return self.path.stat().st_mtime_ns // 1_000_000
 
     def close(self) -> None:
-        """Unmaps the file and closes it."""
+        """Unmaps and closes the file."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        # A buffer that somebody still exports keeps the mapping alive until it is dropped.
+        # While a view of the mapping exists, it stays; it is unmapped with the last view.
         with contextlib.suppress(BufferError):
             self.map.close()
 
@@ -234,7 +236,7 @@ class MappedFile:
 
 
 def zero_range(fd: int, position: int, end: int) -> bool:
-    """Zeros bytes [position, end) of a file, on disk too; True when there was anything. Holes are skipped
+    """Zeros bytes [position, end) of a file, and syncs. False when they were zero already. Holes are skipped
     unread. Raises OSError."""
     changed = False
     for start, stop in data_ranges(fd, position, end):
@@ -251,14 +253,14 @@ def zero_range(fd: int, position: int, end: int) -> bool:
 
 
 def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of [start, end) that may hold anything but zeros."""
+    """The parts of [start, end) that are not holes."""
     while start < end:
         try:
             at = os.lseek(fd, start, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # nothing but a hole behind
-            yield start, end  # a file system that does not say
+                return  # the rest is a hole
+            yield start, end  # the file system does not report holes
             return
         if at >= end:
             return
@@ -266,7 +268,7 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         yield at, start
 
 
-FileMaker = Callable[[Path, int, int], MappedFile]
+FileCreator = Callable[[Path, int, int], MappedFile]
 
 
 class StoreFile(Protocol):
@@ -284,7 +286,7 @@ AnyFile = TypeVar("AnyFile", bound=StoreFile)
 
 
 class FileSequence(Generic[AnyFile]):
-    """The files of one directory, in order; each begins where the one before it ends."""
+    """The files of one directory in order; each starts where the previous one ends."""
 
     __slots__ = ("directory", "file_size", "files")
 
@@ -293,49 +295,49 @@ class FileSequence(Generic[AnyFile]):
         self.file_size = file_size
         self.files: list[AnyFile] = []
 
-    def gap(self) -> int | None:
-        """Number of the first file that does not begin where the one before it ends, None when there is
-        none."""
+    def first_after_gap(self) -> int | None:
+        """Number of the first file that does not start where the previous one ends, None without a gap."""
         for at, (before, after) in enumerate(zip(self.files, self.files[1:], strict=False)):
             if after.start != before.start + before.size:
                 return at + 1
         return None
 
-    def drop(self, at: int) -> None:
-        """Removes the files from this number on, durably. Raises OSError."""
+    def delete_from(self, at: int) -> None:
+        """Deletes the files from this number on, durably. Raises OSError."""
         while len(self.files) > at:
             self.files.pop().delete()
         sync_directory(self.directory)
 
     @property
     def min_offset(self) -> int:
-        """Start of the first file, -1 when there is none."""
+        """Start of the first file, -1 without files."""
         return self.files[0].start if self.files else -1
 
     @property
     def max_offset(self) -> int:
-        """End of what is written, 0 when there is no file."""
+        """Offset after the last written byte, 0 without files."""
         return self.files[-1].end if self.files else 0
 
 
 class MappedFileQueue(FileSequence[MappedFile]):
-    """The files of one directory, in order; the last one is written. `levels` is how many directories above
-    a new file may be new with it."""
+    """The files of one directory in order; the last one is written."""
 
-    def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, levels: int = 1) -> None:
+    def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, new_parent_dirs: int = 1) -> None:
+        """`new_parent_dirs`: how many parent directories may be created together with a file."""
         super().__init__(directory, file_size)
-        self.make: FileMaker = self.create_now  # replaced by one that has prepared the file already
+        self.create: FileCreator = self.create_now  # replaced while a preallocator creates files in advance
         self._keep_fd = keep_fd
-        self._levels = levels
+        self._new_parent_dirs = new_parent_dirs
 
     def load(self) -> None:
-        """Opens what the directory holds; positions are set to the files' ends until recovery has looked.
-        Empty files (a crash while they were made) are removed. Raises StoreDamagedError or OSError."""
+        """Opens the files of the directory. Their positions are at the files' ends until recovery sets them.
+        Empty files, which a crash during their creation leaves, are removed. Raises StoreDamagedError or
+        OSError."""
         if not self.directory.is_dir():
             return
         for path in sorted(path for path in self.directory.iterdir() if path.is_file()):
             if not path.name.isdecimal():
-                raise StoreDamagedError(f"{path} is no file of {self.directory.name}; move it away")
+                raise StoreDamagedError(f"{path} does not belong into {self.directory.name}; move it away")
             if path.stat().st_size == 0:
                 path.unlink()
                 continue
@@ -344,27 +346,28 @@ class MappedFileQueue(FileSequence[MappedFile]):
             self.files.append(file)
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds (or will hold) the byte at this offset."""
+        """The file that contains the byte at this offset, whether it is written yet or not."""
         files = self.files
         if not files or offset < files[0].start:
             return None
         at = (offset - files[0].start) // self.file_size
         if at < len(files) and files[at].start <= offset < files[at].start + self.file_size:
             return files[at]
-        # A directory with a hole: somebody removed a file in the middle.
+        # A file in the middle is missing.
         for file in files:
             if file.start <= offset < file.start + self.file_size:
                 return file
         return None
 
     def add(self, start: int) -> MappedFile:
-        """Appends the file that starts at this offset. Raises DiskFullError or OSError."""
-        file = self.make(self.directory / file_name(start), start, self.file_size)
+        """Adds the file that starts at this offset. Raises DiskFullError or OSError."""
+        file = self.create(self.directory / file_name(start), start, self.file_size)
         self.files.append(file)
         return file
 
     def create_now(self, path: Path, start: int, size: int) -> MappedFile:
-        """Makes a file on disk; its first flush makes its name durable."""
+        """Creates a file; its first flush makes its directory entry durable. Raises DiskFullError or
+        OSError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -372,15 +375,15 @@ class MappedFileQueue(FileSequence[MappedFile]):
                 raise DiskFullError(str(error)) from error
             raise
         file = MappedFile(path, start, size, keep_fd=self._keep_fd)
-        file.unsynced_parent_dirs = self._levels
+        file.unsynced_parent_dirs = self._new_parent_dirs
         return file
 
     def truncate(self, offset: int) -> None:
-        """Cuts everything at and behind this offset, on disk too: later files are removed, the rest of the
-        file is zeroed. Ends durable. Raises OSError."""
-        behind = next((at for at, file in enumerate(self.files) if file.start > offset), None)
-        if behind is not None:
-            self.drop(behind)
+        """Truncates the files at this offset, durably: deletes later files and zeros the rest of the last
+        one. Raises OSError."""
+        later = next((at for at, file in enumerate(self.files) if file.start > offset), None)
+        if later is not None:
+            self.delete_from(later)
         if self.files and self.files[-1].end >= offset:
             file = self.files[-1]
             file.zero_from(offset - file.start)
@@ -396,7 +399,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
         self.files = []
 
     def destroy(self) -> None:
-        """Removes all files and the directory."""
+        """Deletes all files and the directory."""
         while self.files:
             self.files.pop().delete()
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reading messages: by queue offset, by time, by key (DefaultMessageStore.getMessage,
+"""Reads messages by queue offset, by time and by key (DefaultMessageStore.getMessage,
 ConsumeQueue.getOffsetInQueueByTime, queryMessage)."""
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreCon
 
 PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
 PULL_MIN_BYTES: Final = 100
-SHORT_GET_MAX: Final = 1024
-"""Messages; RocketMQ's clients get 32 at once."""
-# Smaller tag codes are places in Java's consume queue extension, which is not read here: such messages are
-# for the client to filter.
+FAST_GET_MAX: Final = 1024
+"""Messages; RocketMQ's clients get 32 at a time."""
+# Smaller tag codes are addresses in RocketMQ's consume queue extension, which this store does not read.
+# Clients filter such messages themselves.
 EXTENSION_BELOW: Final = -(1 << 31)
 
 
 class MessageReader:
-    """Reads a log through its queues and index. `limit` is the physical offset up to which messages may be
-    seen, None for all: in front of it lies what is on disk (sync flush) or what enough replicas have."""
+    """Reads a log through its queues and index. Readers see messages that end at or before the physical
+    offset `visible_end`, None for all. It is the end of what is flushed (sync flush) or on enough
+    replicas."""
 
-    __slots__ = ("_config", "_index", "_log", "_memory", "limit", "residency", "resident_only")
+    __slots__ = ("_config", "_index", "_log", "_memory", "residency", "resident_only", "visible_end")
 
     def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig) -> None:
         self._log = log
         self._index = index
-        self.limit: int | None = None
+        self.visible_end: int | None = None
         self.residency: PageResidency | None = None  # set by the store while it runs
         self.resident_only: PageResidency | None = None
-        """While set, reading raises NotResidentError instead of waiting for the disk."""
+        """While set, reads raise NotResidentError instead of waiting for the disk."""
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
-        """Takes over limits."""
+        """Applies limits."""
         self._config = config
         self._memory = memory_bytes() * config.access_message_in_memory_max_ratio // 100
 
     def max_offset(self, queue: ConsumeQueue) -> int:
-        """Offset behind the last message of the queue that may be seen."""
-        limit = self.limit
+        """Queue offset after the last visible message."""
+        limit = self.visible_end
         if limit is None or queue.max_physical <= limit:
             return queue.max_offset
         return queue.first_ending_after(limit, queue.min_offset, queue.max_offset)
@@ -59,11 +60,10 @@ class MessageReader:
         max_bytes: int = PULL_MAX_BYTES,
         tags: Container[int] | None = None,
     ) -> GetResult:
-        """Up to `max_count` messages from `offset` on, those with one of these tag codes only when `tags`
-        is given. The first one comes whatever its size. Records that follow one another in the log are read
-        in one piece."""
+        """Up to `max_count` messages from `offset` on; with `tags` only those with one of these tag codes.
+        The first message is returned whatever its size. Adjacent records of the log are read in one piece."""
         minimum = queue.min_offset
-        maximum = queue.max_offset if self.limit is None else self.max_offset(queue)
+        maximum = queue.max_offset if self.visible_end is None else self.max_offset(queue)
         if maximum == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
         if offset < minimum:
@@ -72,7 +72,7 @@ class MessageReader:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(status, maximum, minimum, maximum)
         if self.resident_only is not None:
-            self.resident_only.require_units(queue, offset, min(max_count, maximum - offset))
+            queue.require_resident(self.resident_only, offset, min(max_count, maximum - offset))
         if tags is None:
             found = self._get_fast(queue, offset, minimum, maximum, max_count, max_bytes)
             if found is not None:
@@ -86,19 +86,19 @@ class MessageReader:
         of the log. None for any other get. Copies nothing; takes a third of the time of `_get_by_scan`."""
         config = self._config
         count = min(max_count, config.max_transfer_count_on_message_in_memory, maximum - offset)
-        if count > SHORT_GET_MAX:
+        if count > FAST_GET_MAX:
             return None
-        places = queue.places(offset, count)
-        if not places:
+        units = queue.positions_and_sizes(offset, count)
+        if not units:
             return None
-        positions, sizes = places[::2], places[1::2]
+        positions, sizes = units[::2], units[1::2]
         first, last = positions[0], positions[-1]
         file = self._log.files.find(first)
         if file is None or self._log.max_offset - first > self._memory:
             return None
         start = file.start
         end = last + sizes[-1]
-        # Units lie in rising order, so the last one tells where all end; a blank one can only come first.
+        # Positions rise from unit to unit, so the last one has the end of all. Only the first can be blank.
         if end > start + file.size or sizes[0] == PRE_BLANK_SIZE:
             return None
         size = sum(sizes)
@@ -138,7 +138,7 @@ class MessageReader:
         )
         guard = self.resident_only
         if guard is not None:
-            guard.require_units(queue, offset, scan)
+            queue.require_resident(guard, offset, scan)
         next_offset = offset
         count = total = 0
         physical_end = -1
@@ -158,7 +158,7 @@ class MessageReader:
                 if not count:
                     status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
-            if physical != end:  # never so across files: a blank record lies in between
+            if physical != end:  # always so at a new file, because a blank record lies in between
                 if start >= 0:
                     pieces.append((start, end - start))
                 start = physical
@@ -187,7 +187,7 @@ class MessageReader:
         max_bytes: int = PULL_MAX_BYTES,
         tags: Container[int] | None = None,
     ) -> GetResult:
-        """`get`, but never from the disk. Raises NotResidentError."""
+        """`get` without reads from the disk. Raises NotResidentError."""
         self.resident_only = self.residency
         try:
             return self.get(queue, offset, max_count, max_bytes, tags)
@@ -201,8 +201,8 @@ class MessageReader:
         return self._log.read(offset, size)
 
     def _require(self, offset: int, size: int | None) -> None:
-        """Raises NotResidentError unless these bytes of the log, or the record that starts there, are in
-        memory."""
+        """Raises NotResidentError unless these bytes of the log are in memory; without `size`, those of the
+        record at `offset`."""
         guard = self.resident_only
         file = self._log.files.find(offset)
         if guard is None or file is None:
@@ -222,17 +222,17 @@ class MessageReader:
     def unit(self, queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
         """See `ConsumeQueue.unit`."""
         if self.resident_only is not None:
-            self.resident_only.require_units(queue, offset, 1)
+            queue.require_resident(self.resident_only, offset, 1)
         return queue.unit(offset)
 
     def _stored_at(self, physical: int) -> int:
-        """Store time in epoch ms of the record that starts here, -1 when the log does not have it."""
+        """Store time, epoch ms, of the record at this physical offset, -1 when the log does not have it."""
         if self.resident_only is not None:
             self._require(physical, record.HEAD_V4.size)
         return self._log.store_timestamp(physical)
 
     def _limits(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> tuple[int, int]:
-        """How many messages and bytes one get may bring: less when they have to come from disk
+        """The maximum number of messages and bytes of one get, smaller if they come from the disk
         (isTheBatchFull)."""
         config = self._config
         first = self.unit(queue, offset)
@@ -248,13 +248,13 @@ class MessageReader:
     # By time
 
     def store_timestamp(self, queue: ConsumeQueue, offset: int) -> int:
-        """Store time in epoch ms of a queue's message, -1 when it is not there."""
+        """Store time, epoch ms, of a queue's message, -1 without one."""
         unit = self.unit(queue, offset)
         return -1 if unit is None else self._stored_at(unit[0])
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp: int, *, upper: bool = False) -> int:
-        """The queue's offset for a time in epoch ms. Lower: the first message stored at or after it. Upper:
-        the last one stored at or before it. Within [min, max] in any case (BoundaryType;
+        """The queue offset for a time in epoch ms, within [min, max]: of the first message stored at or after
+        it, or, with `upper`, of the last message stored at or before it (BoundaryType,
         binarySearchInQueueByTime)."""
         minimum = queue.min_offset
         maximum = self.max_offset(queue)
@@ -266,7 +266,7 @@ class MessageReader:
         return max(first - 1, minimum)
 
     def _first_stored(self, queue: ConsumeQueue, timestamp: int, low: int, high: int) -> int:
-        """Smallest offset in [low, high) stored at or after `timestamp`, `high` when there is none."""
+        """Smallest offset in [low, high) stored at or after `timestamp`, `high` without one."""
         while low < high:
             middle = (low + high) // 2
             if self.store_timestamp(queue, middle) < timestamp:
@@ -276,7 +276,7 @@ class MessageReader:
         return low
 
     def earliest_timestamp(self, queue: ConsumeQueue | None = None) -> int:
-        """Store time in epoch ms of the first message of a queue, or of the log; -1 when there is none."""
+        """Store time, epoch ms, of the first message of a queue, or of the log; -1 without one."""
         if queue is not None:
             return self.store_timestamp(queue, queue.min_offset)
         return self._stored_at(self._log.min_offset) if self._log.max_offset else -1
@@ -284,8 +284,8 @@ class MessageReader:
     # By key
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Messages of a topic with this key or unique key stored in a stretch of time, oldest first.
-        Different keys may share a hash: the reader compares, as RocketMQ's clients do."""
+        """The topic's messages with this key or unique key stored in [begin_ms, end_ms], oldest first. Other
+        keys may have the same hash; the client compares keys, as RocketMQ's clients do."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only)
         records = []
@@ -303,4 +303,4 @@ class MessageReader:
         )
 
     def _visible(self, end: int) -> bool:
-        return self.limit is None or end <= self.limit
+        return self.visible_end is None or end <= self.visible_end

@@ -1,12 +1,12 @@
-"""Tells whether bytes of a mapped file are in memory, so that the event loop never waits for the disk in a
+"""Checks whether bytes of a mapped file are in memory, so that the event loop never waits for the disk in a
 page fault.
 
-A page fault on a page that is not in the page cache blocks the whole process, the interpreter's lock held; on
-an unreadable sector it ends it by SIGBUS. So whoever reads on the loop asks first, and gets
-`NotResidentError` when the disk would have to be read: `warm` does that on another thread, and raises what
-goes wrong.
+A page fault on a page outside the page cache blocks the whole process, because it holds the interpreter lock.
+On an unreadable sector it kills the process by SIGBUS. So a read on the event loop is preceded by `require`,
+which raises NotResidentError if the disk would have to be read. `warm` then reads the pages on another thread
+and raises the disk's errors.
 
-`mincore` answers for a whole block at a time, and a block found in memory is believed to be there for a
+`mincore` is called for a whole block at a time. A resident block counts as resident until `forget`, about a
 second.
 """
 
@@ -18,15 +18,13 @@ from collections.abc import Iterable
 from mmap import mmap
 from typing import Final
 
-from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_broker.store.queue_files import QueueFile
 from epochmq_broker.store.statuses import StoreReadError
-from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 
 BLOCK_BITS: Final = 18
 BLOCK_BYTES: Final = 1 << BLOCK_BITS
-"""What is looked at, and read from the disk, at a time."""
+"""Size of the pieces that are checked, and read from the disk, at a time."""
 _READ_BYTES: Final = 1 << 20
 
 _mincore = getattr(ctypes.CDLL(None, use_errno=True), "mincore", None)
@@ -35,19 +33,19 @@ if _mincore is not None:
 
 
 class NotResidentError(Exception):
-    """Bytes [at, at + size) of a file would have to come from the disk."""
+    """Bytes [at, at + size) of a file are not in memory."""
 
     def __init__(self, file: MappedFile | QueueFile, at: int, size: int) -> None:
-        super().__init__(f"{file.path} at {at}: {size} bytes are not in memory")
+        super().__init__(f"{size} bytes of {file.path} at {at} are not in memory")
         self.file = file
         self.at = at
         self.size = size
         self.others: list[NotResidentError] = []
-        """More that is missing, to be read with it."""
+        """Further missing bytes, to be read together with these."""
 
 
 class PageResidency:
-    """What is known to be in memory. `forget` must be called about once a second."""
+    """The blocks known to be in memory. The owner calls `forget` about once a second."""
 
     def __init__(self) -> None:
         self._known: set[tuple[MappedFile | QueueFile, int]] = set()
@@ -56,7 +54,7 @@ class PageResidency:
         self._vector_at = ctypes.addressof(self._vector)
 
     def forget(self) -> None:
-        """Has everything looked at anew."""
+        """Clears what is known; the next `require` checks again."""
         self._known.clear()
         self._addresses.clear()
 
@@ -66,10 +64,10 @@ class PageResidency:
         end = at + size - 1
         for block in range(at >> BLOCK_BITS, (end >> BLOCK_BITS) + 1):
             if (file, block) not in known:
-                self._look(file, block, at, at + size)
+                self._check_block(file, block, at, at + size)
 
     def require_all(self, file: MappedFile, pieces: Iterable[tuple[int, int]]) -> None:
-        """The same of several (position, size) of a file; whatever is missing is told at once."""
+        """Raises one NotResidentError for all of these (position, size) of a file that are not in memory."""
         missing: NotResidentError | None = None
         for at, size in pieces:
             try:
@@ -82,24 +80,7 @@ class PageResidency:
         if missing is not None:
             raise missing
 
-    def require_units(self, queue: ConsumeQueue, offset: int, count: int) -> None:
-        """The same of units of a queue. A file that is not mapped would have to be opened, which may wait
-        too."""
-        start = offset * UNIT_BYTES
-        if queue.map is not None and start >= queue.base:
-            return
-        file = queue.files.find(start)
-        if file is None:
-            return
-        at = start - file.start
-        size = min(count * UNIT_BYTES, file.wrote - at)
-        if size <= 0:
-            return
-        if file.mapping is None:
-            raise NotResidentError(file, at, size)
-        self.require(file, at, size)
-
-    def _look(self, file: MappedFile | QueueFile, block: int, at: int, end: int) -> None:
+    def _check_block(self, file: MappedFile | QueueFile, block: int, at: int, end: int) -> None:
         start = block << BLOCK_BITS
         stop = min(start + BLOCK_BYTES, max(file.wrote, end))
         if self._is_resident(file.map, start, stop):
@@ -114,19 +95,19 @@ class PageResidency:
             return True
         base = self._addresses.get(mapping)
         if base is None:
-            # Exporting the buffer for longer would keep the mapping from being closed.
+            # An export of the buffer that lasts longer would prevent the mapping from being closed.
             base = self._addresses[mapping] = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         start -= start % PAGE_BYTES
         pages = -(-(stop - start) // PAGE_BYTES)
         if _mincore(base + start, stop - start, self._vector_at) != 0:
             return True
-        # The lowest bit is what counts; Linux sets no other.
+        # The lowest bit says whether the page is resident; Linux sets no other bit.
         return self._vector.raw.find(b"\0", 0, pages) < 0
 
 
 def warm(missing: NotResidentError) -> None:
-    """Reads the blocks that hold the missing bytes from the disk, on a worker thread. A file that has been
-    removed meanwhile is no error. Raises StoreReadError."""
+    """Reads the blocks with the missing bytes from the disk, on a worker thread. Files that were deleted
+    meanwhile are skipped. Raises StoreReadError."""
     for one in (missing, *missing.others):
         _warm(one)
 

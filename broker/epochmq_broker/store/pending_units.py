@@ -1,8 +1,8 @@
-"""Which consume queues hold units in memory that are not in their files yet, and how much memory that takes.
+"""Tracks the consume queues with unwritten units in memory, and the memory that the units take.
 
-A queue reports itself when it gets its first unit since it was last written, and again when it holds
-`WRITE_THRESHOLD_BYTES`. The append path pays nothing for it: a queue without unwritten units has no room for
-a unit either, so the next unit calls `ConsumeQueue.make_room`, which reports the queue.
+A queue registers when it gets its first unit after a write, and again when it holds `WRITE_THRESHOLD_BYTES`.
+The append path pays nothing for this: a queue without unwritten units has no room for a unit either, so the
+next unit calls `ConsumeQueue.make_room`, which registers the queue.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import ClassVar, Final, Protocol
 
 from epochmq_broker.store.mapped_file import QueueMemoryFullError
-
-if TYPE_CHECKING:
-    from epochmq_broker.store.consume_queue import ConsumeQueue
-    from epochmq_broker.store.queue_files import QueueFile, QueueFiles
+from epochmq_broker.store.queue_files import QueueFile, QueueFiles
 
 WRITE_THRESHOLD_BYTES: Final = 2 * 4096
 """RocketMQ flushes a queue that has two dirty pages or more (flushConsumeQueueLeastPages)."""
 EARLY_WRITE_BYTES: Final = 16 << 20
 MEMORY_MAX_BYTES: Final = 128 << 20
-"""Units of six million messages: nothing more is accepted until the disk has taken some."""
+"""The units of six million messages. Beyond it, messages are rejected until units are written."""
+
+
+class UnitSource(Protocol):
+    """A consume queue, as the source of the units to write."""
+
+    blank_unit: ClassVar[bytes]
+
+    def unwritten(self) -> tuple[QueueFiles, int, bytes]:
+        """The files, the start byte and a copy of the units that the files lack."""
+
+    def mark_written(self) -> None:
+        """Notes that units were written into the files."""
 
 
 class PendingUnits:
@@ -36,10 +45,10 @@ class PendingUnits:
         "due",
         "early_write_bytes",
         "folders",
-        "hurry",
         "max_bytes",
         "memory_used_bytes",
         "removed",
+        "start_early_write",
         "unsynced",
         "waiting",
         "written_by_worker",
@@ -48,63 +57,64 @@ class PendingUnits:
     def __init__(
         self, *, early_write_bytes: int = EARLY_WRITE_BYTES, max_bytes: int = MEMORY_MAX_BYTES
     ) -> None:
-        self.waiting: dict[ConsumeQueue, None] = {}
-        self.due: dict[ConsumeQueue, None] = {}
+        self.waiting: dict[UnitSource, None] = {}
+        self.due: dict[UnitSource, None] = {}
         self.unsynced: dict[QueueFile, None] = {}
         self.removed: list[QueueFiles] = []
         self.folders: list[Path] = []
         self.memory_used_bytes = 0
         self.early_write_bytes = early_write_bytes
         self.max_bytes = max_bytes
-        self.hurry: Callable[[], None] = self.write_all
-        """Called when `early_write_bytes` are held. Without a worker thread everything is written at once."""
+        self.start_early_write: Callable[[], None] = self.write_all
+        """Called when the units take `early_write_bytes`. Without a worker thread it writes them at once."""
         self.written_by_worker = False
-        """Whether a worker thread writes, and deletes."""
+        """Whether a worker thread writes units and deletes files."""
 
-    def hold(self, more: int) -> None:
-        """Counts `more` bytes of memory for a queue. Raises QueueMemoryFullError beyond `max_bytes`, or what
-        `hurry` raises."""
-        if self.memory_used_bytes + more > self.early_write_bytes:
-            self.hurry()
-            if self.memory_used_bytes + more > self.max_bytes:
+    def reserve_memory(self, size: int) -> None:
+        """Reserves memory of `size` bytes for a queue. Raises QueueMemoryFullError beyond `max_bytes`, or an
+        error of `start_early_write`."""
+        if self.memory_used_bytes + size > self.early_write_bytes:
+            self.start_early_write()
+            if self.memory_used_bytes + size > self.max_bytes:
                 raise QueueMemoryFullError(
-                    f"consume queues hold {self.memory_used_bytes} bytes that the disk has not taken yet"
+                    f"consume queues hold {self.memory_used_bytes} bytes that are not written to disk"
                 )
-        self.memory_used_bytes += more
+        self.memory_used_bytes += size
 
-    def free(self, less: int) -> None:
-        """A queue gives back memory."""
-        self.memory_used_bytes -= less
+    def free_memory(self, size: int) -> None:
+        """Releases memory of a queue."""
+        self.memory_used_bytes -= size
 
-    def forget(self, queue: ConsumeQueue) -> None:
-        """The queue has nothing to write any more."""
+    def remove_queue(self, queue: UnitSource) -> None:
+        """Removes a queue without unwritten units."""
         self.waiting.pop(queue, None)
         self.due.pop(queue, None)
 
-    def remove(self, files: QueueFiles) -> None:
-        """The files are not needed any more. Raises OSError."""
+    def delete_files(self, files: QueueFiles) -> None:
+        """Deletes files soon, or at once without a worker thread. Raises OSError."""
         self.removed.append(files)
         if not self.written_by_worker:
-            self.remove_all()
+            self.delete_removed()
 
-    def remove_folders(self, folders: Iterable[Path]) -> None:
-        """The folders of topics are not needed any more; whatever is in them goes. Raises OSError."""
+    def delete_folders(self, folders: Iterable[Path]) -> None:
+        """Deletes the directories of topics with their content soon, or at once without a worker thread.
+        Raises OSError."""
         self.folders.extend(folders)
         if not self.written_by_worker:
-            self.remove_all()
+            self.delete_removed()
 
     def write_all(self) -> None:
-        """Writes everything on the calling thread: while the store is loaded or stopped. Raises DiskFullError
-        or OSError; what could not be written still waits."""
-        self.remove_all()
+        """Writes all units on the calling thread, while the store is loaded or stopped. Raises DiskFullError
+        or OSError; units that could not be written stay registered."""
+        self.delete_removed()
         for queue in list(self.waiting):
             files, start, data = queue.unwritten()
             if data:
                 files.write(start, data, queue.blank_unit, self.unsynced)
-            queue.written()
+            queue.mark_written()
 
-    def remove_all(self) -> None:
-        """Deletes the files of queues that are gone, on the calling thread. Raises OSError."""
+    def delete_removed(self) -> None:
+        """Deletes the files of removed queues on the calling thread. Raises OSError."""
         while self.removed:
             self.removed[-1].destroy()
             self.removed.pop()

@@ -1,4 +1,4 @@
-"""Makes the log's next file, and reserves its next stretch, before they are needed
+"""Creates the log's next file and reserves its next chunk of disk space before they are needed
 (AllocateMappedFileService)."""
 
 from __future__ import annotations
@@ -20,40 +20,42 @@ WAIT_S = 0.5
 
 
 class BackgroundPreallocator:
-    """Works ahead of one commit log on a worker thread. Files and space are asked for long before they are
-    needed. What is not ready all the same, because the disk hangs, is waited for once, WAIT_S at most; from
-    then on the caller gets SpaceNotReadyError until it is there. What cannot be made ahead (a full disk) is
-    tried again, and fails, in the caller. `late` counts how often something was not ready."""
+    """Works for one commit log on a worker thread.
+
+    The log requests files and space long before it needs them. If the disk hangs and one of them is not ready
+    in time, the first caller waits up to WAIT_S for it; later callers get SpaceNotReadyError until it is
+    ready. What fails on the worker (on a full disk) is retried by the caller, who gets the error. `late`
+    counts how often something was not ready in time."""
 
     def __init__(self, commit_log: CommitLog, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         self._log = commit_log
         self._worker = worker
         self._loop = loop
-        self._asked: Path | None = None  # the file being made, or ready
+        self._requested: Path | None = None  # the file that is being created, or ready
         self._ready: MappedFile | None = None
         self._reserving = False
         self._lock = threading.Lock()
-        self._jobs = 0  # asked for and not done
+        self._jobs = 0  # submitted and not finished
         self._idle = threading.Event()
         self._idle.set()
         self._has_waited = False
         self.late = 0
-        commit_log.files.make = self._make
+        commit_log.files.create = self._create
         commit_log.preallocator = self
 
     def stop(self) -> None:
-        """Finishes what runs and lets the log do its own work again. A file made ahead stays, as Java's
-        do."""
-        self._log.files.make = self._log.files.create_now
+        """Finishes the running job; the log creates its files itself from now on. A file created in advance
+        stays, as in RocketMQ."""
+        self._log.files.create = self._log.files.create_now
         self._log.preallocator = None
-        self._worker.run(_nothing)
+        self._worker.run_and_wait(_nothing)
         if self._ready is not None:
             self._ready.close()
             self._ready = None
 
-    def settle(self) -> None:
-        """Waits for a reservation that runs: nobody else may reserve, or write, that stretch meanwhile.
-        Raises SpaceNotReadyError when that takes long."""
+    def wait_reserved(self) -> None:
+        """Waits for a running reservation, during which nothing else may reserve or write the same bytes.
+        Raises SpaceNotReadyError if it takes too long."""
         if self._reserving:
             self._wait()
 
@@ -65,11 +67,13 @@ class BackgroundPreallocator:
             self.late += 1
             if self._idle.wait(WAIT_S):
                 return
-            log.warning("the disk is slow: space for the log that was asked for long ago is not there yet")
-        raise SpaceNotReadyError(errno.EAGAIN, "space for the log is not there yet")
+            log.warning(
+                "the disk is slow: space requested for the commit log is not reserved after %s s", WAIT_S
+            )
+        raise SpaceNotReadyError(errno.EAGAIN, "space for the commit log is not reserved yet")
 
     def _submit(self, job: Job) -> bool:
-        """Gives the worker a job, whose end `_wait` waits for; False when the worker is busy."""
+        """Submits a job, for whose end `_wait` waits; False when the worker is busy."""
 
         def run() -> None:
             try:
@@ -94,15 +98,16 @@ class BackgroundPreallocator:
             else:
                 self._idle.set()
 
-    def forget(self) -> None:
-        """Waits for what runs and removes a file made ahead: the log has been cut, and will need another
-        one."""
-        self._worker.run(_nothing)
-        self._drop_ready()
+    def discard_prepared(self) -> None:
+        """Waits for running jobs and deletes a file created in advance, because the log is truncated and will
+        need another one."""
+        self._worker.run_and_wait(_nothing)
+        self._delete_ready()
 
-    def prepare(self, path: Path, start: int, size: int) -> None:
-        """Makes a file with its first stretch reserved. Asking again for the same one does nothing."""
-        if self._asked == path:
+    def prepare_file(self, path: Path, start: int, size: int) -> None:
+        """Creates a file with its first chunk reserved. A repeated request for the same file has no
+        effect."""
+        if self._requested == path:
             return
 
         def work() -> None:
@@ -114,10 +119,10 @@ class BackgroundPreallocator:
             self._ready = file
 
         if self._submit(work):
-            self._asked = path
+            self._requested = path
 
     def reserve(self, file: MappedFile, end: int) -> None:
-        """Reserves up to `end`, one stretch at a time."""
+        """Reserves up to `end`; one reservation runs at a time."""
         if self._reserving:
             return
         start = file.reserved
@@ -137,26 +142,26 @@ class BackgroundPreallocator:
 
         self._reserving = self._submit(work)
 
-    def _make(self, path: Path, start: int, size: int) -> MappedFile:
-        """The prepared file when it is this one, else a new one."""
-        if self._asked == path:
+    def _create(self, path: Path, start: int, size: int) -> MappedFile:
+        """The file created in advance if it is this one, otherwise a new file."""
+        if self._requested == path:
             self._wait()
-            self._asked = None
+            self._requested = None
             if (file := self._ready) is not None and _is_in_place(file):
                 self._ready = None
                 return file
-        self._drop_ready()
+        self._delete_ready()
         return self._log.files.create_now(path, start, size)
 
-    def _drop_ready(self) -> None:
+    def _delete_ready(self) -> None:
         if self._ready is not None:
             self._ready.delete()
-        self._ready = self._asked = None
+        self._ready = self._requested = None
 
 
 def _is_in_place(file: MappedFile) -> bool:
-    """Whether the file still has its name. A second Java broker started on the directory by mistake removes
-    empty files behind the log's end before it finds out that the directory is locked."""
+    """Whether the file still has its name. A RocketMQ broker that is started on the directory by mistake
+    deletes empty files after the log's end before it finds the directory locked."""
     try:
         return os.path.samestat(os.fstat(file.fd), file.path.stat())
     except FileNotFoundError:
@@ -164,4 +169,4 @@ def _is_in_place(file: MappedFile) -> bool:
 
 
 def _nothing() -> None:
-    """A job to wait for: all before it are done."""
+    """A job whose end shows that all jobs before it have ended."""

@@ -1,8 +1,8 @@
-"""Has consume queues forget messages that the log has lost (CleanConsumeQueueService).
+"""Expires units of consume queues whose messages the log has lost (CleanConsumeQueueService).
 
-Each queue's first message lies somewhere in the log; a heap tells which queues lose messages when the log's
-first offset moves. Only these are searched, on a worker thread, some at a time. Queues that are new since the
-last time are looked at once.
+A heap orders the queues by the physical offset of their first message, and so tells which queues lose
+messages when the log's first offset rises. A worker thread searches only these, some at a time. Queues
+created since the last run are searched once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Found = list[tuple[ConsumeQueue, ExpiredUnits | None]]
 
 
 class QueueExpiry:
-    """Follows the log's first offset, for the queues of one store."""
+    """Expires the units of one store's queues."""
 
     def __init__(
         self,
@@ -38,31 +38,33 @@ class QueueExpiry:
         delete: Callable[[QueueFile], None],
         log_end: Callable[[], int],
     ) -> None:
-        """`delete` removes a file, off the loop; `log_end` says where the log ends."""
+        """`delete` deletes a file on a worker thread; `log_end` returns the end of the log."""
         self._log_end = log_end
         self._queues = queues
         self._worker = worker
         self._loop = loop
         self._delete = delete
-        self._heap: list[tuple[int, int, ConsumeQueue]] = []  # (where the first message lies, number, queue)
+        self._heap: list[
+            tuple[int, int, ConsumeQueue]
+        ] = []  # (physical offset of the first message, n, queue)
         self._number = 0
         self._due: deque[ConsumeQueue] = deque()
         self._min_physical = 0
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
-        queues.unordered = list(queues.values())
+        queues.new_queues = list(queues.values())
 
-    def follow(self, min_physical: int) -> None:
-        """The log begins here now."""
+    def expire_before(self, min_physical: int) -> None:
+        """Expires the units before this physical offset, the first of the log."""
         self._min_physical = max(self._min_physical, min_physical)
-        self._due.extend(self._queues.unordered)
-        self._queues.unordered = []
+        self._due.extend(self._queues.new_queues)
+        self._queues.new_queues = []
         while self._heap and self._heap[0][0] < min_physical:
             self._due.append(heapq.heappop(self._heap)[2])
         self._go_on()
 
     def stop(self) -> None:
-        """Searches no more."""
+        """Ends the search."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -92,14 +94,14 @@ class QueueExpiry:
         for queue, expired in found:
             if self._queues.get((queue.topic, queue.queue_id)) is not queue:
                 continue
-            first = -1  # it could not be read, and is looked at again
+            first = -1  # it could not be read, and is searched again next time
             if expired is not None:
                 for file in queue.expire(expired, min_physical):
                     self._delete(file)
-                first = expired.first_physical
+                first = expired.first_physical_offset
                 if first < 0:
-                    # A queue without messages will get the next one behind the log's end.
-                    first = queue.first_physical_in_memory(self._log_end())
+                    # The next message of an empty queue will lie after the present end of the log.
+                    first = queue.first_physical_offset_in_memory(self._log_end())
             self._number += 1
             heapq.heappush(self._heap, (first, self._number, queue))
         if self._due and self._timer is None:
@@ -110,5 +112,5 @@ def _search(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits | None:
     try:
         return queue.find_expired(min_physical)
     except OSError as error:
-        log.error("%s cannot be searched for messages that have expired: %s", queue, error)
+        log.error("queue %s cannot be searched for expired messages: %s", queue, error)
         return None

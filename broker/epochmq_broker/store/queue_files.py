@@ -1,13 +1,14 @@
-"""The files of one consume queue: written with `pwrite` on a worker thread, read through mappings that are
-made on demand and limited in number.
+"""Writes the files of one consume queue by `pwrite` on a worker thread, and reads them through mappings,
+which are created on demand and limited in number.
 
-The event loop never stores into these files. A store into a mapped page waits in a page fault whenever the
+The event loop never writes into these files. A store into a mapped page waits in a page fault whenever the
 file system is busy with its journal, and a broker with many queues would need as many mappings and
-descriptors. So a file is opened for each write, and closed again; the units that are not written yet are in
-the queue's memory (`consume_queue`).
+descriptors. So each write opens the file and closes it again. Units that are not written yet are in the
+queue's memory (`consume_queue`).
 
-One thread at a time writes: the worker while the store runs, else the thread that loads or stops it. The loop
-may read meanwhile: files are only added at the end, and a file's `wrote` moves after its bytes are there.
+One thread at a time writes: the worker while the store runs, otherwise the thread that loads or stops the
+store. The event loop may read meanwhile: files are added at the end only, and `wrote` of a file grows after
+its bytes are written.
 """
 
 from __future__ import annotations
@@ -30,16 +31,15 @@ from epochmq_broker.store.mapped_file import (
     zero_range,
 )
 
-NEW_DIRECTORIES: Final = 3  # a queue's folder, its topic's, and the one of all queues may be new with a file
+NEW_PARENT_DIRS: Final = 3  # the directories of queue, topic and all queues may be created with a file
 MAPPINGS_MAX: Final = 16_384
 _RESERVE_MIN_BYTES: Final = 16 * 1024
 _RESERVE_MAX_BYTES: Final = 1 << 20
 
 
 class MappingCache:
-    """The mappings of all queue files of a store, the oldest of which are given up beyond `limit`. Before
-    Python 3.13 a mapping holds a descriptor, so the default limit is a quarter of the descriptors there may
-    be."""
+    """The mappings of all queue files of a store. Beyond `limit` the oldest are dropped. Before Python 3.13 a
+    mapping holds a descriptor, so the default limit is a quarter of the allowed descriptors."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = limit or default_mapping_limit()
@@ -50,8 +50,8 @@ class MappingCache:
         return len(self._files)
 
     def add(self, file: QueueFile) -> None:
-        """Notes a file that is mapped now; may drop the oldest mapping. A reader that still holds that one
-        keeps it alive as long as it reads."""
+        """Adds a file that was mapped; may drop the oldest mapping, which stays valid for its present
+        readers."""
         with self._lock:
             self._files[file] = None
             while len(self._files) > self._limit:
@@ -67,7 +67,7 @@ class MappingCache:
 
 
 def default_mapping_limit() -> int:
-    """How many queue files may be mapped: a quarter of the descriptors, MAPPINGS_MAX at most."""
+    """The number of queue files that may be mapped: a quarter of the descriptors, at most MAPPINGS_MAX."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = max(soft, hard) if hard != resource.RLIM_INFINITY else MAPPINGS_MAX * 4
     return max(min(allowed // 4, MAPPINGS_MAX), 16)
@@ -91,12 +91,12 @@ class QueueFile:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind what is written."""
+        """Offset after the last written byte."""
         return self.start + self.wrote
 
     @property
     def map(self) -> mmap.mmap:
-        """The file's mapping, made when there is none. Raises OSError."""
+        """The file's mapping, created on demand. Raises OSError."""
         found = self.mapping
         if found is None:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -109,11 +109,11 @@ class QueueFile:
         return found
 
     def prepare(self) -> None:
-        """Makes the mapping, so that nobody else has to. Raises OSError."""
+        """Creates the mapping in advance. Raises OSError."""
         _ = self.map
 
     def create(self) -> None:
-        """Makes the file at its whole size, as a hole. Raises DiskFullError or OSError."""
+        """Creates the file with its full size, as a hole. Raises DiskFullError or OSError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -125,11 +125,11 @@ class QueueFile:
             if is_full(error):
                 raise DiskFullError(str(error)) from error
             raise
-        self.unsynced_parent_dirs = NEW_DIRECTORIES
+        self.unsynced_parent_dirs = NEW_PARENT_DIRS
 
     def append(self, data: memoryview) -> None:
-        """Writes bytes at the end of what is written. Raises DiskFullError or OSError; `wrote` is as it was
-        then."""
+        """Appends bytes to the written ones. Raises DiskFullError or OSError, and then leaves `wrote`
+        unchanged."""
         end = self.wrote + len(data)
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -147,8 +147,7 @@ class QueueFile:
         self.wrote = end
 
     def _reserve(self, fd: int, end: int) -> None:
-        """Backs the file with blocks up to `end` and some way ahead, so that it does not lie in small
-        pieces."""
+        """Reserves blocks up to `end` and some way beyond, against fragmentation."""
         start = max(self.reserved, self.wrote)
         growth = min(max(self.reserved, _RESERVE_MIN_BYTES), _RESERVE_MAX_BYTES)
         ahead = min(max(start + growth, end), self.size)
@@ -160,7 +159,7 @@ class QueueFile:
         self.reserved = ahead
 
     def overwrite(self, at: int, data: bytes) -> None:
-        """Replaces bytes that are written. Raises OSError."""
+        """Replaces written bytes. Raises OSError."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             while data:
@@ -171,7 +170,7 @@ class QueueFile:
             os.close(fd)
 
     def pread(self, at: int, size: int) -> bytes:
-        """Bytes of the file, not through the mapping. Raises OSError."""
+        """Reads bytes of the file, not through the mapping. Raises OSError."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, size, at)
@@ -179,7 +178,7 @@ class QueueFile:
             os.close(fd)
 
     def sync(self) -> None:
-        """Makes what is written durable, but not the names above a new file. Raises OSError."""
+        """Syncs the file's data, but not the directory entries of a new file. Raises OSError."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fdatasync(fd)
@@ -187,7 +186,7 @@ class QueueFile:
             os.close(fd)
 
     def zero_from(self, position: int) -> bool:
-        """Zeros everything from `position` on, on disk too; True when there was anything. Raises OSError."""
+        """Zeros the file from `position` on, and syncs. False when it was zero already. Raises OSError."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return zero_range(fd, position, self.size)
@@ -195,17 +194,17 @@ class QueueFile:
             os.close(fd)
 
     def close(self) -> None:
-        """Gives up the mapping."""
+        """Drops the mapping."""
         self._mappings.remove(self)
 
     def delete(self) -> None:
-        """Removes the file from its directory."""
+        """Deletes the file."""
         self.close()
         self.path.unlink(missing_ok=True)
 
 
 class QueueFiles(FileSequence[QueueFile]):
-    """The files of one directory, in order; the last one is written. Positions are bytes of the queue."""
+    """The files of one queue in order; the last one is written. Offsets are bytes of the queue."""
 
     __slots__ = ("mappings",)
 
@@ -214,8 +213,9 @@ class QueueFiles(FileSequence[QueueFile]):
         self.mappings = mappings
 
     def load(self) -> None:
-        """Finds what the directory holds; `wrote` is set to the files' ends until recovery has looked. Empty
-        files (a crash while they were made) are removed. Raises StoreDamagedError or OSError."""
+        """Finds the files of the directory. Their `wrote` is at the files' ends until recovery sets it. Empty
+        files, which a crash during their creation leaves, are removed. Raises StoreDamagedError or
+        OSError."""
         if not self.directory.is_dir():
             return
         with os.scandir(self.directory) as entries:
@@ -223,21 +223,21 @@ class QueueFiles(FileSequence[QueueFile]):
         for name, size in found:
             path = self.directory / name
             if not name.isdecimal():
-                raise StoreDamagedError(f"{path} is no file of {self.directory.name}; move it away")
+                raise StoreDamagedError(f"{path} does not belong into {self.directory.name}; move it away")
             if size == 0:
                 path.unlink()
                 continue
             if size != self.file_size:
                 raise StoreDamagedError(
-                    f"{path} has {size} bytes where the settings say {self.file_size}; "
-                    "use the sizes the directory was made with, or move the file away"
+                    f"{path} has {size} bytes, but the settings say {self.file_size}; "
+                    "use the file sizes that the directory was created with, or move the file away"
                 )
             file = QueueFile(path, int(name), self.file_size, self.mappings)
             file.wrote = file.size
             self.files.append(file)
 
     def find(self, offset: int) -> QueueFile | None:
-        """The file that holds (or will hold) the byte at this offset."""
+        """The file that contains the byte at this offset, whether it is written yet or not."""
         files = self.files
         if not files or offset < files[0].start:
             return None
@@ -245,10 +245,9 @@ class QueueFiles(FileSequence[QueueFile]):
         return files[at] if at < len(files) else None
 
     def write(self, start: int, data: bytes, blank: bytes, unsynced: dict[QueueFile, None]) -> None:
-        """Writes units that belong at `start`, in new files where needed, and enters the files into
-        `unsynced`. A first file that begins in front of `start` is filled with `blank` units up to there.
-        Raises DiskFullError or OSError, with the bytes up to `max_offset` written; calling again goes on
-        there."""
+        """Writes units at offset `start`, creates the files they need, and adds the files to `unsynced`. In a
+        first file that starts before `start`, `blank` units fill the space up to there. After DiskFullError
+        or OSError the bytes up to `max_offset` are written, and another call continues from there."""
         left = memoryview(data)
         if self.files:
             skip = self.max_offset - start
@@ -257,30 +256,30 @@ class QueueFiles(FileSequence[QueueFile]):
         while left:
             file = self.files[-1] if self.files else None
             if file is None:
-                file = self._made(start - start % self.file_size)
+                file = self._create(start - start % self.file_size)
                 unsynced[file] = None
                 if start > file.start:
                     file.append(memoryview(blank * ((start - file.start) // len(blank))))
                 self.files.append(file)
             elif file.wrote == file.size:
-                file = self._made(file.start + file.size)
+                file = self._create(file.start + file.size)
                 self.files.append(file)
             unsynced[file] = None
             count = min(len(left), file.size - file.wrote)
             file.append(left[:count])
             left = left[count:]
 
-    def _made(self, start: int) -> QueueFile:
+    def _create(self, start: int) -> QueueFile:
         file = QueueFile(self.directory / file_name(start), start, self.file_size, self.mappings)
         file.create()
         return file
 
     def truncate(self, offset: int) -> None:
-        """Ends the files at this offset, on disk too: later files are removed, the rest of the file is
-        zeroed. Ends durable. Raises OSError."""
-        behind = next((at for at, file in enumerate(self.files) if file.start > offset), None)
-        if behind is not None:
-            self.drop(behind)
+        """Truncates the files at this offset, durably: deletes later files and zeros the rest of the last
+        one. Raises OSError."""
+        later = next((at for at, file in enumerate(self.files) if file.start > offset), None)
+        if later is not None:
+            self.delete_from(later)
         if self.files and self.files[-1].end >= offset:
             file = self.files[-1]
             file.zero_from(offset - file.start)
@@ -288,13 +287,13 @@ class QueueFiles(FileSequence[QueueFile]):
             file.reserved = min(file.reserved, file.wrote)
 
     def close(self) -> None:
-        """Gives up all mappings."""
+        """Drops all mappings."""
         for file in self.files:
             file.close()
         self.files = []
 
     def destroy(self) -> None:
-        """Removes all files and the directory. Raises OSError."""
+        """Deletes all files and the directory. Raises OSError."""
         while self.files:
             self.files.pop().delete()
         with contextlib.suppress(OSError):

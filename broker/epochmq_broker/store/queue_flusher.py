@@ -1,19 +1,18 @@
-"""Writes the units of consume queues into their files, syncs these, and moves the checkpoint
+"""Writes the units of consume queues into their files, syncs the files, and moves the checkpoint
 (FlushConsumeQueueService).
 
-Files are made, reserved, written and synced on a worker thread; the loop only copies units. A queue is
-written when it holds two pages of units, or when a round of all queues is due
-(flushConsumeQueueThoroughInterval). A round writes whatever the queues held when it began, so many queues at
-a time, then syncs all files written since the round before, together. Its cost is that of the queues with new
-units, however many others there are.
+A worker thread creates, reserves, writes and syncs the files; the event loop only copies units. A queue is
+written when it holds two pages of units, or in a round of all queues (flushConsumeQueueThoroughInterval). A
+round writes the units that the queues held at its start, QUEUES_PER_JOB queues at a time. Then it syncs all
+files written since the previous round together. Its cost depends on the queues with new units only.
 
-`write_all_then` writes all queues without a sync: before a consumer's offset is written, the units in front
-of it are in their files, so that an audit of the directory finds no consumer ahead of its queue.
+`write_all_then` writes all queues without a sync. It runs before a consumer's offset is written, so that an
+audit of the directory finds no consumer ahead of its queue.
 
-A queue's file need not be durable before its messages are acknowledged: recovery makes units again from the
-log, from the time on that the checkpoint vouches for. That time moves at the end of a round only.
+Messages are acknowledged before their units are durable: recovery rebuilds the units that are newer than the
+checkpoint from the log. The checkpoint moves at the end of a round only.
 
-**A failed fsync is final** here too: no later round vouches for anything.
+**A failed fsync is final**, as for the log: the checkpoint never moves again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from typing import Final
 
 from epochmq_broker.store.appender import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
-from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.fsync_failure import FsyncFailure, is_descriptor_shortage
 from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.pending_units import UnitSource
 from epochmq_broker.store.queue_files import QueueFile, QueueFiles
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
@@ -40,10 +39,10 @@ from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 log = logging.getLogger(__name__)
 
 QUEUES_PER_JOB: Final = 500
-"""Queues that one job of the worker writes: making as many files takes it some 50 ms."""
+"""Queues that one job of the worker writes; the creation of 500 files takes about 50 ms."""
 PAUSE_S: Final = 0.05  # between the jobs of a round
 
-_Work = tuple[ConsumeQueue, QueueFiles, int, bytes]
+_Work = tuple[UnitSource, QueueFiles, int, bytes]
 
 
 class QueueFlusher:
@@ -66,44 +65,44 @@ class QueueFlusher:
         self._running = False
         self._worker: WorkerThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._complete_at = 0.0
-        self._round: deque[ConsumeQueue] | None = None  # queues that the round under way has yet to write
-        self._round_time = 0  # store time, epoch ms, of the newest message when it began
-        self._unwritten: deque[ConsumeQueue] | None = None  # what `write_all_then` has yet to write
+        self._completed_at = 0.0
+        self._round: deque[UnitSource] | None = None  # queues that the present round has not written yet
+        self._round_time = 0  # store time, epoch ms, of the newest message at the start of the round
+        self._unwritten: deque[UnitSource] | None = None  # queues that `write_all_then` has not written yet
         self._when_written: list[Callable[[], None]] = []
-        self._wanted: list[Callable[[], None]] = []
+        self._next_when_written: list[Callable[[], None]] = []  # called after the next writing of all queues
         self._next: asyncio.TimerHandle | None = None
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[DiskFullError], None] | None = None
 
     def configure(self, config: StoreConfig) -> None:
-        """Takes over intervals."""
+        """Applies intervals."""
         self._config = config
 
     def start(self, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         """Flushes on this worker from now on."""
         self._worker = worker
         self._loop = loop
-        self._complete_at = loop.time()
-        self._pending.hurry = self._hurry
+        self._completed_at = loop.time()
+        self._pending.start_early_write = self._start_early_round
         self._pending.written_by_worker = True
 
     def stop(self) -> None:
-        """No tick flushes any more; whoever needs something written does it himself."""
+        """Ends the ticks; queues are written on the calling thread from now on."""
         self._loop = None
         if self._next is not None:
             self._next.cancel()
             self._next = None
-        self._pending.hurry = self._pending.write_all
+        self._pending.start_early_write = self._pending.write_all
         self._pending.written_by_worker = False
 
     def close(self) -> None:
-        """Lets go of the file system."""
+        """Closes the descriptor of the file system."""
         self._file_system.close()
 
     def tick(self) -> None:
-        """Writes the queues that hold enough, and goes on with the round of all queues, or begins one when it
-        is time for that; then the checkpoint."""
+        """Writes the queues that hold enough units, starts or continues the round of all queues, and writes
+        the checkpoint; called periodically."""
         loop, worker = self._loop, self._worker
         if self._running or loop is None or worker is None:
             return
@@ -113,10 +112,10 @@ class QueueFlusher:
             return
         if (
             self._round is None
-            and loop.time() - self._complete_at >= self._config.flush_consume_queue_thorough_interval / 1000
+            and loop.time() - self._completed_at >= self._config.flush_consume_queue_thorough_interval / 1000
         ):
             self._begin_round()
-        work = self._choose()
+        work = self._copy_units()
         pending = self._pending
         removed, folders = pending.removed, pending.folders
         ends_round = self._round is not None and not self._round
@@ -126,7 +125,7 @@ class QueueFlusher:
             if ends_round:
                 self._end_round()
             if not self._checkpoint.store():
-                return  # an idle broker leaves the disk alone
+                return  # an idle broker does not write to the disk
             ends_round = False
         else:
             self._checkpoint.store()
@@ -135,7 +134,7 @@ class QueueFlusher:
             synced: list[QueueFile] | None = None
             failure: OSError | DiskFullError | None = None
             try:
-                _remove(removed, folders)
+                _delete(removed, folders)
                 for queue, files, start, data in work:
                     files.write(start, data, queue.blank_unit, pending.unsynced)
                 if ends_round:
@@ -147,30 +146,30 @@ class QueueFlusher:
                 failure = error
                 if isinstance(error, OSError) and not is_descriptor_shortage(error):
                     self._failed.report(error)
-            loop.call_soon_threadsafe(self._done, work, synced, failure)
+            loop.call_soon_threadsafe(self._handle_result, work, synced, failure)
 
         try:
             worker.submit(run)
         except WorkerBusyError:
-            self._round = None  # queues taken for it still wait
+            self._round = None  # its queues are still registered
             return
         pending.removed, pending.folders = [], []
         self._running = True
 
     def write_all_then(self, done: Callable[[], None]) -> None:
-        """Writes whatever the queues hold now, without a sync, and calls `done` on the loop; also when it
-        could not be written. While no worker writes, `done` is called at once."""
+        """Writes all present units without a sync, and then calls `done` on the event loop, also after a
+        failure. Without a worker thread or after a failed fsync, calls `done` at once."""
         if self._loop is None or self._failed.error is not None:
             done()
             return
-        self._wanted.append(done)
+        self._next_when_written.append(done)
         if self._unwritten is None:
             self._begin_writing_all()
 
     def _begin_writing_all(self) -> None:
         self._unwritten = deque(self._pending.waiting)
-        self._when_written, self._wanted = self._wanted, []
-        self._soon(0.0)
+        self._when_written, self._next_when_written = self._next_when_written, []
+        self._tick_after(0.0)
 
     def _end_writing_all(self) -> None:
         done, self._when_written = self._when_written, []
@@ -179,12 +178,11 @@ class QueueFlusher:
             return
         for call in done:
             call()
-        if self._wanted:
+        if self._next_when_written:
             self._begin_writing_all()
 
     def flush_now(self) -> None:
-        """Flushes all queues on the calling thread; for start-up and shut-down. Raises DiskFullError or
-        OSError."""
+        """Flushes all queues on the calling thread, at start and stop. Raises DiskFullError or OSError."""
         self._raise_earlier_failure()
         pending = self._pending
         try:
@@ -199,7 +197,7 @@ class QueueFlusher:
             self._checkpoint.logics_msg_timestamp = self._appender.last_timestamp
 
     def flush_checkpoint(self) -> None:
-        """Makes the checkpoint durable, on the calling thread; for shut-down. Raises OSError."""
+        """Writes and syncs the checkpoint on the calling thread, at the stop. Raises OSError."""
         self._checkpoint.store()
         try:
             self._checkpoint.flush()
@@ -211,11 +209,11 @@ class QueueFlusher:
         if (earlier := self._failed.error) is not None:
             raise OSError(earlier.errno, f"an earlier fsync failed: {earlier}")
 
-    def _hurry(self) -> None:
-        """The queues hold much: a round begins now."""
+    def _start_early_round(self) -> None:
+        """Starts a round before its time, because the queues hold much memory."""
         if self._round is None and self._loop is not None and not self._running:
             self._begin_round()
-            self._soon(0.0)
+            self._tick_after(0.0)
 
     def _begin_round(self) -> None:
         self._round = deque(self._pending.waiting)
@@ -224,22 +222,22 @@ class QueueFlusher:
     def _end_round(self) -> None:
         assert self._loop is not None
         self._round = None
-        self._complete_at = self._loop.time()
+        self._completed_at = self._loop.time()
         if self._round_time:
             self._checkpoint.logics_msg_timestamp = self._round_time
 
-    def _choose(self) -> list[_Work]:
-        """Copies the units of the queues that are written now."""
+    def _copy_units(self) -> list[_Work]:
+        """Copies the units of the queues that this tick writes."""
         due, waiting = self._pending.due, self._pending.waiting
         work: list[_Work] = []
 
-        def take(queue: ConsumeQueue) -> None:
+        def take(queue: UnitSource) -> None:
             due.pop(queue, None)
             files, start, data = queue.unwritten()
             if data:
                 work.append((queue, files, start, data))
             else:
-                queue.written()
+                queue.mark_written()
 
         while due and len(work) < QUEUES_PER_JOB:
             take(next(iter(due)))
@@ -253,14 +251,14 @@ class QueueFlusher:
                 take(queue)
         return work
 
-    def _done(
+    def _handle_result(
         self, work: list[_Work], synced: list[QueueFile] | None, failure: OSError | DiskFullError | None
     ) -> None:
         self._running = False
         for queue, *_ in work:
-            queue.written()
+            queue.mark_written()
         if failure is not None:
-            self._not_done(failure)
+            self._handle_failure(failure)
             self._end_writing_all()
             return
         if self._unwritten is not None and not self._unwritten:
@@ -271,14 +269,13 @@ class QueueFlusher:
             if self._loop is not None:
                 self._end_round()
         if self._round is not None or self._unwritten or len(self._pending.due) >= QUEUES_PER_JOB:
-            self._soon(PAUSE_S)
+            self._tick_after(PAUSE_S)
 
-    def _not_done(self, failure: OSError | DiskFullError) -> None:
-        """Nothing more is vouched for after a failed fsync; anything else is tried again in the next
-        round."""
+    def _handle_failure(self, failure: OSError | DiskFullError) -> None:
+        """Reports a failed fsync or a full disk. The next round retries after other failures."""
         self._round = None
         if self._loop is not None:
-            self._complete_at = self._loop.time()
+            self._completed_at = self._loop.time()
         if self._failed.error is not None:
             if self.on_failure is not None:
                 self.on_failure(self._failed.error)
@@ -286,23 +283,23 @@ class QueueFlusher:
             if self.on_full is not None:
                 self.on_full(failure)
         else:
-            log.warning("consume queues are not written now, and will be soon: %s", failure)
+            log.warning("the write of consume queues failed and is retried: %s", failure)
 
-    def _soon(self, delay_s: float) -> None:
+    def _tick_after(self, delay_s: float) -> None:
         if self._loop is not None and self._next is None:
-            self._next = self._loop.call_later(delay_s, self._go_on)
+            self._next = self._loop.call_later(delay_s, self._scheduled_tick)
 
-    def _go_on(self) -> None:
+    def _scheduled_tick(self) -> None:
         self._next = None
         self.tick()
 
 
-def _remove(removed: list[QueueFiles], folders: list[Path]) -> None:
-    """Deletes what is not needed any more. What cannot be deleted stays, and is logged."""
+def _delete(removed: list[QueueFiles], folders: list[Path]) -> None:
+    """Deletes files and directories. Logs those that cannot be deleted."""
     for files in removed:
         try:
             files.destroy()
         except OSError as error:
-            log.error("the consume queue in %s cannot be removed: %s", files.directory, error)
+            log.error("the consume queue in %s cannot be deleted: %s", files.directory, error)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Reading by topic and queue id, for whoever has no queue in hand."""
+"""Reads queues by topic and queue id, for callers without a queue object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epochmq_broker.store.message_reader import MessageReader
 
 
 class QueueLookup:
-    """Answers about queues that need not exist; asking makes none. Times are epoch ms."""
+    """Looks up queues, which need not exist; a lookup creates none. Times are epoch ms."""
 
     __slots__ = ("_queues", "_reader")
 
@@ -17,11 +17,11 @@ class QueueLookup:
         self._reader = reader
 
     def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue if there is one."""
+        """The queue, None if it does not exist."""
         return self._queues.get((topic, queue_id))
 
     def topics(self) -> set[str]:
-        """All topics that have queues here."""
+        """All topics with queues."""
         return {topic for topic, _ in self._queues}
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, *, upper: bool = False) -> int:
@@ -30,19 +30,19 @@ class QueueLookup:
         return 0 if queue is None else self._reader.offset_by_time(queue, timestamp, upper=upper)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """When the message at this offset was stored, -1 when it is not there (getMessageStoreTimeStamp)."""
+        """Store time of the message at this offset, -1 without one (getMessageStoreTimeStamp)."""
         queue = self.existing_queue(topic, queue_id)
         return -1 if queue is None else self._reader.store_timestamp(queue, offset)
 
     def earliest_time(self, topic: str | None = None, queue_id: int = 0) -> int:
-        """When the first message of a queue, or of the whole log, was stored, -1 when there is none."""
+        """Store time of the first message of a queue, or of the log; -1 without one."""
         if topic is None:
             return self._reader.earliest_timestamp()
         queue = self.existing_queue(topic, queue_id)
         return -1 if queue is None else self._reader.earliest_timestamp(queue)
 
-    def position(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Physical offset of the message at this queue offset, None when it is not there."""
+    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Physical offset of the message at this queue offset, None without one."""
         queue = self.existing_queue(topic, queue_id)
         unit = None if queue is None else self._reader.unit(queue, offset)
         return None if unit is None else unit[0]

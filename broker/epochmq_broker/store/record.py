@@ -1,7 +1,7 @@
-"""A record of the commit log as dispatch and recovery see it (CommitLog.checkMessageAndReturnSize).
+"""Parses records of the commit log for dispatch and recovery (CommitLog.checkMessageAndReturnSize).
 
-The fields that decide about consume queue and index are the same whether they come from a put or are parsed
-back from the log: `delay_tags_code` and `keys_of` are used by both.
+The append path and the parser derive the fields of consume queue and index by the same functions
+(`delay_tags_code`, `keys_of`), so both write the same bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CRC_MASK: Final = 0x7FFF_FFFF
 PROPERTIES_MAX_BYTES: Final = 32767
 V1_TOPIC_MAX: Final = 127
 
-# Everything before the body: TOTALSIZE, MAGIC, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET,
+# The fields before the body: TOTALSIZE, MAGIC, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET,
 # SYSFLAG, BORNTIMESTAMP, BORNHOST, STORETIMESTAMP, STOREHOST, RECONSUMETIMES, PREPARED TRANSACTION OFFSET,
-# body length; by the bytes of the two hosts (8 for IPv4 with port, 20 for IPv6).
+# body length. The key is the size in bytes of the two hosts (8 for IPv4 with port, 20 for IPv6).
 HEADS: Final = {
     (born, store): struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)
 }
@@ -41,14 +41,14 @@ SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _SYS_FLAG: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">h")
 SYS_FLAG_AT: Final = 36
-STORE_TIMESTAMP_AT: Final = 56  # 12 more when the born host is IPv6
+STORE_TIMESTAMP_AT: Final = 56  # plus 12 when the born host is IPv6
 _LONG: Final = struct.Struct(">q")
 
-BLANK: Final = "blank"  # what `parse` answers at the unused end of a file
+BLANK: Final = "blank"  # the result of `parse` at a blank record, the unused end of a file
 
 
-class _Topics(dict[bytes, str]):
-    """Names as stored → as text; most records of a log share a few."""
+class _TopicNames(dict[bytes, str]):
+    """Caches decoded topic names; most records of a log share a few."""
 
     def __missing__(self, name: bytes) -> str:
         if len(self) >= _TOPICS_MAX:
@@ -58,11 +58,11 @@ class _Topics(dict[bytes, str]):
 
 
 _TOPICS_MAX = 4096
-_topics = _Topics()
+_topics = _TopicNames()
 
 
 class DispatchRequest(NamedTuple):
-    """What consume queue and index need of a record (DispatchRequest)."""
+    """The fields of a record that consume queue and index need (RocketMQ's DispatchRequest)."""
 
     topic: str
     queue_id: int
@@ -77,14 +77,13 @@ class DispatchRequest(NamedTuple):
 
     @property
     def in_consume_queue(self) -> bool:
-        """Half and rolled back transaction messages (as types, not the half topic) are in no consume
-        queue."""
-        return not self.sys_flag & TRANSACTION_PREPARED  # the bit is in ROLLBACK too, not in COMMIT
+        """Whether the message gets a unit. Messages of the transaction types PREPARED and ROLLBACK do not."""
+        return not self.sys_flag & TRANSACTION_PREPARED  # ROLLBACK contains this bit, COMMIT does not
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
-    """The last value of a property in the stored string, None when it is absent or empty. `name` ends with
-    0x01."""
+    """The last value of a property in the stored string, None when it is absent or empty. `name` includes the
+    separator 0x01 at its end."""
     at = properties.rfind(name)
     while at >= 0:
         if at == 0 or properties[at - 1] == 2:
@@ -98,12 +97,12 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
 
 
 def tags_code_of(properties: bytes) -> int:
-    """Tag code of a stored properties string, 0 when it has no TAGS."""
+    """Tag code of a stored properties string, 0 without TAGS."""
     return javahash.tags_code(property_value(properties, b"TAGS\x01"))
 
 
 def keys_of(properties: bytes) -> tuple[str | None, str | None]:
-    """(UNIQ_KEY, KEYS) of a stored properties string, as the index takes them."""
+    """(UNIQ_KEY, KEYS) of a stored properties string, for the index."""
     uniq_key = property_value(properties, b"UNIQ_KEY\x01")
     keys = property_value(properties, b"KEYS\x01")
     return (
@@ -113,8 +112,8 @@ def keys_of(properties: bytes) -> tuple[str | None, str | None]:
 
 
 def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[int, ...]) -> int | None:
-    """In the schedule topic a message's tag code is its delivery time in epoch ms; None when it has no
-    delay level."""
+    """The tag code of a message in the schedule topic: its delivery time in epoch ms. None without a delay
+    level."""
     text = property_value(properties, b"DELAY\x01")
     if text is None or not text.lstrip(b"+-").isdigit():
         return None
@@ -128,9 +127,9 @@ def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[in
 def parse(
     log: mmap, at: int, end: int, offset: int, delays_ms: tuple[int, ...], *, check_crc: bool
 ) -> DispatchRequest | str | None:
-    """Reads the record at position `at` of a log file, of which bytes up to `end` may be used; `offset` is
-    the physical offset it must carry. `BLANK` when the file's used part ends here, None when there is no
-    whole, sound record."""
+    """Parses the record at position `at` of a log file whose bytes before `end` are written. `offset` is the
+    physical offset that the record must carry. Returns `BLANK` at a blank record, and None where no whole,
+    valid record starts."""
     if end - at < SIZE_AND_MAGIC.size:
         return None
     size, magic = SIZE_AND_MAGIC.unpack_from(log, at)
@@ -189,7 +188,7 @@ def parse(
 
 
 def store_timestamp_at(log: mmap | bytes, at: int) -> int:
-    """Store time of the record at this position, epoch ms (no check that there is one)."""
+    """Store time, epoch ms, of the record at this position. The caller knows that a record starts here."""
     flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
     shift = 12 if flags & BORN_HOST_V6 else 0
     value: int = _LONG.unpack_from(log, at + STORE_TIMESTAMP_AT + shift)[0]

@@ -1,13 +1,15 @@
-"""Finding the end of the log after a stop or a crash, and making consume queues and index agree with it.
+"""Finds the end of the log after a stop or a crash, and repairs consume queues and index to agree with it
+(CommitLog.recoverNormally, recoverAbnormally).
 
-After a clean stop the files are what they should be: reading starts at the last record any queue knows, and
-only what no queue knows is dispatched. (Java reads the whole file around it. Here that is done only when
-the record is not sound: at start-up it would cost seconds for each GiB.) After a crash (the abort file is
-there) reading starts at the newest file whose first message is older than everything the checkpoint vouches
-for, and every record is dispatched; queues and index skip what they have. After a crash of the machine, which
-takes the newest index file, it starts no later than the index ends. The first record that is not
-whole and sound ends the log; it and all behind it is cut from log and queues, on disk too, so that a later
-crash cannot bring it back (CommitLog.recoverNormally and recoverAbnormally).
+After a clean stop, reading starts at the last record for which a queue has a unit, and only later records are
+dispatched. (RocketMQ reads the whole file around it, which costs seconds for each GiB. This store does so
+only if that record is invalid.) After a crash, when the abort file exists, reading starts at the newest file
+whose first message is older than the checkpoint. Every record is dispatched; queues and index skip those that
+they have. After a crash of the machine the newest index file is gone, so reading starts no later than the end
+of the index.
+
+The first invalid or incomplete record ends the log. Log and queues are truncated there on disk, so that a
+later crash cannot bring old bytes back.
 """
 
 from __future__ import annotations
@@ -30,27 +32,27 @@ READ_AHEAD_BYTES: Final = 8 << 20
 
 
 class RecoveryResult(Struct, frozen=True):
-    """What recovery found: physical offsets, and how many records it read and dispatched."""
+    """The result of a recovery. Offsets are physical."""
 
     clean: bool
-    start: int
-    end: int
-    records: int
-    last_record: int  # start of the last record, or of the file reading began with
+    start: int  # where reading started
+    end: int  # the end of the log
+    records: int  # number of records read
+    last_record: int  # start of the last record, or where reading started
 
 
 class ReadAhead:
-    """Reads what is about to be parsed through a mapping, by read calls: on an unreadable sector these raise
-    an error, where the mapping would end the process by SIGBUS. The pages are in memory afterwards."""
+    """Reads bytes by `pread` before they are parsed through a mapping. On an unreadable sector `pread` raises
+    an error, while the mapping would kill the process by SIGBUS. Afterwards the pages are in memory."""
 
     def __init__(self, margin: int) -> None:
-        """`margin`: the longest record, in bytes."""
+        """`margin`: the size of the longest record, bytes."""
         self.margin = margin
         self._file: MappedFile | None = None
         self._end = 0
 
     def read(self, file: MappedFile, at: int) -> None:
-        """Makes sure that a record at this position can be read. Raises OSError."""
+        """Checks that a record at this position can be read. Raises OSError."""
         if file is self._file and at + self.margin <= self._end:
             return
         if file is not self._file or at > self._end:
@@ -71,7 +73,8 @@ class ReadAhead:
 
 
 class Recovery:
-    """One recovery; log, queues and index are loaded, the index without what a crash made doubtful."""
+    """One recovery. Log, queues and index are loaded; the index without files that a crash may have
+    damaged."""
 
     def __init__(
         self,
@@ -91,24 +94,24 @@ class Recovery:
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
     def run(self, *, clean: bool, check_crc: bool = False, reindex: bool = False) -> RecoveryResult:
-        """Recovers. `check_crc`: whatever the settings say. `reindex`: the index may have lost its newest
-        file. Raises DiskFullError, StoreDamagedError or OSError."""
+        """Recovers. `check_crc` checks checksums even if the settings do not. `reindex` says that the index
+        may lack its newest file. Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
             self._queues.destroy()
             return RecoveryResult(clean=clean, start=0, end=0, records=0, last_record=0)
-        self._log.mend(None if clean else self._checkpoint.physic_msg_timestamp)
+        self._log.delete_files_after_gap(None if clean else self._checkpoint.physic_msg_timestamp)
         clean = clean and not self._queues.damaged
         if clean:
-            start, behind = self._start_after_clean_stop()
+            start, dispatch_from = self._start_after_clean_stop()
         else:
-            self._trim_unbacked_tail()
-            start, behind = self._start_after_crash(reindex=reindex), -1
+            self._trim_unbacked_tails()
+            start, dispatch_from = self._start_after_crash(reindex=reindex), -1
         self._dispatcher.repairing = not clean
         check_crc = check_crc or self._config.check_crc_on_recover
-        found = self._scan(start, behind=behind, clean=clean, check_crc=check_crc)
+        found = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
         self._dispatcher.repairing = False
         self._log.truncate(found.end)
-        # Also where queues end in front of the log's end: what lies behind a queue's end must not come back.
+        # Also for queues that end before the log's end: old units after a queue's end must not come back.
         self._queues.truncate(found.end)
         self._index.truncate(found.end)
         self._queues.correct_min_offsets(self._log.min_offset)
@@ -116,21 +119,21 @@ class Recovery:
         return found
 
     def _start_after_clean_stop(self) -> tuple[int, int]:
-        """Where reading starts, and the end of the last record any queue knows."""
+        """The offset at which reading starts, and the end of the last record that a queue has a unit for."""
         newest = max(self._queues.values(), key=lambda queue: queue.max_physical, default=None)
         if newest is None or newest.max_offset == 0:
             return self._log.min_offset, -1
         unit = newest.unit(newest.max_offset - 1)
-        known = newest.max_physical
+        dispatched = newest.max_physical
         if unit is not None:
             self._read_before_mapping(unit[0])
             last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
-            if isinstance(last, record.DispatchRequest) and unit[0] + last.size == known:
-                return unit[0], known
+            if isinstance(last, record.DispatchRequest) and unit[0] + last.size == dispatched:
+                return unit[0], dispatched
         for file in reversed(self._log.files.files):
-            if file.start <= known:
-                return file.start, known
-        return self._log.min_offset, known
+            if file.start <= dispatched:
+                return file.start, dispatched
+        return self._log.min_offset, dispatched
 
     def _start_after_crash(self, *, reindex: bool) -> int:
         start = crash_recovery_start(self._config, self._log, self._checkpoint).start
@@ -145,9 +148,9 @@ class Recovery:
         if file is not None:
             ReadAhead(self._ahead.margin).read(file, offset - file.start)
 
-    def _trim_unbacked_tail(self) -> None:
-        """Takes units from the end of every queue that stand for no record of the log: lost pages leave
-        such, and the last unit decides what the queue takes for new."""
+    def _trim_unbacked_tails(self) -> None:
+        """Removes units without a record in the log from the end of every queue. Lost pages leave such units,
+        and the last unit decides which records the queue accepts as new."""
         for queue in self._queues.values():
             kept = queue.max_offset
             while kept > queue.min_offset:
@@ -163,10 +166,10 @@ class Recovery:
                 ):
                     break
                 kept -= 1
-            queue.cut(kept)
+            queue.truncate_to(kept)
 
-    def _scan(self, start: int, *, behind: int, clean: bool, check_crc: bool) -> RecoveryResult:
-        """Reads records from `start` on and dispatches those that begin at or behind `behind`."""
+    def _scan(self, start: int, *, dispatch_from: int, clean: bool, check_crc: bool) -> RecoveryResult:
+        """Reads records from `start` on and dispatches those that start at or after `dispatch_from`."""
         parse = record.parse
         delays_ms = self._config.delays_ms
         position = last = start
@@ -176,11 +179,11 @@ class Recovery:
             at = position - file.start
             self._ahead.read(file, at)
             if not any(file.pread(at, record.SIZE_AND_MAGIC.size)):
-                break  # nothing was written here; it may be a hole, and is not looked at
+                break  # nothing was written here, and it may be a hole, which a mapping must not touch
             found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)
             if isinstance(found, record.DispatchRequest):
                 last = position
-                if position >= behind:
+                if position >= dispatch_from:
                     self._dispatcher.dispatch(found)
                 position += found.size
                 records += 1
@@ -193,8 +196,8 @@ class Recovery:
 
 
 def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> MappedFile:
-    """The newest log file of which everything before its first message is safe (isMappedFileMatchedRecover);
-    there is at least one file. Raises OSError."""
+    """The newest log file whose first message is older than the checkpoint (isMappedFileMatchedRecover). The
+    log has at least one file. Raises OSError."""
     safe = config.message_index_enable and config.message_index_safe
     until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
     for file in reversed(log.files.files):

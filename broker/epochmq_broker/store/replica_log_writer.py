@@ -1,9 +1,9 @@
-"""What a replica receives: bytes of its master's log, put at the end of its own, and dispatched behind them.
+"""Appends bytes of the master's log to a replica's log, and dispatches the complete records.
 
-Receiving and dispatching are apart, because dispatching costs a hundred times more a byte: the log grows as
-fast as the network brings it, queues and index follow in short rounds, and only up to what is confirmed.
-While the log lacks what is confirmed already, the rounds are few. Bytes arrive in pieces that know nothing of
-records, so the log may end within one.
+Appending and dispatching are separate, because a byte costs a hundred times more to dispatch. The log grows
+at the speed of the network; queues and index follow in short rounds, up to the confirm offset. While the log
+itself is behind the confirm offset, rounds are rare. Bytes arrive in pieces that ignore record boundaries, so
+the log may end within a record.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from epochmq_broker.store.mapped_file import MappedFile
 
 DISPATCH_BATCH_RECORDS: Final = 256
 BULK_BYTES: Final = 64 * 1024
-"""From here on a system call is cheaper than the pages that a store into the mapping would have to fill with
-zeros first."""
+"""From this size on `pwrite` is cheaper than a store into the mapping, whose new pages are zeroed first."""
 
 
 class ReplicaLogWriter:
-    """The end of a replica's log. `end` is its offset."""
+    """Writes at the end of a replica's log."""
 
     __slots__ = ("_dispatcher", "_log")
 
@@ -33,12 +32,12 @@ class ReplicaLogWriter:
 
     @property
     def end(self) -> int:
-        """Offset behind the last byte."""
+        """Offset after the last byte."""
         return self._log.max_offset
 
     def writable_file(self, start: int, size: int) -> MappedFile:
-        """The file that takes the next bytes of the log, with space for `size` of them or up to its end.
-        Raises ValueError when `start` is not the log's end, DiskFullError or OSError."""
+        """The file for the next bytes of the log, with space for `size` of them or up to its end. Raises
+        ValueError when `start` is not the log's end, DiskFullError or OSError."""
         if self._log.max_offset == 0:
             self._dispatcher.position = start
         return self._log.writable_file_at(start, size)
@@ -70,12 +69,13 @@ class ReplicaLogWriter:
     # Dispatch
 
     def mark_all_dispatched(self) -> None:
-        """The log stops being written here itself: all that was put is dispatched."""
+        """Sets the dispatch position to the end of the log. Called when this broker stops being the master,
+        because the append path has dispatched everything."""
         self._dispatcher.position = max(self._dispatcher.position, self._log.max_offset)
 
     @property
     def has_undispatched(self) -> bool:
-        """Whether the log ends behind what is dispatched."""
+        """Whether the log has bytes that are not dispatched."""
         return self._dispatcher.position < self._log.max_offset
 
     @property
@@ -85,8 +85,8 @@ class ReplicaLogWriter:
 
     @property
     def dispatched_offset(self) -> int:
-        """Up to which offset records are in queues and index; within a blank record it may lie behind the
-        end of the log."""
+        """The offset up to which records are in queues and index. If the log ends within a blank record, it
+        may be greater than the end of the log."""
         return self._dispatcher.position
 
     def dispatch(self, limit: int, max_records: int = DISPATCH_BATCH_RECORDS) -> bool:
@@ -115,7 +115,8 @@ class ReplicaLogWriter:
         return position, False
 
     def complete_blank_record(self) -> None:
-        """When the log ends within a blank record, it goes on at the next file, as the blank record says."""
+        """If the log ends within a blank record whose header has arrived, completes it: the log continues at
+        the next file."""
         file = self._log.file
         if (
             file is not None

@@ -1,4 +1,5 @@
-"""What a put and a get answer, in RocketMQ's words (PutMessageStatus, GetMessageStatus, RunningFlags)."""
+"""Defines the results of puts, gets and queries, and the store's running flags, with RocketMQ's names
+(PutMessageStatus, GetMessageStatus, RunningFlags)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from epochmq_protocol.errors import EpochMQError
 
 
 class PutStatus(Enum):
-    """Outcome of an append (PutMessageStatus). The first four mean that the message is stored."""
+    """Result of an append (PutMessageStatus). The first four mean that the message is stored."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -25,17 +26,17 @@ class PutStatus(Enum):
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
     IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
 
-    # Members are singletons: identity is equality, and a plain object hash is what the hot path wants.
+    # Members are singletons, so identity is equality. The hot path needs the faster object hash.
     __hash__ = object.__hash__
 
 
 class StoreReadError(EpochMQError):
-    """Bytes of the store cannot be read from the disk. The reader who asked for them gets an error; nobody
-    else is concerned."""
+    """Bytes of the store cannot be read from the disk. The request that needs them fails; other requests are
+    not affected."""
 
 
 class GetStatus(Enum):
-    """Outcome of a get (GetMessageStatus)."""
+    """Result of a get (GetMessageStatus)."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -52,10 +53,10 @@ class GetStatus(Enum):
 
 
 class RunningFlags(IntFlag):
-    """Why a store may not be read or written; the values of RocketMQ's RunningFlags.
+    """The reasons why a store may not be read or written, with the values of RocketMQ's RunningFlags.
 
-    `FLUSH_FAILED` (RocketMQ logs a failed fsync and goes on) and `REPLICA` (the log belongs to another
-    broker) are ours: they lie above RocketMQ's bits.
+    `FLUSH_FAILED` (after a failed fsync RocketMQ logs and goes on) and `REPLICA` (the log is written by
+    replication only) do not exist in RocketMQ; they lie above its bits.
     """
 
     NOT_READABLE = 1
@@ -70,11 +71,11 @@ class RunningFlags(IntFlag):
 
 
 class GetResult(Struct):
-    """Records found by a get, and what a pull answer needs besides.
+    """The records that a get found, and the offsets that a pull response needs.
 
-    `pieces` hold `count` whole records one after the other, `size` bytes in all; some may be views of the
-    mapped log, so a result is not kept. `physical_end` is where the last unit looked at lies (-1: none), for
-    the decision whether a reader lags too far behind.
+    `pieces` hold `count` whole records in order, `size` bytes in all. Some pieces may be views of the mapped
+    log, so results must not be kept. `physical_end` is the physical offset of the last unit examined (-1:
+    none); it shows how far a reader lags.
     """
 
     status: GetStatus
@@ -93,8 +94,7 @@ class GetResult(Struct):
 
 
 class QueryResult(Struct):
-    """Records found by key (QueryMessageResult): whole records, oldest first, and how far the index
-    reaches."""
+    """The records found by key, oldest first, and the end of the index (QueryMessageResult)."""
 
     body: bytes
     count: int

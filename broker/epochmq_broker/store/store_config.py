@@ -1,4 +1,4 @@
-"""What the store needs to know of the broker's configuration: RocketMQ's MessageStoreConfig keys in snake
+"""Defines the store's part of the broker's configuration: RocketMQ's MessageStoreConfig keys in snake
 case."""
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Struct
 
 CONSUME_QUEUE_UNIT_BYTES = 20
-END_OF_FILE_BYTES = 8  # a blank record's own header: the least that stays free at the end of a log file
-RECORD_OVERHEAD_BYTES = 64 * 1024  # what a record may be larger than its largest body (MessageExtEncoder)
+END_OF_FILE_BYTES = 8  # the header of a blank record, for which each log file keeps space at its end
+RECORD_OVERHEAD_BYTES = 64 * 1024  # a record may exceed its largest body by so much (MessageExtEncoder)
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, times in ms, ratios in percent, unless the comment says otherwise. Defaults are
-    5.3.3's."""
+    """Sizes are in bytes, times in ms, ratios in percent, unless a comment says otherwise. Defaults are those
+    of RocketMQ 5.3.3."""
 
     store_path_root_dir: str
     store_path_commit_log: str = ""  # default: <root>/commitlog
@@ -55,30 +55,29 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     clean_resource_interval: int = 10_000
 
     check_crc_on_recover: bool = True
-    # Delay of level n in ms is item n-1: tag codes of delayed messages are delivery times and are rebuilt
-    # from it.
+    # Item n-1 is the delay of level n, ms. The tag codes of delayed messages, their delivery times, are
+    # computed from it.
     delays_ms: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, settings: object) -> StoreConfig:
-        """Takes every field of this struct from the attribute of the same name, where the settings have
-        one."""
+        """Builds the struct from the attributes of `settings` that have the names of its fields."""
         names = (field.name for field in msgspec.structs.fields(cls))
         return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
 
     @property
     def root(self) -> Path:
-        """storePathRootDir, `~` expanded."""
+        """storePathRootDir with `~` expanded."""
         return Path(self.store_path_root_dir).expanduser()
 
     @property
     def commit_log_dir(self) -> Path:
-        """Where the log files are."""
+        """The directory of the log files."""
         if self.store_path_commit_log:
             return Path(self.store_path_commit_log).expanduser()
         return self.root / "commitlog"
 
     @property
     def sync_flush(self) -> bool:
-        """True when a put is answered only after its bytes are on disk."""
+        """Whether a put is acknowledged only after its bytes are on disk."""
         return self.flush_disk_type == "SYNC_FLUSH"

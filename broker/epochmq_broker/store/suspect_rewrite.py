@@ -1,13 +1,13 @@
-"""Writes to the disk once more what a failed fsync may have lost.
+"""Rewrites the bytes that a failed fsync may have lost.
 
-After a failed write-back the kernel keeps the pages in its cache and marks them clean: they can be read as
-if nothing had happened, no later fsync writes them, and they vanish when the cache lets them go. A restart in
-the same boot of the machine sees that cache. So every page that the failure may concern is read and written
-back as it is, which makes it dirty. Then it is synced, and dropped from the cache, so that recovery reads
-(and checks) what the disk has.
+After a failed write-back the kernel keeps the pages in the page cache and marks them clean. They can be read,
+no later fsync writes them, and they are lost when the cache evicts them. A process that restarts in the same
+boot of the machine sees that cache. So every page that the failure may concern is read and written back,
+which makes it dirty. Then it is synced and dropped from the cache, so that recovery reads and checks the
+bytes on the disk.
 
-The log is suspect from the file where recovery starts: what lies in front of it was flushed, as the
-checkpoint says. Queues and index are small beside the log, and rewritten as a whole.
+The log is suspect from the file at which recovery starts; according to the checkpoint everything before was
+flushed. Queues and index are small compared with the log, and are rewritten entirely.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def rewrite_suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> None:
-    """Rewrites and syncs every file that a failed fsync may concern, before anything has been read through a
-    mapping (the cache does not let mapped pages go). Raises OSError: the disk still fails, and the store must
-    not open."""
+    """Rewrites and syncs every suspect file. Nothing was read through a mapping before, because the cache
+    does not drop mapped pages. Raises OSError if the disk still fails; the store must not open then."""
     for path in suspect_files(config, log, checkpoint):
         _rewrite(path)
     for directory in _directories(config):

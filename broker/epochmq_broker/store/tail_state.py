@@ -1,17 +1,18 @@
-# pure: judges what the end of the log may lack from what the last life of the store left behind
-"""Judges whether the end of the log may lack bytes that were written before the store was opened.
+# pure: decides from the abort record of the store's previous run what the end of the log may lack
+"""Decides whether the end of the log may lack bytes that the previous run of the store wrote.
 
-The evidence is the `abort` file of the life before (`abort_file.py`); a clean stop removes it. The rules, for
+The evidence is the previous run's `abort` file (`abort_file.py`), which a clean stop removes. The rules for
 an abort file that exists:
 
-| what it says | state |
+| its record | state |
 |---|---|
-| a flush of that life failed | UNKNOWN |
-| another file was written (this is a copy or a backup), or in this boot another device | UNKNOWN |
-| the same boot of the machine | INTACT: the page cache keeps what a killed process wrote |
+| a flush failed in that run | UNKNOWN |
+| it describes another file (this one is a copy), or another device in the same boot | UNKNOWN |
+| the same boot of the machine | INTACT: the page cache keeps the writes of a killed process |
 | another boot, or none | UNFLUSHED_LOST |
 
-A state that the life before had inherited, and that nobody has cleared, goes on: the worst one counts.
+The previous run may itself have started with a state that was not cleared since. Then the worse of the two
+counts.
 """
 
 from __future__ import annotations
@@ -22,42 +23,40 @@ from msgspec import Struct
 
 
 class TailState(IntEnum):
-    """What may be missing at the end of the log; the greater, the worse."""
+    """What may be missing at the end of the log. A greater value is worse."""
 
-    INTACT = 0  # nothing: every byte that was written is there
-    UNFLUSHED_LOST = 1  # bytes that were not flushed
-    UNKNOWN = 2  # flushed bytes too
+    INTACT = 0  # nothing is missing
+    UNFLUSHED_LOST = 1  # bytes that were not flushed may be missing
+    UNKNOWN = 2  # flushed bytes may be missing, too
 
 
 class FileIdentity(Struct, frozen=True):
-    """Which file this is: a copy of it has another one. Inode and generation tell it from every other file of
-    its file system; device numbers are stable within one boot only."""
+    """Identifies a file; a copy has another identity. Inode and generation are unique in the file system.
+    Device numbers are stable within one boot only."""
 
     inode: int
-    generation: int  # the inode's, 0 when the file system does not tell
+    generation: int  # of the inode, 0 when the file system reports none
     device: int
 
 
 class AbortRecord(Struct, frozen=True):
-    """What an abort file records of one life of the store."""
+    """The content of an abort file, about one run of the store."""
 
     boot_id: str
     identity: FileIdentity | None  # None: written by RocketMQ or by an older version
     acknowledged_unflushed: bool  # some messages were acknowledged before they were flushed (ASYNC_FLUSH)
     flush_failed: bool = False
-    inherited: TailState = TailState.INTACT  # the state this life began with
-    recovering: bool = False  # what a crash of the machine left is not repaired yet
+    inherited: TailState = TailState.INTACT  # the state this run started with
+    recovering: bool = False  # the repair after a crash of the machine has not finished
 
 
 class LogTail(Struct, frozen=True):
-    """The end of the log at a start."""
+    """The end of the log as a start finds it."""
 
     state: TailState
-    acknowledged_unflushed: bool  # whether bytes that were not flushed may have been acknowledged
-    # The process ended and the page cache outlived it: what it wrote is all there, flushed or not.
-    only_killed: bool
-    # An fsync failed in this boot: the page cache may hold bytes that the disk does not have.
-    cache_suspect: bool
+    acknowledged_unflushed: bool  # unflushed bytes may have been acknowledged
+    only_killed: bool  # the process ended, the machine went on: the page cache has all its writes
+    cache_suspect: bool  # an fsync failed in this boot: the page cache may hold bytes that the disk lacks
 
     @property
     def may_lack_acknowledged(self) -> bool:
@@ -73,8 +72,8 @@ CLEAN_TAIL = LogTail(
 
 
 def assess_tail(left: AbortRecord | None, boot_id: str, present: FileIdentity | None) -> LogTail:
-    """The end of the log, from what was `left` (None after a clean stop), this boot, and the identity that
-    the abort file has now."""
+    """The state of the log's end, from the record that was `left` (None after a clean stop), the present
+    boot, and the present identity of the abort file."""
     if left is None:
         return CLEAN_TAIL
     same_boot = left.boot_id == boot_id
@@ -102,7 +101,7 @@ def _is_copy(recorded: FileIdentity | None, present: FileIdentity | None, same_b
 
 
 def encode(pid: int, record: AbortRecord) -> bytes:
-    """The file's content: the process id first, as RocketMQ writes it (and never reads it)."""
+    """The file's content. The first line is the process id, which RocketMQ writes and never reads."""
     lines = [str(pid), record.boot_id]
     if record.identity is not None:
         identity = record.identity
@@ -115,8 +114,8 @@ def encode(pid: int, record: AbortRecord) -> bytes:
 
 
 def decode(data: bytes) -> AbortRecord:
-    """Reads what `encode` wrote, or the file of RocketMQ (a process id) or of an older version (and a boot
-    id). What is missing or unreadable counts as the worse case."""
+    """Decodes the content of `encode`, of RocketMQ's file (a process id) or of an older version's (a process
+    id and a boot id). A missing or unreadable field counts as the worse case."""
     lines = data.decode(errors="replace").splitlines()
     fields = dict(line.split("=", 1) for line in lines if "=" in line)
     plain = [line.strip() for line in lines[1:] if "=" not in line]

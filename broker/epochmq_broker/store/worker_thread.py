@@ -1,4 +1,4 @@
-"""A thread for work that blocks and releases the interpreter: fsync, unlink, making files."""
+"""Runs blocking jobs (fsync, unlink, the creation of files) on a thread, outside the event loop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Job = Callable[[], None]
 
 
 class WorkerBusyError(Exception):
-    """The worker's queue is full; the caller tries again at its next tick."""
+    """The worker's queue is full; the caller retries at its next tick."""
 
 
 class WorkerThread:
-    """One daemon thread that runs jobs in order. A job must not raise: what can fail reports through its
-    own callback."""
+    """One daemon thread that runs jobs in order. A job must not raise; it reports failures through a callback
+    of its own."""
 
     def __init__(self, name: str, capacity: int = 64) -> None:
         self._jobs: queue.Queue[Job | None] = queue.Queue(capacity)
@@ -23,14 +23,15 @@ class WorkerThread:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queues a job. Raises WorkerBusyError when `capacity` jobs wait already."""
+        """Queues a job. Raises WorkerBusyError when `capacity` jobs are waiting."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
             raise WorkerBusyError(self._thread.name) from None
 
-    def run(self, job: Job) -> None:
-        """Runs a job on the worker and waits for it; for shut-down paths only. Raises what the job raised."""
+    def run_and_wait(self, job: Job) -> None:
+        """Runs a job on the worker after all queued ones and waits for its end; for shut-down and truncation.
+        Raises the error of the job."""
         done = threading.Event()
         failure: list[BaseException] = []
 
@@ -48,7 +49,7 @@ class WorkerThread:
             raise failure[0]
 
     def stop(self) -> None:
-        """Finishes what is queued and ends the thread."""
+        """Runs the queued jobs and ends the thread."""
         self._jobs.put(None)
         self._thread.join()
 

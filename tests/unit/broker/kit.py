@@ -132,7 +132,7 @@ class Bench:
 
     def record(self, topic: str, queue_id: int, offset: int) -> MessageExt:
         """The record at a queue's offset."""
-        queue = self.broker.store.existing_queue(topic, queue_id)
+        queue = self.broker.store.lookup.existing_queue(topic, queue_id)
         assert queue is not None, f"{topic}-{queue_id} does not exist"
         unit = queue.unit(offset)
         assert unit is not None, f"{queue} has no {offset}"
@@ -142,7 +142,7 @@ class Bench:
 
     def count(self, topic: str, queue_id: int = 0) -> int:
         """Messages in a queue."""
-        queue = self.broker.store.existing_queue(topic, queue_id)
+        queue = self.broker.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
 

@@ -79,7 +79,7 @@ async def test_a_message_that_readers_may_not_see_yet_is_not_found_by_its_place(
     end = stored.physical_offset + stored.store_size
     view = ViewMessageRequestHeader(offset=stored.physical_offset)
     for limit, code in ((end - 1, ResponseCode.SYSTEM_ERROR), (end, ResponseCode.SUCCESS)):
-        bench.broker.store.set_confirm_offset(limit)
+        bench.broker.store.visibility.set_confirm_offset(limit)
         assert bench.peer().call(command(RequestCode.VIEW_MESSAGE_BY_ID, view)).code == code
 
 
@@ -103,7 +103,7 @@ async def test_asking_for_a_queue_does_not_make_it(bench: Bench) -> None:
         command(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic="None", queue_id=0))
     )
     assert answer.ext == {"offset": "0"}
-    assert bench.broker.store.existing_queue("None", 0) is None
+    assert bench.broker.store.lookup.existing_queue("None", 0) is None
 
 
 @pytest.mark.parametrize(("ahead_ms", "offset"), [(-1000, "0"), (1000, "3")])

@@ -46,7 +46,7 @@ async def test_a_message_comes_after_its_delay_as_it_was_sent(bench: Bench) -> N
     properties = records.parse_properties(came.properties)
     assert (properties["DELAY"], properties["REAL_TOPIC"], properties["REAL_QID"]) == ("1", "T", "1")
     assert properties["WAIT"] == "true"
-    queue = bench.broker.store.existing_queue("T", 1)
+    queue = bench.broker.store.lookup.existing_queue("T", 1)
     assert queue is not None
     unit = queue.unit(0)
     assert unit is not None
@@ -90,22 +90,22 @@ async def test_offsets_outside_their_queue_are_moved_to_its_nearer_end(bench: Be
 
 async def test_a_delivery_time_beyond_the_levels_delay_means_now(bench: Bench) -> None:
     delay(bench, 1)
-    queue = bench.broker.store.existing_queue(SCHEDULE, 0)
+    queue = bench.broker.store.lookup.existing_queue(SCHEDULE, 0)
     assert queue is not None
     unit = queue.unit(0)
     assert unit is not None
     # As a clock that was set back afterwards leaves it.
-    assert queue.map is not None
-    queue.map[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
+    assert queue.buffer is not None
+    queue.buffer[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
     await until(lambda: bench.count("T", 1) == 1)
 
 
 async def test_a_message_that_cannot_be_stored_is_tried_again(bench: Bench) -> None:
     delay(bench, 1)
-    bench.broker.store.set_flag(RunningFlags.NOT_WRITEABLE, True)
+    bench.broker.store.state.set_flag(RunningFlags.NOT_WRITEABLE, True)
     await until(lambda: bench.broker.delays._paused_until.get(1))
     assert bench.broker.delays.offsets.get(1, 0) == 0
-    bench.broker.store.set_flag(RunningFlags.NOT_WRITEABLE, False)
+    bench.broker.store.state.set_flag(RunningFlags.NOT_WRITEABLE, False)
     await until(lambda: bench.count("T", 1) == 1)
 
 

@@ -266,7 +266,7 @@ class TestRefusals:
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
     async def test_a_full_disk_is_said_to_be_one(self, bench: Bench, path: str) -> None:
-        bench.broker.store.set_flag(RunningFlags.DISK_FULL, True)
+        bench.broker.store.state.set_flag(RunningFlags.DISK_FULL, True)
         answer = bench.peer(ordinary=path == "ordinary").call(send_command("BenchmarkTest"))
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "disk is full" in (answer.remark or "")
@@ -386,7 +386,7 @@ class TestDelay:
         properties = records.parse_properties(stored.properties)
         assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("BenchmarkTest", "9")
         assert "TIMER_DELAY_MS" not in properties
-        queue = bench.broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", 2)
+        queue = bench.broker.store.lookup.existing_queue("SCHEDULE_TOPIC_XXXX", 2)
         assert queue is not None
         unit = queue.unit(0)
         assert unit is not None

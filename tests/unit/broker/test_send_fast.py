@@ -91,7 +91,7 @@ def stored_since(broker: Broker, start: int) -> list[dict[str, Any]]:
         data = broker.store.read(start)
         assert data is not None
         record = records.decode_record(data)
-        queue = broker.store.existing_queue(record.topic, record.queue_id)
+        queue = broker.store.lookup.existing_queue(record.topic, record.queue_id)
         assert queue is not None
         unit = queue.unit(record.queue_offset)
         fields = msgspec.structs.asdict(record)

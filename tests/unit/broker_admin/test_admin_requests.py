@@ -148,7 +148,7 @@ async def test_a_deleted_topic_leaves_nothing_and_starts_anew(bench: Bench) -> N
     assert ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="T")).code == 0
     assert {"T", "%RETRY%g_T", "%RETRY%g+T"}.isdisjoint(broker.topics.table)
     assert broker.offsets.table == {}
-    assert broker.store.existing_queue("T", 0) is None
+    assert broker.store.lookup.existing_queue("T", 0) is None
     assert broker.stats.find("TOPIC_PUT_NUMS", "T") is None
     bench.peer().call(send_command("T", b"again"))
     assert bench.record("T", 0, 0).body == b"again"
@@ -159,7 +159,7 @@ async def test_queues_whose_topic_is_gone_are_cleaned_and_others_stay(bench: Ben
         bench.peer().call(send_command(topic))
     bench.broker.topics.delete("gone")
     assert ask(bench, RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS
-    assert bench.broker.store.existing_queue("gone", 0) is None
+    assert bench.broker.store.lookup.existing_queue("gone", 0) is None
     assert bench.count("here") == 1
 
 

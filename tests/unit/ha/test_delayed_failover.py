@@ -36,7 +36,7 @@ def delay(node: BrokerNode, body: bytes = b"later") -> int:
 
 
 def delivered(node: BrokerNode) -> int:
-    queue = node.store.existing_queue("orders", 0)
+    queue = node.store.lookup.existing_queue("orders", 0)
     return 0 if queue is None else queue.max_offset
 
 

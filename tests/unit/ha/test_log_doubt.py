@@ -205,7 +205,7 @@ async def test_doubt_survives_an_orderly_stop_and_a_second_crash(tmp_path: Path)
     await back.ha.give_up(5)
     await back.close()
     again = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
-    assert again.store.tail_state is TailState.INTACT
+    assert again.store.tail.state is TailState.INTACT
     assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5, unflushed_from=0)
     killed = await after_power_loss(again, tmp_path / "killed", boot_id="a third boot")
     assert killed.ha.doubt == LogDoubt(in_doubt=True, gives_up=True, given_up_epoch=5, unflushed_from=0)
@@ -258,6 +258,6 @@ def test_a_failed_disk_speaks_against_an_election_at_once(tmp_path: Path) -> Non
     node.store.load()
     node.ha.load()
     assert not node.ha.may_lack_acknowledged
-    node.store.report_fsync_failure(OSError(5, "the disk failed"))
+    node.store.state.report_fsync_failure(OSError(5, "the disk failed"))
     assert node.ha.may_lack_acknowledged
     node.store.stop()

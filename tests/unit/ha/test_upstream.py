@@ -32,7 +32,7 @@ async def node(directory: Path, broker_id: int = 1) -> AsyncIterator[BrokerNode]
 
 def offered(a: BrokerNode) -> GetStatus:
     """What a consumer gets that asks for the first message that was not confirmed."""
-    queue = a.store.existing_queue(Message().topic, 0)
+    queue = a.store.lookup.existing_queue(Message().topic, 0)
     assert queue is not None
     return a.store.get(queue, 1, 32).status
 

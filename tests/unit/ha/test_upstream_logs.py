@@ -183,7 +183,7 @@ async def test_5714_a_transient_store_pool_changes_nothing(tmp_path: Path, flush
             )
             assert with_crash[:end] == replica.log_bytes()
             assert put(replica.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
-        queue = a.store.existing_queue(Message().topic, 0)
+        queue = a.store.lookup.existing_queue(Message().topic, 0)
         assert queue is not None
         assert queue.max_offset == 3 * len(range(0, 40, 3))
         # With sync flush readers wait for the disk, too.

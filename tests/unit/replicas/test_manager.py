@@ -271,7 +271,7 @@ async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_pa
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it has a lease")
-        one.store.report_fsync_failure(OSError(5, "Input/output error"))
+        one.store.state.report_fsync_failure(OSError(5, "Input/output error"))
         await until(lambda: controller.heartbeats[-1].get("fencedEpoch") == "1", "it says so")
         assert not one.replicas.may_write()
         controller.make_master(1, one.live.current.broker_addr, 2)

@@ -37,7 +37,7 @@ async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: P
         said = {"fenced": "true", "drained": "false", "takes": "false", "undispatched": "0"}
         assert (answer.code, answer.ext) == (0, said)
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert bench.broker.store.flags & RunningFlags.FENCED
+        assert bench.broker.store.state.flags & RunningFlags.FENCED
     async with running(tmp_path) as bench:
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert (await steer(bench)).ext == said

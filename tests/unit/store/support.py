@@ -113,6 +113,15 @@ def some_messages(seed: int, count: int) -> list[Message]:
     return made
 
 
+def receive(store: MessageStore, start: int, data: bytes) -> int:
+    """Appends bytes of another replica's log as replication does, and returns the number of dispatched
+    records."""
+    store.replica_log.write(start, memoryview(data))
+    count = store.dispatcher.catch_up()
+    store.note_replicated_bytes()
+    return count
+
+
 def crash(store: MessageStore, copy_to: Path) -> Path:
     """What a kill leaves: a copy of the directory as it is now, with all units written into the queues' files
     and the abort file in it. The store goes on."""

@@ -22,6 +22,7 @@ from tests.unit.store.support import (
     put,
     put_all,
     read_log,
+    receive,
     small,
     some_messages,
     tree,
@@ -135,7 +136,7 @@ def test_half_and_rolled_back_transaction_messages_are_in_no_queue(tmp_path: Pat
     assert [offset for _, _, offset, _ in done] == [0, 0, 0, 1]
     assert store.queue("orders", 0).max_offset == 2
     # The index has all but the rolled back one.
-    assert store.query("orders", "U" * 32, 10, 0, 1 << 60).count == 3
+    assert store.reader.query("orders", "U" * 32, 10, 0, 1 << 60).count == 3
     store.stop()
 
 
@@ -171,7 +172,7 @@ def test_a_batch_is_stored_whole_in_one_file_under_one_time(tmp_path: Path) -> N
     assert len({one.store_timestamp for one in found}) == 1
     assert sum(one.store_size for one in found) == size
     assert [code for _, _, code in queue.units(0, 9)] == [TAG_A] * 3
-    assert store.query("orders", "k", 10, 0, 1 << 60).count == 3
+    assert store.reader.query("orders", "k", 10, 0, 1 << 60).count == 3
     store.stop()
 
 
@@ -216,7 +217,7 @@ def test_dispatch_by_parsing_makes_the_same_files(
     at = 0
     while at < master.max_phy_offset:
         size = min(cut, LOG_FILE - at % LOG_FILE, master.max_phy_offset - at)
-        replica.append_raw(at, master.log.read(at, size) or b"")
+        receive(replica, at, master.log.read(at, size) or b"")
         at += size
     assert replica.max_phy_offset == master.max_phy_offset
     assert replica.dispatch_behind_bytes == 0

@@ -80,7 +80,7 @@ def test_batches_make_the_files_that_single_puts_would(
         if parsed:
             index.dispatch(DispatchRequest(topic, 0, 0, physical, 100, 0, stored, 0, uniq_key, keys))
         elif uniq_key or keys:
-            index.waiting.append((index.hasher(topic), uniq_key, keys, physical, stored))
+            index.backlog.append((index.hasher(topic), uniq_key, keys, physical, stored))
         for key in ([uniq_key] if uniq_key else []) + [key for key in (keys or "").split(" ") if key]:
             hashed = javahash.key_hash(topic, key)
             if not plain or not plain[-1].put(hashed, physical, stored):
@@ -115,7 +115,7 @@ def test_a_damaged_chain_ends_a_search(tmp_path: Path) -> None:
 def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path / "index", INDEX_SLOTS, INDEX_CAPACITY)
     for number in range(100):
-        index.waiting.append((index.hasher("t"), f"{number:032X}", None, number, 1_000_000))
+        index.backlog.append((index.hasher("t"), f"{number:032X}", None, number, 1_000_000))
     index.build()
     assert len(index.files) == -(-100 // (INDEX_CAPACITY - 1))
     assert len({file.path for file in index.files}) == len(index.files)
@@ -136,10 +136,10 @@ def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
     ]
     for message in sent:
         index.dispatch(message)
-    assert not index.waiting
+    assert not index.backlog
     for message in sent[:-1]:
         index.dispatch(message)
-    assert not index.waiting
+    assert not index.backlog
     index.close()
 
 
@@ -173,16 +173,18 @@ def test_messages_do_not_try_a_failing_index_again_and_again(
     keyed = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_THRESHOLD)]
     put_all(store, keyed)
     assert disk.hashed == BUILD_THRESHOLD, "the first failure, and none of the messages behind it"
-    store.appender.build_index(again=True)
+    store.appender.build_index(retry=True)
     assert disk.hashed == BUILD_THRESHOLD + len(keyed)
-    assert len(store.index.waiting) == len(keyed)
+    assert len(store.index.backlog) == len(keyed)
     disk.error = None
-    store.appender.build_index(again=True)
-    assert not store.index.waiting
+    store.appender.build_index(retry=True)
+    assert not store.index.backlog
     put_all(store, keyed[:BUILD_THRESHOLD])
-    assert not store.index.waiting, "it is built as before"
+    assert not store.index.backlog, "it is built as before"
     for number in (0, 1, BUILD_THRESHOLD, len(keyed) - 1):
-        assert store.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (number < BUILD_THRESHOLD)
+        assert store.reader.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (
+            number < BUILD_THRESHOLD
+        )
     store.stop()
 
 
@@ -199,14 +201,15 @@ async def test_puts_are_refused_while_too_much_waits_for_the_index(
     ]
     statuses = [put(store, message)[0] for message in messages]
     assert statuses.count(PutStatus.PUT_OK) == 2 * BUILD_THRESHOLD
-    assert len(store.index.waiting) == 2 * BUILD_THRESHOLD
+    assert len(store.index.backlog) == 2 * BUILD_THRESHOLD
     disk.error = None
     async with asyncio.timeout(60):
-        while not store.writable:  # noqa: ASYNC110  # a tick of the store ends it
+        while not store.state.writable:  # noqa: ASYNC110  # a tick of the store ends it
             await asyncio.sleep(0.001)
     assert put(store, messages[-1])[0] is PutStatus.PUT_OK
     found = [
-        store.query("orders", f"key{number}", 9, 0, 1 << 60).count for number in range(3 * BUILD_THRESHOLD)
+        store.reader.query("orders", f"key{number}", 9, 0, 1 << 60).count
+        for number in range(3 * BUILD_THRESHOLD)
     ]
     assert found == [1] * (2 * BUILD_THRESHOLD) + [0] * (BUILD_THRESHOLD - 1) + [1]
     store.stop()

@@ -81,31 +81,31 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 
 def test_old_files_go_at_their_hour(store: MessageStore) -> None:
-    assert [file.start // LOG_FILE for file in expiry(store, hour=4).expired()] == [0, 1, 2, 3]
+    assert [file.start // LOG_FILE for file in expiry(store, hour=4).take_expired()] == [0, 1, 2, 3]
 
 
 def test_nothing_goes_at_other_hours(store: MessageStore) -> None:
-    assert expiry(store, hour=5).expired() == []
-    assert len(expiry(store, hour=23, delete_when="3;23").expired()) == 4
+    assert expiry(store, hour=5).take_expired() == []
+    assert len(expiry(store, hour=23, delete_when="3;23").take_expired()) == 4
 
 
 def test_no_more_files_go_at_a_time_than_the_limit(store: MessageStore) -> None:
-    assert len(expiry(store, delete_file_batch_max=3).expired()) == 3
+    assert len(expiry(store, delete_file_batch_max=3).take_expired()) == 3
 
 
 def test_the_written_file_never_goes(store: MessageStore) -> None:
     aged(store, [100] * 6)
-    assert len(expiry(store).expired()) == 5
+    assert len(expiry(store).take_expired()) == 5
 
 
 def test_on_request_old_files_go_at_any_hour_for_some_rounds(store: MessageStore) -> None:
     made = expiry(store, hour=12, delete_file_batch_max=1)
     made.request()
-    assert [len(made.expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert [len(made.take_expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
     for _ in range(MANUAL_EXPIRY_TICKS):
-        made.expired()
+        made.take_expired()
     aged(store, [1000])
-    assert made.expired() == []
+    assert made.take_expired() == []
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_a_crowded_disk_is_cleared_at_any_hour(
     store: MessageStore, used: float, going: int, full: bool
 ) -> None:
     made = expiry(store, used=used, hour=12)
-    assert len(made.expired()) == going
-    assert made.full is full
+    assert len(made.take_expired()) == going
+    assert made.is_full is full
 
 
 def test_files_are_kept_if_nothing_may_be_forced(store: MessageStore) -> None:
-    assert len(expiry(store, used=0.99, hour=12, clean_file_forcibly_enable=False).expired()) == 4
+    assert len(expiry(store, used=0.99, hour=12, clean_file_forcibly_enable=False).take_expired()) == 4
 
 
 def test_the_use_of_a_disk_is_rounded_up(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     queue = store.queue("orders", 0)
     store.start()
     aged(store, [100, 100, 100, 0])
-    store.delete_expired_files()
+    store.log_expiry.request()
     await until(lambda: store.min_phy_offset == 3 * LOG_FILE)
     first = min(
         offset
@@ -149,10 +149,10 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     assert queue.max_offset == 20
     assert store.get(queue, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get(queue, first, 1).count == 1
-    assert store.query("orders", "0", 10, 0, 1 << 60).count == 0
-    assert store.query("orders", "39", 10, 0, 1 << 60).count == 1
-    assert store.offset_by_time("orders", 0, 0) == first
-    assert store.earliest_time("orders", 0) > 0
+    assert store.reader.query("orders", "0", 10, 0, 1 << 60).count == 0
+    assert store.reader.query("orders", "39", 10, 0, 1 << 60).count == 1
+    assert store.lookup.offset_by_time("orders", 0, 0) == first
+    assert store.lookup.earliest_time("orders", 0) > 0
     assert told == [3 * LOG_FILE]
     await until(lambda: len(list((tmp_path / "commitlog").iterdir())) <= 4)
     store.stop()
@@ -163,7 +163,7 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
 
 def expire_a_file(store: MessageStore) -> None:
     """The periodic look for expired files, now."""
-    store.delete_expired_files()
+    store.log_expiry.request()
     assert store._maintenance is not None
     store._maintenance._tick_expiry()
 
@@ -250,12 +250,12 @@ def test_queues_none_of_whose_messages_is_left_are_emptied_on_request(tmp_path: 
 async def test_above_the_warning_level_no_message_is_taken_until_there_is_space(tmp_path: Path) -> None:
     store = opened(tmp_path, clean_resource_interval=1)
     used = [0.95]
-    store.expiry._used = lambda path: used[0]
+    store.log_expiry._used = lambda path: used[0]
     store.start()
-    await until(lambda: bool(store.flags & RunningFlags.DISK_FULL))
+    await until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
     assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
     used[0] = 0.5
-    await until(lambda: store.writable)
+    await until(lambda: store.state.writable)
     assert put(store, Message())[0] is PutStatus.PUT_OK
     store.stop()
 
@@ -291,15 +291,15 @@ def test_a_put_without_space_changes_nothing(
         stored.append(message.body)
     else:
         pytest.fail("the disk never was full")
-    assert store.flags & RunningFlags.DISK_FULL
+    assert store.state.flags & RunningFlags.DISK_FULL
     batch = [BatchMessage(bytes(500), b"")] * 4
-    store.set_flag(RunningFlags.DISK_FULL, False)
+    store.state.set_flag(RunningFlags.DISK_FULL, False)
     status, *_ = store.append_batch(store.queue("orders", 0), batch, born_timestamp=0, born_host=HOST)
     assert status in (PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.PUT_OK)
     if status is PutStatus.PUT_OK:
         stored += [bytes(500)] * 4
     left[0] = 1 << 30
-    store.set_flag(RunningFlags.DISK_FULL, False)
+    store.state.set_flag(RunningFlags.DISK_FULL, False)
     put_all(store, messages[:20])
     stored += [message.body for message in messages[:20]]
     offsets: dict[tuple[str, int], int] = {}
@@ -354,13 +354,13 @@ def test_a_really_full_disk_refuses_puts_and_harms_nothing(tmpfs: Path) -> None:
         stored += 1
     assert 2000 < stored < 4200
     for _ in range(10):
-        store.set_flag(RunningFlags.DISK_FULL, False)
+        store.state.set_flag(RunningFlags.DISK_FULL, False)
         assert put(store, Message(body=bytes(100_000)))[0] is not PutStatus.PUT_OK
     got = sum(_count(store, queue_id) for queue_id in range(7))
     assert got == stored
     # Space again: the first file is taken away, as expiry would.
     store.log.files.files.pop(0).delete()
-    store.set_flag(RunningFlags.DISK_FULL, False)
+    store.state.set_flag(RunningFlags.DISK_FULL, False)
     put_all(store, [Message(body=b"again")])
     store.stop()
     store = MessageStore(config)
@@ -397,7 +397,7 @@ def test_a_start_that_finds_no_space_removes_what_may_go_and_tries_again(
 
     monkeypatch.setattr(AbortFile, "begin", full)
     store = MessageStore(small(tmp_path, clean_file_forcibly_enable=forcibly, delete_file_batch_max=1))
-    store.expiry._used = lambda path: 1.0
+    store.log_expiry._used = lambda path: 1.0
     if not forcibly:
         with pytest.raises(DiskFullError):
             store.load()

@@ -123,13 +123,13 @@ async def test_with_sync_flush_readers_see_only_what_is_on_disk(tmp_path: Path, 
         assert queue.max_offset == 3
         assert store.max_offset(queue) == 0
         assert store.get(queue, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        assert store.query("orders", "k", 10, 0, 1 << 60).count == 0
+        assert store.reader.query("orders", "k", 10, 0, 1 << 60).count == 0
         assert not arrived
         disk.free.set()
         # Nobody waits for these: they are flushed, and shown, all the same.
         await until(lambda: arrived == [0, 1, 2])
         assert store.get(queue, 0, 32).count == 3
-        assert store.query("orders", "k", 10, 0, 1 << 60).count == 3
+        assert store.reader.query("orders", "k", 10, 0, 1 << 60).count == 3
 
 
 async def test_with_async_flush_readers_see_messages_at_once(tmp_path: Path, disk: Disk) -> None:
@@ -166,7 +166,7 @@ async def test_async_flush_follows_in_the_background(tmp_path: Path, disk: Disk)
 async def test_an_idle_store_leaves_the_disk_alone(tmp_path: Path, disk: Disk) -> None:
     async with running(tmp_path, flush_interval_commit_log=1, flush_interval_consume_queue=1) as store:
         put_all(store, [Message()])
-        store.log_flusher.wake()
+        store.log_flusher.flush_soon()
         await until(lambda: store.unflushed_bytes == 0)
         counts: list[int] = []
         tick = store.queue_flusher.tick
@@ -197,8 +197,8 @@ async def test_a_failed_fsync_ends_writing_for_good(tmp_path: Path, disk: Disk) 
     store.when_flushed(physical + size, told.append)
     assert told == [PutStatus.FLUSH_DISK_TIMEOUT] * 2
     assert store.flushed_where == flushed
-    assert store.flags & RunningFlags.FLUSH_FAILED
-    assert not store.writable
+    assert store.state.flags & RunningFlags.FLUSH_FAILED
+    assert not store.state.writable
     # What is on disk can still be read; the next start recovers.
     assert store.get(store.queue("orders", 0), 0, 32).count == 1
     store.stop()
@@ -212,7 +212,7 @@ async def test_a_failed_fsync_of_a_queue_ends_writing_for_good(tmp_path: Path, d
     store.start()
     disk.error = OSError(errno.EIO, "disk on fire")
     put_all(store, [Message()])
-    await until(lambda: not store.writable)
+    await until(lambda: not store.state.writable)
     disk.error = None
     ticks: list[int] = []
     tick = store.queue_flusher.tick
@@ -223,13 +223,13 @@ async def test_a_failed_fsync_of_a_queue_ends_writing_for_good(tmp_path: Path, d
 
     store.queue_flusher.tick = counted  # type: ignore[method-assign]
     await until(lambda: len(ticks) == 20)
-    store.set_flag(RunningFlags.FLUSH_FAILED, False)  # the latch does not depend on the flag
+    store.state.set_flag(RunningFlags.FLUSH_FAILED, False)  # the latch does not depend on the flag
     assert store.checkpoint.logics_msg_timestamp == 0
     store.stop()
     assert (tmp_path / "abort").exists()
     assert struct.unpack(">qq", (tmp_path / "checkpoint").read_bytes()[:16])[1] == 0
     store = opened(tmp_path)
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     assert store.get(store.queue("orders", 0), 0, 32).count == 1
     store.stop()
 
@@ -253,7 +253,7 @@ async def test_a_stop_is_not_clean_when_any_file_cannot_be_synced(
     active.clear()
     assert (tmp_path / "abort").exists()
     store = opened(tmp_path)
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
@@ -278,7 +278,7 @@ async def test_a_stop_sees_a_failed_fsync_that_the_loop_has_not_heard_of(tmp_pat
     assert (tmp_path / "abort").exists()
     await asyncio.sleep(0)
     store = opened(tmp_path)
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
@@ -309,7 +309,7 @@ async def test_too_few_descriptors_are_no_failed_fsync(
         store.when_flushed(end, told.append)
         await until(lambda: {Path(path).parts[-1] for path in refused} >= {"commitlog"})
         await until(lambda: any("consumequeue" in path for path in refused))
-        assert store.writable
+        assert store.state.writable
         assert not told
         monkeypatch.setattr(os, "open", real_open)
         await until(lambda: told == [PutStatus.PUT_OK])
@@ -370,5 +370,5 @@ def test_what_fails_on_a_worker_is_raised_to_whoever_waits() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        worker.run(fail)
+        worker.run_and_wait(fail)
     worker.stop()

@@ -142,7 +142,7 @@ def test_reads_by_physical_offset(tmp_path: Path) -> None:
         assert record is not None
         assert len(record) == size
         assert store.read(physical, size) == record
-        assert store.position("orders", 0, offset) == physical
+        assert store.lookup.physical_offset("orders", 0, offset) == physical
     assert store.read(store.max_phy_offset) is None
     assert store.read(done[0][1] + 1) is None
     assert store.read(-1) is None
@@ -170,21 +170,26 @@ def test_offsets_by_time(
     wanted = 1_000_000 + asked
     lower_offset = next((at for at, time in enumerate(times) if time >= wanted), len(times))
     upper_offset = max((at for at, time in enumerate(times) if time <= wanted), default=0)
-    found = store.offset_by_time("orders", 0, wanted, upper=upper)
+    found = store.lookup.offset_by_time("orders", 0, wanted, upper=upper)
     assert found == (upper_offset if upper else lower_offset)
-    assert store.store_time("orders", 0, len(times) - 1) == times[-1]
-    assert store.earliest_time("orders", 0) == store.earliest_time() == times[0]
+    assert store.lookup.store_time("orders", 0, len(times) - 1) == times[-1]
+    assert store.lookup.earliest_time("orders", 0) == store.lookup.earliest_time() == times[0]
     store.stop()
 
 
 def test_what_does_not_exist_has_no_times(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    assert store.earliest_time() == store.earliest_time("orders", 0) == store.store_time("orders", 0, 0) == -1
-    assert store.offset_by_time("orders", 0, 5) == 0
-    assert store.existing_queue("orders", 0) is None
-    assert store.position("orders", 0, 0) is None
+    assert (
+        store.lookup.earliest_time()
+        == store.lookup.earliest_time("orders", 0)
+        == store.lookup.store_time("orders", 0, 0)
+        == -1
+    )
+    assert store.lookup.offset_by_time("orders", 0, 5) == 0
+    assert store.lookup.existing_queue("orders", 0) is None
+    assert store.lookup.physical_offset("orders", 0, 0) is None
     store.queue("orders", 0)
-    assert store.offset_by_time("orders", 0, 5) == 0
+    assert store.lookup.offset_by_time("orders", 0, 5) == 0
     store.stop()
 
 
@@ -195,7 +200,7 @@ def test_messages_are_found_by_key_and_unique_key(tmp_path: Path) -> None:
     everything = list(read_log(tmp_path))
     for key in ["key3", "key7", messages[17].properties["UNIQ_KEY"], "nobody"]:
         for topic in ("orders", "payments"):
-            found = store.query(topic, key, 64, 0, 1 << 60)
+            found = store.reader.query(topic, key, 64, 0, 1 << 60)
             wanted = [
                 one.physical_offset
                 for one in everything
@@ -221,9 +226,9 @@ def test_a_query_keeps_to_its_time_and_count_newest_first(tmp_path: Path) -> Non
     clock = iter(range(1000, 2000))
     store.appender._clock = lambda: next(clock)
     put_all(store, [Message(properties={"KEYS": "k"})] * 30)
-    found = store.query("orders", "k", 10, 1_005_000, 1_020_000)
+    found = store.reader.query("orders", "k", 10, 1_005_000, 1_020_000)
     assert [one.queue_offset for one in records.decode_records(found.body)] == list(range(11, 21))
-    assert store.query("orders", "k", 100, 1_005_000, 1_020_000).count == 16
-    assert store.query("orders", "k", 100, 0, 1 << 60).count == 30
-    assert store.query("orders", "k", 100, 5_000_000, 6_000_000).count == 0
+    assert store.reader.query("orders", "k", 100, 1_005_000, 1_020_000).count == 16
+    assert store.reader.query("orders", "k", 100, 0, 1 << 60).count == 30
+    assert store.reader.query("orders", "k", 100, 5_000_000, 6_000_000).count == 0
     store.stop()

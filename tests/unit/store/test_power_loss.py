@@ -165,5 +165,5 @@ def test_every_key_is_found_after_a_power_loss_that_took_the_newest_index_file(t
     again = opened(copy)
     assert len(list(again.log.files.files)) > 3
     for number in range(60):
-        assert again.query("orders", f"K{number}", 8, 0, 1 << 60).count, number
+        assert again.reader.query("orders", f"K{number}", 8, 0, 1 << 60).count, number
     again.stop()

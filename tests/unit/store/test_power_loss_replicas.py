@@ -81,11 +81,11 @@ def test_a_replica_recovers_what_it_had_flushed(
     assert log_bytes(left)[: min(kept, promised)] == log[: min(kept, promised)]
     found = [one.physical_offset + one.store_size for one in (read_log(left) if kept else ())]
     assert found == ends[: len(found)]
-    assert again.tail_state is TailState.UNFLUSHED_LOST
+    assert again.tail.state is TailState.UNFLUSHED_LOST
     doubt = doubt_after_start(
         LogDoubt(),
-        again.tail_state,
-        may_lack_acknowledged=again.may_lack_acknowledged,
+        again.tail.state,
+        may_lack_acknowledged=again.tail.may_lack_acknowledged,
         confirmed=0,
         end=kept,
     )

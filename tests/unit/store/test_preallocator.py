@@ -94,7 +94,7 @@ async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
         assert isinstance(space, preallocator.BackgroundPreallocator)
         assert space.late == 1, "only the first put has waited"
         assert queue.max_offset == stored
-        assert not store.flags
+        assert not store.state.flags
         gate.set()
         await until(lambda: put(store, Message())[0] is PutStatus.PUT_OK)
         stored = queue.max_offset

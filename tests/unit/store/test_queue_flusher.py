@@ -114,7 +114,7 @@ async def test_units_in_several_files_are_written_and_read_across_memory_and_fil
             assert [unit[0] for unit in found] == sorted(unit[0] for unit in found)
             places = []
             while len(places) < 2 * queue.max_offset:
-                places += queue.places(len(places) // 2, 50)
+                places += queue.positions_and_sizes(len(places) // 2, 50)
             assert places == [value for unit in found for value in unit[:2]]
     _same_as_the_log(tmp_path, QUEUE_FILE)
 
@@ -158,7 +158,7 @@ async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
         await until(lambda: store.queue("orders", 0).files.max_offset > 0)
         assert store.queue("orders", 1).files.max_offset == 0
         assert not synced
-        store.queue_flusher._complete_at = 0.0
+        store.queue_flusher._completed_at = 0.0
         await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
         assert synced == [{"0", "1"}]
 
@@ -246,7 +246,7 @@ async def test_an_error_of_the_file_system_ends_writing(
     store = opened(tmp_path, **SOON)
     store.start()
     put_all(store, [Message()])
-    await until(lambda: bool(store.flags & RunningFlags.FLUSH_FAILED))
+    await until(lambda: bool(store.state.flags & RunningFlags.FLUSH_FAILED))
     monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: 0)
     assert store.checkpoint.logics_msg_timestamp == 0
     store.stop()
@@ -275,14 +275,14 @@ async def test_a_full_disk_keeps_units_in_memory_until_there_is_space(
     gate.free.set()
     async with running(tmp_path, **SOON) as store:
         put_all(store, [Message()] * 20)
-        await until(lambda: bool(store.flags & RunningFlags.DISK_FULL))
+        await until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
         end = store.max_phy_offset
         assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
         assert (store.max_phy_offset, store.queue("orders", 0).max_offset) == (end, 20)
         assert store.get(store.queue("orders", 0), 0, 32).count > 0
         assert store.checkpoint.logics_msg_timestamp == 0
         gate.error = None
-        store.set_flag(RunningFlags.DISK_FULL, False)
+        store.state.set_flag(RunningFlags.DISK_FULL, False)
         await until(lambda: not store.queues.pending.waiting)
     _same_as_the_log(tmp_path, QUEUE_FILE)
 
@@ -315,7 +315,7 @@ async def test_when_no_descriptor_is_left_queues_are_written_later(
     async with running(tmp_path, **SOON) as store:
         put_all(store, [Message()] * 20)
         await until(lambda: gate.entered >= 3)
-        assert store.writable
+        assert store.state.writable
         gate.error = None
         await until(lambda: not store.queues.pending.waiting)
     assert not (tmp_path / "abort").exists()
@@ -337,7 +337,7 @@ async def test_beyond_a_limit_of_memory_messages_are_refused_with_nothing_change
         assert sum(store.queue("orders", number).max_offset for number in range(5)) == stored
         assert len(list(read_log(tmp_path))) == stored
         gate.free.set()
-        store.set_flag(RunningFlags.DISK_FULL, False)
+        store.state.set_flag(RunningFlags.DISK_FULL, False)
         await until(lambda: not pending.waiting)
         put_all(store, [Message()])
     assert pending.memory_used_bytes == 0
@@ -429,7 +429,7 @@ async def test_queues_are_in_their_files_before_what_waits_for_that_is_done(
 async def test_what_waits_for_the_queues_does_not_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
     async with running(tmp_path) as store:
         put_all(store, [Message()])
-        store.report_fsync_failure(OSError(errno.EIO, "broken"))
+        store.state.report_fsync_failure(OSError(errno.EIO, "broken"))
         done: list[bool] = []
         store.when_queues_written(lambda: done.append(True))
         assert done == [True]

@@ -293,7 +293,7 @@ def test_queues_of_topics_no_folder_can_have_are_left_out(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes().replace(b"xxxxxx", b"../../"))
     shutil.rmtree(left / "consumequeue")
     again = opened(left)
-    assert again.topics() == set()
+    assert again.lookup.topics() == set()
     assert put(again, Message())[0] is PutStatus.PUT_OK
     again.stop()
 

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.store import GetStatus, PutStatus
-from tests.unit.store.support import LOG_FILE, Message, crash, opened, put, put_all, read_log, some_messages
+from tests.unit.store.support import (
+    LOG_FILE,
+    Message,
+    crash,
+    opened,
+    put,
+    put_all,
+    read_log,
+    receive,
+    some_messages,
+)
 
 
 def test_raw_bytes_must_follow_the_end_of_the_log(tmp_path: Path) -> None:
@@ -15,12 +25,12 @@ def test_raw_bytes_must_follow_the_end_of_the_log(tmp_path: Path) -> None:
     put_all(master, [Message(body=bytes(1000))] * 10)
     data = master.log.read(0, 2000) or b""
     with pytest.raises(ValueError, match="inside a file"):
-        replica.append_raw(100, data)
-    assert replica.append_raw(0, data) == 1
+        receive(replica, 100, data)
+    assert receive(replica, 0, data) == 1
     with pytest.raises(ValueError, match="ends at 2000"):
-        replica.append_raw(1999, data)
+        receive(replica, 1999, data)
     with pytest.raises(ValueError, match="cross the end"):
-        replica.append_raw(2000, bytes(LOG_FILE))
+        receive(replica, 2000, bytes(LOG_FILE))
     assert replica.max_phy_offset == 2000
     master.stop()
     replica.stop()
@@ -35,7 +45,7 @@ def test_a_log_may_begin_at_any_file(tmp_path: Path) -> None:
         else (master.log.read(LOG_FILE, LOG_FILE))
     )
     assert data
-    replica.append_raw(LOG_FILE, data)
+    receive(replica, LOG_FILE, data)
     first = next(offset for _, physical, offset, _ in done if physical == LOG_FILE)
     queue = replica.queue("orders", 0)
     assert (queue.min_offset, replica.min_phy_offset) == (first, LOG_FILE)
@@ -54,7 +64,7 @@ def test_a_torn_record_at_the_end_stops_puts_until_it_is_whole_or_cut(tmp_path: 
     master, replica = opened(tmp_path / "a"), opened(tmp_path / "b")
     done = put_all(master, [Message(body=bytes(100))] * 3)
     data = master.log.read(0, master.max_phy_offset) or b""
-    assert replica.append_raw(0, data[:-1]) == 2
+    assert receive(replica, 0, data[:-1]) == 2
     assert replica.dispatch_behind_bytes == done[2][3] - 1
     assert put(replica, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
     replica.truncate(done[2][1])
@@ -81,7 +91,7 @@ def test_a_cut_takes_log_queues_and_index_along(tmp_path: Path) -> None:
         assert queue.max_offset == len(kept)
     assert len(list(read_log(tmp_path))) == 30
     for message in messages[30:]:
-        found = store.query(message.topic, message.properties["UNIQ_KEY"], 10, 0, 1 << 60)
+        found = store.reader.query(message.topic, message.properties["UNIQ_KEY"], 10, 0, 1 << 60)
         assert found.count == 0
     # Every record behind the cut is gone from the disk, too.
     assert (
@@ -92,7 +102,7 @@ def test_a_cut_takes_log_queues_and_index_along(tmp_path: Path) -> None:
     )
     # What comes in their place is found.
     put_all(store, [Message(properties={"UNIQ_KEY": "N" * 32})])
-    assert store.query("orders", "N" * 32, 10, 0, 1 << 60).count == 1
+    assert store.reader.query("orders", "N" * 32, 10, 0, 1 << 60).count == 1
     store.truncate(store.max_phy_offset + 5)
     store.stop()
 
@@ -122,16 +132,16 @@ def test_readers_see_nothing_behind_the_confirmed_offset(tmp_path: Path) -> None
     store = opened(tmp_path)
     arrived: list[int] = []
     store.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
-    store.set_confirm_offset(0)
+    store.visibility.set_confirm_offset(0)
     done = put_all(store, [Message()] * 10)
     queue = store.queue("orders", 0)
     assert store.get(queue, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    store.set_confirm_offset(done[3][1] + 5)  # in the middle of a record
+    store.visibility.set_confirm_offset(done[3][1] + 5)  # in the middle of a record
     assert store.max_offset(queue) == 3
     assert store.get(queue, 0, 32).count == 3
     assert store.get(queue, 3, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert arrived == [0, 1, 2]
-    store.set_confirm_offset(None)
+    store.visibility.set_confirm_offset(None)
     assert store.get(queue, 0, 32).count == 10
     assert arrived == list(range(10))
     store.stop()
@@ -144,7 +154,7 @@ def test_a_topic_made_again_starts_its_queues_again(tmp_path: Path) -> None:
     put_all(master, [Message()] * 5)
     master.delete_topic("orders")
     put_all(master, [Message(body=b"new")] * 3)
-    replica.append_raw(0, master.log.read(0, master.max_phy_offset) or b"")
+    receive(replica, 0, master.log.read(0, master.max_phy_offset) or b"")
     assert replica.queue("orders", 0).max_offset == 3
     assert (
         replica.get(replica.queue("orders", 0), 0, 9).body == master.get(master.queue("orders", 0), 0, 9).body

@@ -117,7 +117,7 @@ def reopened(root: Path, **changes: Any) -> MessageStore:
 
 def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
     store = opened(tmp_path / "a")
-    assert (store.tail_state, store.tail) == (TailState.INTACT, CLEAN_TAIL)
+    assert (store.tail.state, store.tail) == (TailState.INTACT, CLEAN_TAIL)
     put_all(store, some_messages(1, 10))
     killed, lost_power = crash(store, tmp_path / "b"), crash(store, tmp_path / "c")
     shutil.copytree(tmp_path / "a", restored := tmp_path / "d")
@@ -127,15 +127,15 @@ def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
         (lost_power, "another boot", TailState.UNFLUSHED_LOST),
     ):
         store = reopened(root, boot_id=boot)
-        assert store.tail_state is state
-        assert store.may_lack_acknowledged is (state is not TailState.INTACT)
+        assert store.tail.state is state
+        assert store.tail.may_lack_acknowledged is (state is not TailState.INTACT)
         store.stop()
     store = opened(restored)
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     store.stop()
     # A clean stop ends it: whoever needs to know longer keeps it.
     store = opened(restored)
-    assert store.tail_state is TailState.INTACT
+    assert store.tail.state is TailState.INTACT
     store.stop()
 
 
@@ -147,13 +147,13 @@ def test_a_kill_while_a_power_loss_is_repaired_does_not_make_it_a_mere_kill(tmp_
     store.stop()
     own_abort_file(left, boot_id="another boot")
     abort = abort_file.AbortFile(left / "abort")
-    abort.begin(abort.look(), acknowledges_unflushed=True)
+    abort.begin(abort.read_tail(), acknowledges_unflushed=True)
     abort.close()
-    assert not abort.look().only_killed
+    assert not abort.read_tail().only_killed
     store = opened(left)
     again = crash(store, tmp_path / "c")
     store.stop()
-    assert abort_file.AbortFile(again / "abort").look().only_killed
+    assert abort_file.AbortFile(again / "abort").read_tail().only_killed
 
 
 def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
@@ -163,13 +163,13 @@ def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
     own_abort_file(tmp_path / "b", boot_id="another boot", acknowledged_unflushed=True)
     store = opened(tmp_path / "b", flush_disk_type="SYNC_FLUSH")
     crash(store, tmp_path / "c")
-    assert store.may_lack_acknowledged
+    assert store.tail.may_lack_acknowledged
     store.clear_log_doubt()
     crash(store, tmp_path / "d")
     store.stop()
     for name, lacks in (("c", True), ("d", False)):
         store = opened(tmp_path / name, flush_disk_type="SYNC_FLUSH")
-        assert store.may_lack_acknowledged is lacks
+        assert store.tail.may_lack_acknowledged is lacks
         store.stop()
 
 
@@ -267,7 +267,7 @@ def fail_a_flush(store: MessageStore, of: str) -> None:
     flusher = store.log_flusher if of == "commitlog" else store.queue_flusher
     with pytest.raises(OSError, match="injected"):
         flusher.flush_now()
-    store.report_fsync_failure(OSError(errno.EIO, "injected"))
+    store.state.report_fsync_failure(OSError(errno.EIO, "injected"))
 
 
 @pytest.mark.parametrize("of", ["commitlog", "consumequeue"])
@@ -290,7 +290,7 @@ def test_what_a_failed_fsync_lost_is_on_disk_again_after_a_restart_in_the_same_b
     assert (tmp_path / "a" / "abort").exists()
 
     store = opened(tmp_path / "a")
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     end = store.max_phy_offset
     put_all(store, some_messages(4, 5))
     store.log_flusher.flush_now()
@@ -319,7 +319,7 @@ def test_a_store_whose_disk_still_fails_does_not_open(
         assert decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
     disk.failing = lambda path: False
     store = opened(tmp_path / "a")
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
@@ -342,7 +342,7 @@ def test_an_fsync_that_fails_while_a_killed_store_is_opened_is_remembered(
         opened(left)
     monkeypatch.setattr(MappedFile, "flush", flush)
     store = opened(left)
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
@@ -357,11 +357,11 @@ def test_a_failed_flush_is_remembered_in_memory_when_the_file_system_takes_no_mo
         raise OSError(errno.EROFS, "injected")
 
     monkeypatch.setattr(os, "pwrite", read_only)
-    store.report_fsync_failure(OSError(errno.EIO, "injected"))
+    store.state.report_fsync_failure(OSError(errno.EIO, "injected"))
     store.stop()
     monkeypatch.setattr(os, "pwrite", pwrite)
     assert not decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
     store = opened(tmp_path / "a")
-    assert store.tail_state is TailState.UNKNOWN
+    assert store.tail.state is TailState.UNKNOWN
     assert not list((tmp_path / "shm").iterdir()), "the mark is gone when its failure has been dealt with"
     store.stop()
