@@ -1,4 +1,4 @@
-"""The account of what a replica group owes to those whom it acknowledged."""
+"""Checks that every acknowledged message of a replica group is stored where its acknowledgement said."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.replica_group import Member
 
 @dataclass(frozen=True)
 class Ack:
-    """An acknowledged message: where it was said to be, and between which moments that was decided."""
+    """An acknowledged message: the place that its acknowledgement named, and when it was sent and
+    acknowledged (s, monotonic)."""
 
     body: bytes
     queue_id: int
@@ -29,8 +30,8 @@ class Ack:
 def check_stored(
     queues: Sequence[Sequence[MessageExt]], acks: Sequence[Ack], copies_max: Callable[[bytes], int]
 ) -> None:
-    """Offsets are dense, every acknowledged message is where it was said to be, and no body is there more
-    often than `copies_max` allows, which is 0 for one that nobody sent."""
+    """Asserts that offsets are dense, that every acknowledged message is at its place, and that no body is
+    stored more often than `copies_max` allows (0 for a body that nobody sent)."""
     for stored in queues:
         assert [one.queue_offset for one in stored] == list(range(len(stored)))
     for ack in acks:
@@ -50,22 +51,29 @@ def epoch_starts(master: Member) -> list[tuple[int, int]]:
 
 
 def check_masters(starts: Sequence[tuple[int, int]], acks: Sequence[Ack]) -> None:
-    """No message that was sent after one of a newer epoch was acknowledged is of an older epoch, and each
-    epoch's were acknowledged by one broker."""
+    """Asserts that no message of an older epoch was sent after a message of a newer epoch was acknowledged,
+    and that one broker acknowledged all messages of an epoch."""
     older = sorted(acks, key=lambda ack: ack.position)
     earliest_s = float("inf")
     for start, epoch in reversed(starts):
         of_epoch = [ack for ack in older if ack.position >= start]
         older = [ack for ack in older if ack.position < start]
         for ack in of_epoch:
-            assert ack.sent_s < earliest_s, f"epoch {epoch} wrote after a newer one had: {ack}"
+            assert ack.sent_s < earliest_s, (
+                f"a message of epoch {epoch} was sent after a newer epoch had begun: {ack}"
+            )
         assert len({ack.address for ack in of_epoch}) <= 1, f"epoch {epoch} had two masters"
         earliest_s = min([earliest_s, *(ack.acked_s for ack in of_epoch)])
 
 
 def check_seen(queues: Sequence[Sequence[MessageExt]], seen: Mapping[tuple[int, int], int], who: str) -> None:
-    """What a consumer saw, as {(queue, offset): CRC-32 of the body}, is what is there in the end."""
+    """Asserts that everything a consumer saw, as {(queue, offset): CRC-32 of the body}, is stored in the
+    end."""
     for (queue_id, offset), crc in seen.items():
         stored = queues[queue_id]
-        assert offset < len(stored), f"{who} saw what is not there: queue {queue_id}, offset {offset}"
-        assert zlib.crc32(stored[offset].body) == crc, f"{who} saw another {queue_id}, {offset}"
+        assert offset < len(stored), (
+            f"{who} saw a message that is not stored: queue {queue_id}, offset {offset}"
+        )
+        assert zlib.crc32(stored[offset].body) == crc, (
+            f"{who} saw another body in queue {queue_id} at offset {offset}"
+        )

@@ -1,9 +1,9 @@
-"""Rounds of kill -9 against a quorum of controllers while brokers apply for ids, elect and report who is in
+"""Kills controllers of a quorum again and again while brokers apply for ids, elect and report who is in
 sync.
 
-A client stands for the brokers of many groups. What it was told is committed (an id, a master epoch, a
-SyncStateSet) must be there after every round, from whichever controller leads; what it was not answered may
-be either way."""
+A client simulates the brokers of many groups. What a controller acknowledged (an id, a master epoch, a
+SyncStateSet) must be there after every round, whichever controller leads. A request without a response may
+or may not have been committed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ REGISTER_BROKER, GET_SYNC_STATE_DATA = 1003, 1006
 ALTER_SYNC_STATE_SET, ELECT_MASTER, APPLY_BROKER_ID, HEARTBEAT = 1001, 1002, 1013, 904
 CLUSTER = "kills"
 BEFORE_A_KILL = 3
-"""So much at least is acknowledged before each kill, however slow the machine is."""
+"""At least so many requests are acknowledged before each kill, however slow the machine is."""
 
 
 @dataclass
 class AcknowledgedState:
-    """What was acknowledged of one group: ids, and the epochs reached at least."""
+    """What was acknowledged about one group: ids, and the least epochs that it must have reached."""
 
     ids: set[int] = field(default_factory=set)
     master_epoch: int = 0
@@ -56,7 +56,7 @@ class ControllerRounds:
         self.group.wait_leader()
 
     def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
-        """The leader's answer; None when the outcome is open."""
+        """The leader's response; None when it is unknown whether the request was committed."""
         leader = self.group.leader()
         if leader is None:
             return None
@@ -67,7 +67,7 @@ class ControllerRounds:
         return None if answer.code in (1, 2007) else answer
 
     def beat(self, name: str, ids: set[int]) -> None:
-        """Heartbeats to all controllers, so that whoever leads takes the replicas for alive."""
+        """Sends heartbeats to all controllers, so that every leader takes the replicas for alive."""
         for member in self.group.controllers:
             for broker_id in ids if member.process.alive else ():
                 ext = {
@@ -85,7 +85,8 @@ class ControllerRounds:
                     continue
 
     def work(self, seconds: float, acknowledged: int = 0) -> None:
-        """Requests for a while, about one group after another, and on until so many are acknowledged."""
+        """Sends requests for some seconds, about one group after another, until `acknowledged` of them are
+        acknowledged."""
         until, floor = time.monotonic() + seconds, self.acknowledged + acknowledged
         while time.monotonic() < until:
             self.step()
@@ -98,7 +99,7 @@ class ControllerRounds:
         wait_until(enough, what=f"{acknowledged} requests are acknowledged")
 
     def step(self) -> None:
-        """One request: a new group, a new id, a SyncStateSet, or an election."""
+        """Sends one request: a new group, a new id, a SyncStateSet, or an election."""
         grow = not self.known or self.random.random() < 0.3
         name = f"g{len(self.known)}" if grow else self.random.choice(list(self.known))
         known = self.known.setdefault(name, AcknowledgedState())
@@ -163,7 +164,7 @@ class ControllerRounds:
         return table
 
     def check(self) -> None:
-        """Everything acknowledged is there."""
+        """Asserts that everything acknowledged is there."""
         self.wait_leader()
         names = [name for name, known in self.known.items() if known.ids]
         table: dict[str, Any] = {}
@@ -184,7 +185,8 @@ class ControllerRounds:
                 assert now == known.members, (name, known, found)
 
     def round(self, number: int) -> None:
-        """Work, a kill at a random moment, work with what is left, the dead one back, and the check."""
+        """Sends requests, kills at a random moment, goes on with the rest, starts the killed controllers, and
+        checks."""
         self.work(self.random.uniform(0.05, 0.6), BEFORE_A_KILL)
         leader = self.group.leader()
         followers = [m for m in self.group.controllers if m is not leader]

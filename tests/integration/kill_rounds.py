@@ -1,7 +1,7 @@
-"""Rounds of load, kill -9, restart, and the account of what the broker owes afterwards.
+"""Kills a broker under load, restarts it, and checks that everything acknowledged is there.
 
-The account is kept by message id: what was sent, what was acknowledged and at which offset. A send whose
-answer did not come is indeterminate: it may be stored once, or not at all.
+A ledger records by message id what was sent, what was acknowledged and at which offset. A send without a
+response is indeterminate: it may be stored once, or not at all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QueueKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class Sent:
-    """A message handed to the broker: where it should be and the CRC of its body."""
+    """A message that was sent: its queue and the CRC of its body."""
 
     queue: QueueKey
     crc: int
@@ -47,7 +47,7 @@ class Sent:
 
 @dataclass
 class Ledger:
-    """What the broker was given and what it said."""
+    """What was sent to the broker, and what it answered."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     acked: dict[QueueKey, dict[int, str]] = field(default_factory=dict)
@@ -56,19 +56,19 @@ class Ledger:
     found: dict[QueueKey, list[str]] = field(default_factory=dict)
     ever_found: set[str] = field(default_factory=set)
     acks: int = 0
-    indeterminate: int = 0  # answered, but not that the message is safe
+    indeterminate: int = 0  # answered, but not with SEND_OK
     goal: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     def new_message(self, rng: random.Random, queue: QueueKey, *, queryable: bool) -> tuple[str, bytes]:
-        """An id and a body that begins with it."""
+        """A new id, and a body that begins with it."""
         message_id = f"{len(self.sent):08X}".rjust(ID_LENGTH, "A")
         body = message_id.encode() + rng.randbytes(rng.randrange(BODY_MAX))
         self.sent[message_id] = Sent(queue, zlib.crc32(body), queryable)
         return message_id, body
 
     def acknowledge(self, queue: QueueKey, offset: int, message_id: str) -> None:
-        """Notes an acknowledgement; an offset is never given twice."""
+        """Records an acknowledgement, and asserts that no offset is given twice."""
         given = self.acked.setdefault(queue, {})
         assert offset not in given, f"{queue} offset {offset} was given to {given[offset]} and {message_id}"
         given[offset] = message_id
@@ -99,8 +99,8 @@ def _properties(message_id: str) -> str:
 
 
 def _acknowledged(ledger: Ledger, answer: Answer) -> bool:
-    """A busy disk may have it answered that the flush took too long or the broker is busy; nothing else may
-    come."""
+    """Whether a send was acknowledged. On a busy disk the flush may time out or the broker be busy; every
+    other response is an error."""
     assert answer.code in (SUCCESS, FLUSH_DISK_TIMEOUT, SYSTEM_BUSY), f"a send was answered {answer}"
     ledger.indeterminate += answer.code != SUCCESS
     return answer.code == SUCCESS
@@ -129,7 +129,7 @@ async def _send_batch(client: Pipeline, ledger: Ledger, rng: random.Random, queu
 
 
 async def _commit(client: Pipeline, ledger: Ledger, queue: QueueKey) -> None:
-    """Commits, for the group, the offset after the newest message of the queue that was acknowledged."""
+    """Commits for the group the offset after the newest acknowledged message of the queue."""
     offset = max(ledger.acked.get(queue, {-1: ""})) + 1
     header = {
         "consumerGroup": GROUP,
@@ -207,18 +207,20 @@ async def _pull(client: Pipeline, queue: QueueKey, offset: int) -> Answer:
 
 
 def _check_record(ledger: Ledger, queue: QueueKey, offset: int, record: Record) -> str:
-    """The record at an offset of a queue is one that was sent there, whole; returns its id."""
+    """Asserts that the record at an offset of a queue was sent there and is intact; returns its id."""
     assert (record.topic, record.queue_id, record.queue_offset) == (*queue, offset)
     message_id = record.body[:ID_LENGTH].decode(errors="replace")
     sent = ledger.sent.get(message_id)
     assert sent is not None, f"{queue} offset {offset} holds {message_id!r}, which nobody sent"
-    assert (sent.queue, sent.crc) == (queue, zlib.crc32(record.body)), f"{message_id} is not as it was sent"
+    assert (sent.queue, sent.crc) == (queue, zlib.crc32(record.body)), (
+        f"{message_id} differs from what was sent"
+    )
     return message_id
 
 
 async def _check_queue(client: Pipeline, ledger: Ledger, queue: QueueKey, start: int) -> None:
-    """Offsets from `start` to the queue's maximum are dense, hold what was sent, each message once, and every
-    acknowledged one at the offset the acknowledgement gave."""
+    """Asserts that the offsets from `start` to the queue's maximum are dense and hold each sent message at
+    most once, and every acknowledged message at its offset."""
     acked = ledger.acked.get(queue, {})
     end = await _offset_of(client, GET_MAX_OFFSET, queue)
     if end is None:
@@ -240,7 +242,7 @@ async def _check_queue(client: Pipeline, ledger: Ledger, queue: QueueKey, start:
             ledger.ever_found.add(message_id)
             found.append(message_id)
         assert int(answer.ext["nextBeginOffset"]) == len(found)
-    assert found[start : start + len(before)] == before, f"{queue}: what was read before is no longer there"
+    assert found[start : start + len(before)] == before, f"{queue}: a message that was read before is gone"
     for offset, message_id in acked.items():
         assert found[offset] == message_id, f"{queue} offset {offset}: {found[offset]}, acked {message_id}"
 
@@ -257,7 +259,7 @@ async def _check_consumer_offset(client: Pipeline, ledger: Ledger, queue: QueueK
 
 
 async def _check_lookups(client: Pipeline, ledger: Ledger, rng: random.Random) -> None:
-    """A sample of acknowledged messages is found by key, by unique key and by message id."""
+    """Asserts that a sample of acknowledged messages is found by key, unique key and message id."""
     for message_id in rng.sample(sorted(ledger.physical), min(SAMPLE, len(ledger.physical))):
         header = {"offset": str(ledger.physical[message_id]), "topic": ledger.sent[message_id].queue[0]}
         answer = await client.call(VIEW_MESSAGE_BY_ID, header)
@@ -278,8 +280,8 @@ async def _check_lookups(client: Pipeline, ledger: Ledger, rng: random.Random) -
 
 
 async def check(address: str, ledger: Ledger, rng: random.Random, *, whole: bool) -> None:
-    """Compares the restarted broker with the ledger: from where the last check ended or, `whole`, from the
-    start."""
+    """Compares the restarted broker with the ledger: from the end of the last check or, with `whole`, from
+    the start."""
     client = await Pipeline.connect(address)
     try:
         queues = sorted({sent.queue for sent in ledger.sent.values()})

@@ -1,8 +1,8 @@
-"""Kill -9, SIGSTOP and orderly ends of any process of a replica group while producers send, and the account
-of what the group owes afterwards.
+"""Kills (-9), suspends (SIGSTOP) and stops processes of a replica group while producers send, and then checks
+that everything acknowledged is there.
 
-Producers try every broker, also those that are not master, so that two masters at a time would be seen. A
-send without an answer is indeterminate: it may be stored once, or not at all.
+Producers try every broker, also those that are not master, so that two masters at a time would be noticed.
+A send without a response is indeterminate: it may be stored once, or not at all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_co
 ANSWER_S = 2.0
 PAUSE_S = 0.02
 STRAY = 20
-"""One send of so many goes to a broker chosen by chance."""
+"""One of so many sends goes to a random broker."""
 SAFE = {
     "allAckInSyncStateSet": True,
     "minInSyncReplicas": 2,
@@ -49,7 +49,7 @@ SAFE = {
 
 
 class Producer(threading.Thread):
-    """Sends to one queue, one message after another (`pause_s` between them), whoever takes it."""
+    """Sends to one queue, one message after another (`pause_s` between them), to any broker that accepts."""
 
     def __init__(self, queue_id: int, addresses: list[str], seed: int, *, pause_s: float = 0.0) -> None:
         super().__init__(name=f"producer-{queue_id}", daemon=True)
@@ -64,7 +64,7 @@ class Producer(threading.Thread):
         self._over = threading.Event()
 
     def finish(self) -> None:
-        """Sends no more; waits for the end."""
+        """Stops sending, and waits for the thread to end."""
         self._over.set()
         self.join(120)
         assert not self.is_alive()
@@ -88,7 +88,7 @@ class Producer(threading.Thread):
                 one.close()
 
     def _send(self, address: str) -> bool:
-        """Whether it was acknowledged."""
+        """Sends one message; whether it was acknowledged."""
         self.sent += 1
         body = b"%d-%d-" % (self.queue_id, self.sent) + b"x" * self._random.randrange(1000)
         ext = send_header(self.queue_id, f"{self.queue_id:08X}{self.sent:024X}")
@@ -126,7 +126,7 @@ class Producer(threading.Thread):
 
 @dataclass
 class Round:
-    """What one trouble was, and when."""
+    """One fault, and when it was."""
 
     what: str
     began_s: float
@@ -167,7 +167,7 @@ class ReplicaRounds:
     # Faults -------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        """ChaosFault for so long, then the account."""
+        """Applies faults for `seconds`, then checks."""
         for producer in self.producers:
             producer.start()
         wait_until(lambda: all(one.acks for one in self.producers), what="every producer was acknowledged")
@@ -175,7 +175,7 @@ class ReplicaRounds:
         while time.monotonic() < over:
             before = sum(len(one.acks) for one in self.producers)
             self._trouble()
-            # Not worse than a minority at a time: the group gets to its feet again in between.
+            # At most a minority at a time: the group recovers in between.
             self.group.wait_in_sync(3)
             wait_until(lambda floor=before: self._acks() > floor, what="messages are acknowledged again")  # type: ignore[misc]
         for producer in self.producers:
@@ -186,7 +186,7 @@ class ReplicaRounds:
         return sum(len(one.acks) for one in self.producers)
 
     def _trouble(self) -> None:
-        """One trouble, or two at once: one for a broker, one for a controller."""
+        """One fault, or two at once: one of a broker, one of a controller."""
         began_s = time.monotonic()
         kinds = self.random.choice((("broker",), ("broker",), ("controller",), ("broker", "controller")))
         undo: list[Callable[[], None]] = []
@@ -202,7 +202,7 @@ class ReplicaRounds:
             if how == "kill":
                 victim.process.kill()
             else:
-                assert victim.process.stop() == 0, f"{victim.name} did not end in order"
+                assert victim.process.stop() == 0, f"{victim.name} did not stop cleanly"
             undo.append(victim.start)
         time.sleep(self.random.uniform(0.1, 3.5))
         for one in undo:
@@ -210,7 +210,7 @@ class ReplicaRounds:
         self.troubles.append(Round(" and ".join(names), began_s, time.monotonic()))
 
     def _victim(self, kind: str) -> Member:
-        """Whoever leads, more often than not."""
+        """The leader or master, more often than not."""
         members = self.group.brokers if kind == "broker" else self.group.controllers
         leads = self.group.master() if kind == "broker" else self.group.leader()
         return leads if leads is not None and self.random.random() < 0.6 else self.random.choice(members)
@@ -218,8 +218,8 @@ class ReplicaRounds:
     # The account --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """What was acknowledged is there, where it was said to be; queues are dense; at most one master
-        acknowledged at a time; all replicas are equal."""
+        """Asserts that everything acknowledged is at its place, that queues are dense, that at most one
+        master acknowledged at a time, and that all replicas are equal."""
         self.group.wait_in_sync(3)
         master = wait_confirmed(self.group)
         queues = [read_queue(master, producer.queue_id) for producer in self.producers]
@@ -234,7 +234,7 @@ class ReplicaRounds:
         return max(after - before for before, after in itertools.pairwise(moments))
 
     def story(self) -> str:
-        """What happened, and how long nothing was acknowledged after each trouble began."""
+        """The faults, and how long nothing was acknowledged after each one began."""
         moments = sorted(ack.acked_s for one in self.producers for ack in one.acks)
         lines = [
             f"seed {self.seed}: {len(moments)} acknowledged of {sum(one.sent for one in self.producers)}"

@@ -1,5 +1,5 @@
-"""Sidecars beside the brokers and controllers of a real group. One module, however long: its tests share one
-group, whose start takes longer than most of them."""
+"""Sidecars of the brokers and controllers of a real group. The module is longer than 600 lines because its
+tests share one group, whose start takes longer than most of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Pods:
         return self.group.brokers
 
     def master(self) -> Member:
-        """Whose sidecar says that it is the master and ready."""
+        """The broker whose sidecar says that it is the master and ready."""
         found: list[Member] = []
 
         def reached() -> bool:
@@ -84,13 +84,13 @@ class Pods:
         return found[0]
 
     def members(self, member: Member) -> list[int]:
-        """The SyncStateSet as this broker knows it; nobody while it does not answer."""
+        """The SyncStateSet as this broker knows it; empty while it does not answer."""
         found: list[int] = self.of(member).state().get("syncStateSet", [])
         return found
 
     def switch(self, member: Member, path: str, body: object = None) -> dict[str, Any]:
-        """A switch of the master, asked for at this broker's sidecar until it is made: a replica that was
-        starved is out of the SyncStateSet for a moment, and is refused then."""
+        """Asks this broker's sidecar for a switchover until it is done: a replica that was starved is out of
+        the SyncStateSet for a moment, and is rejected then."""
         answers: list[httpx.Response] = []
 
         def made() -> bool:
@@ -107,11 +107,11 @@ class Pods:
         return found
 
     def others(self, master: Member) -> list[Member]:
-        """The replicas."""
+        """All brokers but the master."""
         return [one for one in self.brokers if one is not master]
 
     def wait_ready(self) -> None:
-        """Until every broker is ready."""
+        """Waits until every broker is ready."""
         members = self.brokers
         wait_until(
             lambda: all(self.of(one).ready()[0] == 200 for one in members),
@@ -140,7 +140,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
 
 @pytest.fixture
 def pods(started: Pods) -> Iterator[Pods]:
-    """The group as every test finds it: whole and ready."""
+    """The group; every broker is ready when a test starts."""
     started.wait_ready()
     yield started
     print(started.group.logs(4000))  # shown when the test failed
@@ -154,7 +154,7 @@ def pods(started: Pods) -> Iterator[Pods]:
 
 
 class Producer(threading.Thread):
-    """Sends one message after another to one broker, and counts the answers."""
+    """Sends one message after another to one broker, and counts the responses."""
 
     def __init__(self, target: Member, queue_id: int) -> None:
         super().__init__(daemon=True)
@@ -187,13 +187,13 @@ class Producer(threading.Thread):
             self.codes[repr(error)] += 1
 
 
-def test_every_state_is_what_the_group_says(pods: Pods) -> None:
+def test_every_state_agrees_with_the_controllers(pods: Pods) -> None:
     wait_holds(lambda: check_states(pods))
 
 
 def check_states(pods: Pods) -> None:
-    """What every sidecar says, beside what the controllers say. A replica hears a little later who is in
-    sync, and on a busy machine that changes."""
+    """Compares what every sidecar says with what the controllers say. A replica learns a little later who is
+    in sync, and on a busy machine that changes."""
     found = pods.group.wait_replicas()
     master = pods.master()
     for member in pods.brokers:
@@ -221,11 +221,12 @@ def check_states(pods: Pods) -> None:
     assert ids == {1, 2, 3}
 
 
-def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
+def test_a_controller_reports_its_quorum_and_its_groups(pods: Pods) -> None:
     sidecar = pods.of(pods.group.controllers[0])
 
     def check() -> None:
-        """A follower hears a little later of what is committed, and every controller of who lives."""
+        """Compares again: a follower learns a little later what is committed, and every controller who is
+        alive."""
         state, leader = sidecar.state(), pods.group.wait_leader()
         assert state, "the controller says nothing"
         assert (state["component"], state["id"], state["ready"]) == ("controller", "n0", True)
@@ -245,7 +246,7 @@ def test_a_controller_tells_of_its_quorum_and_its_groups(pods: Pods) -> None:
     assert sidecar.ask("POST", "/v1/fence").status_code == 404
 
 
-def test_what_is_told_of_the_log(pods: Pods) -> None:
+def test_epochs_lease_and_sync_state_set_agree_with_the_log(pods: Pods) -> None:
     deliver_to(pods.group)
 
     def check() -> None:
@@ -273,7 +274,8 @@ def test_metrics_are_prometheus_text(pods: Pods) -> None:
 
 
 def check_metrics(pods: Pods) -> None:
-    """Those of every broker and of a controller, which hears of all a little later than its leader."""
+    """Reads the metrics of every broker and of a controller, which learns everything a little later than its
+    leader."""
     master = pods.master()
     for member in [*pods.brokers, pods.group.controllers[0]]:
         text = pods.of(member).get("/metrics").text
@@ -289,12 +291,12 @@ def check_metrics(pods: Pods) -> None:
 
 
 def test_a_handover_under_load_fails_no_send(pods: Pods, tmp_path: Path) -> None:
-    """The producer stays with the address it knows; not one of its sends is refused or lost."""
+    """The producer keeps the address it knows; no send is rejected or lost."""
     unless_stalled(tmp_path, lambda _: hand_over_under_load(pods))
 
 
 def hand_over_under_load(pods: Pods) -> None:
-    """One handover. A master that stands still loses its lease, and refuses sends without any switch."""
+    """One handover. A master that stalls loses its lease, and rejects sends without a switchover."""
     pods.wait_ready()
     before = deliver_to(pods.group)  # makes the topic
     assert wait_confirmed(pods.group) is before
@@ -306,7 +308,7 @@ def hand_over_under_load(pods: Pods) -> None:
         assert done.json()["moved"]
         assert done.json()["masterEpoch"] > epoch
         count = producer.codes[SUCCESS]
-        wait_until(lambda: producer.codes[SUCCESS] > count + 50, what="messages are taken after it")
+        wait_until(lambda: producer.codes[SUCCESS] > count + 50, what="messages are accepted after it")
     assert set(producer.codes) == {SUCCESS}
     after = pods.master()
     assert after is not before
@@ -316,11 +318,11 @@ def hand_over_under_load(pods: Pods) -> None:
     check_equal(pods.group)
 
 
-def test_a_hook_hands_over_and_ends_with_0_from_whoever_is_no_master(pods: Pods) -> None:
+def test_a_prestop_hook_hands_over_and_ends_with_0_also_at_a_replica(pods: Pods) -> None:
     replica = pods.others(pods.master())[0]
     done = pods.of(replica).call("handover")
     assert (done.returncode, json.loads(done.stdout)["moved"]) == (0, False), done.stderr
-    # Who stands still for a moment is replaced without being asked: the hook is run where the master is now.
+    # A master that stalls for a moment is replaced: the hook runs at the present master.
     masters: list[Member] = []
 
     def moved() -> bool:
@@ -337,13 +339,13 @@ def test_a_hook_hands_over_and_ends_with_0_from_whoever_is_no_master(pods: Pods)
     wait_until(lambda: pods.of(master).call("ready").returncode == 0, what="it is a ready replica")
 
 
-def test_a_hook_waits_for_clients_that_have_not_heard_of_the_switch(pods: Pods, tmp_path: Path) -> None:
-    """Who is stopped after a handover leaves nobody behind who still sends there."""
+def test_a_prestop_hook_waits_for_clients_with_an_old_route(pods: Pods, tmp_path: Path) -> None:
+    """A broker that is stopped after a handover with linger has no client left that still sends to it."""
     unless_stalled(tmp_path, lambda _: hand_over_and_linger(pods))
 
 
 def hand_over_and_linger(pods: Pods) -> None:
-    """One handover. A client that stands still for two seconds counts as one that is gone."""
+    """One handover. A client that stalls for two seconds counts as gone."""
     pods.wait_ready()
     master = deliver_to(pods.group)  # makes the topic
     ended = threading.Event()
@@ -361,7 +363,7 @@ def hand_over_and_linger(pods: Pods) -> None:
         while successor in (None, master):
             successor = pods.master()
         count = producer.codes[SUCCESS]
-        wait_until(lambda: producer.codes[SUCCESS] > count + 200, what="messages are passed on")
+        wait_until(lambda: producer.codes[SUCCESS] > count + 200, what="messages are relayed")
         assert not ended.is_set()
     wait_until(ended.is_set, what="the hook ends when nobody sends there any more")
     assert (done, set(producer.codes)) == ([0], {SUCCESS})
@@ -369,7 +371,7 @@ def hand_over_and_linger(pods: Pods) -> None:
 
 @pytest.mark.soak
 def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
-    """Four producers stay with the address that they know first."""
+    """Four producers keep the address that they know first."""
     first = deliver_to(pods.group)  # makes the topic
     stored = {queue: len(read_queue(first, queue)) for queue in range(4)}
     held: list[int] = []
@@ -389,8 +391,9 @@ def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
     check_equal(pods.group)
 
 
-def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:
-    """It is given back by its next leader, so that the one with a sidecar is asked as its leader, too."""
+def test_a_leading_controller_transfers_its_leadership(pods: Pods) -> None:
+    """The next leader gives the leadership back, so that the controller with a sidecar is also asked as
+    leader."""
     sidecar = pods.of(pods.group.controllers[0])
 
     def leads() -> bool:
@@ -414,9 +417,9 @@ def test_a_leading_controller_gives_its_leadership_away(pods: Pods) -> None:
         assert (again.json()["moved"], again.json()["reason"]) == (False, "this controller does not lead")
         assert sidecar.ready() == (200, [])
 
-    wait_until(moved, timeout_s=240, what="it has given its leadership away")
+    wait_until(moved, timeout_s=240, what="it has transferred its leadership")
     wait_holds(check)
-    deliver_to(pods.group)  # the master goes on under the next leader
+    deliver_to(pods.group)  # the master keeps serving under the next leader
 
 
 def test_a_replica_is_promoted_by_its_own_sidecar_or_by_its_masters(pods: Pods) -> None:
@@ -431,7 +434,7 @@ def test_a_replica_is_promoted_by_its_own_sidecar_or_by_its_masters(pods: Pods) 
     assert pods.of(two).ask("POST", "/v1/promote", {"brokerId": 9}).status_code == 409
 
 
-def test_a_fenced_master_takes_nothing_and_says_so(pods: Pods) -> None:
+def test_a_fenced_master_rejects_messages_and_is_not_ready(pods: Pods) -> None:
     sidecar = pods.of(master := pods.master())
     assert sidecar.ask("POST", "/v1/fence", token=None).status_code == 401
     assert sidecar.ask("POST", "/v1/fence", token="not-the-token-of-here").status_code == 401
@@ -445,8 +448,8 @@ def test_a_fenced_master_takes_nothing_and_says_so(pods: Pods) -> None:
     deliver_to(pods.group)
 
 
-def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
-    """Drained, it is not ready, and says why; also a master can be drained: it hands over first."""
+def test_a_drained_replica_leaves_the_sync_state_set_and_comes_back(pods: Pods) -> None:
+    """A drained replica is not ready, and says why. A master can be drained, too: it hands over first."""
     master = pods.master()
     sidecar = pods.of(master)
     own_id = sidecar.state()["brokerId"]
@@ -465,8 +468,8 @@ def test_a_drained_replica_is_out_of_the_set_and_comes_back(pods: Pods) -> None:
 
 
 def test_readiness_follows_a_killed_master(pods: Pods) -> None:
-    """Its sidecar lives on and says that nobody answers; one of the others becomes a ready master; back
-    again, it is ready when it is in sync."""
+    """The sidecar of the killed master says that the process does not answer. Another broker becomes a ready
+    master. When the killed one is back, it is ready as soon as it is in sync."""
     master = pods.master()
     sidecar = pods.of(master)
     master.process.kill()
@@ -490,9 +493,9 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     wait_holds(check)
 
 
-def test_a_replica_outside_the_set_says_what_it_lacks(pods: Pods) -> None:
-    """One that hangs is thrown out of the SyncStateSet; its sidecar says that it does not answer. What it
-    lacks it says when it goes on, unless it is in sync by then."""
+def test_a_replica_outside_the_sync_state_set_reports_its_lag(pods: Pods) -> None:
+    """A replica that hangs leaves the SyncStateSet; its sidecar says that it does not answer. When it
+    continues, it reports its lag, unless it is in sync by then."""
     replica = pods.others(pods.master())[0]
     sidecar = pods.of(replica)
     own_id = sidecar.state()["brokerId"]
@@ -523,7 +526,7 @@ def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
     pods.wait_ready()
 
 
-def test_settings_and_log_level_change_while_it_runs(pods: Pods) -> None:
+def test_settings_and_log_level_change_at_run_time(pods: Pods) -> None:
     sidecar = pods.of(member := pods.brokers[0])
     done = sidecar.ask("PATCH", "/v1/config", {"fileReservedTime": 48, "slaveReadEnable": True})
     assert done.status_code == 200, done.text
@@ -534,12 +537,12 @@ def test_settings_and_log_level_change_while_it_runs(pods: Pods) -> None:
     assert sidecar.get("/v1/config").json()["config"]["fileReservedTime"] == "48"
     assert sidecar.ask("PUT", "/v1/log-level", {"level": "DEBUG"}).json()["before"] == "INFO"
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(sidecar.socket))  # and leaves without a word, which is worth a line
+        connection.connect(str(sidecar.socket))  # and closes without a request, which the broker logs
     wait_until(lambda: '"level": "debug"' in member.process.output(), what="it logs more")
     assert sidecar.ask("PUT", "/v1/log-level", {"level": "INFO"}).json()["before"] == "DEBUG"
 
 
-def test_whatever_comes_over_the_socket_the_broker_goes_on(pods: Pods) -> None:
+def test_bad_input_on_the_admin_socket_does_not_disturb_the_broker(pods: Pods) -> None:
     master = pods.master()
     path = str(pods.of(master).socket)
     pid = master.process.pid
@@ -556,7 +559,7 @@ def test_whatever_comes_over_the_socket_the_broker_goes_on(pods: Pods) -> None:
     deliver_to(pods.group)
 
 
-def test_an_idle_sidecar_is_small_and_ends_in_order(pods: Pods) -> None:
+def test_an_idle_sidecar_is_small_and_stops_cleanly(pods: Pods) -> None:
     sidecar = pods.of(pods.brokers[0])
     status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -567,7 +570,7 @@ def test_an_idle_sidecar_is_small_and_ends_in_order(pods: Pods) -> None:
     assert sidecar.ready()[0] in (200, 503)
 
 
-def test_a_nameserver_with_a_controller_inside_tells_of_both(tmp_path: Path) -> None:
+def test_a_nameserver_with_a_controller_reports_both(tmp_path: Path) -> None:
     sidecar = Sidecar(tmp_path / "admin", octet=OCTET)
     host = loopback(OCTET)
     port, peer = free_port(host), f"{host}:{free_port(host)}"

@@ -1,5 +1,5 @@
-"""A sidecar with mutual TLS whose token and certificates are replaced while it runs. Nobody is behind its
-socket: what it says of that, it says to whom it may."""
+"""A sidecar with mutual TLS whose token and certificates are replaced while it runs. No process is behind its
+socket, so a request that is authorized gets 503."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.sidecar import TOKEN, Sidecar
 
 OCTET = 75
 SILENT = 503
-"""What the sidecar says of a process that does not answer: the request was let through."""
+"""The status for a process that does not answer: the request was authorized."""
 
 
 class TlsSidecar:
-    """A sidecar with files of its own, and clients of it."""
+    """A sidecar with its own credential files, and clients of it."""
 
     def __init__(self, directory: Path, *, client_auth: str) -> None:
         self.directory = directory
@@ -44,14 +44,14 @@ class TlsSidecar:
         self.sidecar.host, self.sidecar.port = self.host, self.port
 
     def client(self, authority: Authority, certificate: tuple[Path, Path] | None = None) -> httpx.Client:
-        """One that believes this authority."""
+        """A client that trusts this authority."""
         context = ssl.create_default_context(cadata=authority.pem.decode())
         if certificate is not None:
             context.load_cert_chain(*certificate)
         return httpx.Client(base_url=f"https://{self.host}:{self.port}", verify=context, timeout=120)
 
     def status(self, authority: Authority, certificate: tuple[Path, Path] | None, token: str = "") -> int:
-        """That of a request that changes something, over a new connection; 0 when there is no connection."""
+        """The status of a request that changes something, over a new connection; 0 without a connection."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with self.client(authority, certificate) as client:
             try:
@@ -77,7 +77,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], TlsSidecar]]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """As Kubernetes does it: at once."""
+    """Replaces a file atomically, as Kubernetes does."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(content)
     new.rename(path)
@@ -109,7 +109,7 @@ def test_without_a_certificate_there_is_no_connection_when_one_is_required(
     assert guarded.status(guarded.authority, None, TOKEN) == 0
 
 
-def test_everything_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar]) -> None:
+def test_certificates_and_authorities_are_replaced_at_run_time(make: Callable[[str], TlsSidecar]) -> None:
     guarded = make("require")
     first, second = guarded.authority, Authority("second")
     old = first.issue(guarded.directory / "old", "operator")
@@ -119,15 +119,15 @@ def test_everything_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar])
         assert staying.get("/live").status_code == SILENT
 
         def until(status: int, authority: Authority, certificate: tuple[Path, Path], what: str) -> None:
-            """Waits for that answer. The connection that stays is used meanwhile: an idle one is closed."""
+            """Waits for that status, and uses the open connection meanwhile: an idle one is closed."""
 
             def reached() -> bool:
-                assert staying.get("/live").status_code == SILENT, "a connection that was open stays"
+                assert staying.get("/live").status_code == SILENT, "an open connection stays open"
                 return guarded.status(authority, certificate) == status
 
             wait_until(reached, what=what)
 
-        replace(guarded.ca, first.pem + second.pem)  # both, while clients change over
+        replace(guarded.ca, first.pem + second.pem)  # both authorities, while clients change over
         until(SILENT, first, new, "the new client is let in")
         assert guarded.status(first, old) == SILENT
 
@@ -140,20 +140,20 @@ def test_everything_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar])
         replace(guarded.ca, second.pem)
         until(0, second, old, "the old client is out")
         assert guarded.status(second, new) == SILENT
-        assert staying.get("/live").status_code == SILENT, "a connection that was open stays"
+        assert staying.get("/live").status_code == SILENT, "an open connection stays open"
 
     assert (guarded.sidecar.process.pid, guarded.sidecar.process.alive) == (pid, True)
 
 
-def test_a_token_is_replaced_while_it_runs(make: Callable[[str], TlsSidecar]) -> None:
+def test_a_token_is_replaced_at_run_time(make: Callable[[str], TlsSidecar]) -> None:
     guarded = make("optional")
     first, later = guarded.authority, "the-token-of-tomorrow"
     assert guarded.status(first, None, later) == 401
     replace(guarded.sidecar.token_file, f"{TOKEN}\n{later}\n".encode())
-    wait_until(lambda: guarded.status(first, None, later) == SILENT, what="the new token will do")
+    wait_until(lambda: guarded.status(first, None, later) == SILENT, what="the new token is accepted")
     assert guarded.status(first, None, TOKEN) == SILENT
     replace(guarded.sidecar.token_file, later.encode())
-    wait_until(lambda: guarded.status(first, None, TOKEN) == 401, what="the old token will not do")
+    wait_until(lambda: guarded.status(first, None, TOKEN) == 401, what="the old token is rejected")
     assert guarded.status(first, None, later) == SILENT
     guarded.sidecar.token_file.unlink()
     assert guarded.status(first, None, later) == SILENT

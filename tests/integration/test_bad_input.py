@@ -1,5 +1,5 @@
 """Bad input over real sockets: neither nameserver nor broker crashes or grows, no descriptor leaks, and
-the next good client is served. A bad configuration file is refused by key, value and expectation."""
+the next valid client is served. An invalid configuration file is rejected with key, value and expectation."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-# ---- looking at a process
+# ---- measuring a process
 
 
 def anonymous_kb(process: ManagedProcess) -> int:
-    """Resident memory without pages of mapped files."""
+    """Resident memory in KiB, without pages of mapped files."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1])
@@ -59,7 +59,7 @@ def anonymous_kb(process: ManagedProcess) -> int:
 
 
 def sockets(process: ManagedProcess) -> int:
-    """How many sockets the process holds."""
+    """The number of the process's sockets."""
     count = 0
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -70,7 +70,7 @@ def sockets(process: ManagedProcess) -> int:
 
 
 def good_client_of_broker(cluster: Cluster) -> None:
-    """A client that sends a message and reads it back."""
+    """Sends a message and reads it back."""
     topic, body = f"good-{time.monotonic_ns()}", b"hello"
     header = {
         "a": "good",
@@ -104,17 +104,17 @@ def good_client_of_broker(cluster: Cluster) -> None:
 
 
 def good_client_of_nameserver(cluster: Cluster) -> None:
-    """A client that asks where a topic is and gets the broker."""
+    """Asks for the route of a topic and gets the broker."""
     answer = call(cluster.nameserver_address, 105, {"topic": cluster.broker_name})
     assert answer.code == 0, answer
     assert cluster.broker_address.encode() in answer.body
 
 
-# ---- the storm
+# ---- many bad frames
 
 
 class BadFrameSender:
-    """Sends frames over many connections and holds the peer to each frame's fate."""
+    """Sends frames over many connections and asserts that the peer treats each one as it should."""
 
     def __init__(self, address: str, frames: Iterator[BadFrame]) -> None:
         self.address = address
@@ -122,8 +122,8 @@ class BadFrameSender:
         self.answers = 0
 
     def _batch(self) -> list[BadFrame]:
-        """Frames for one write; one after which the connection may be gone comes last, so that the peer must
-        look at all of them."""
+        """Frames for one write. A frame after which the connection may be closed comes last, so that the peer
+        must process all of them."""
         batch: list[BadFrame] = []
         for item in itertools.islice(self.frames, BATCH_MAX):
             batch.append(item)
@@ -132,7 +132,7 @@ class BadFrameSender:
         return batch
 
     async def _until_marker(self, reader: asyncio.StreamReader) -> bool:
-        """Reads answers until the marker's; False when the peer closes before."""
+        """Reads responses until that of the marker; False when the peer closes before."""
         try:
             while True:
                 (length,) = struct.unpack(">I", await reader.readexactly(4))
@@ -148,7 +148,7 @@ class BadFrameSender:
     async def _send(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, batch: list[BadFrame]
     ) -> bool:
-        """Sends a batch and waits for its fate; returns whether the connection is still good."""
+        """Sends a batch and waits for its responses; returns whether the connection is still usable."""
         last = batch[-1].fate
         writer.write(b"".join(item.data for item in batch))
         if last is Fate.WAITED_FOR:
@@ -156,8 +156,10 @@ class BadFrameSender:
         writer.write(frame(NO_SUCH_REQUEST, opaque=MARKER))
         alive = await self._until_marker(reader)
         if last is Fate.SERVED:
-            assert alive, "the peer closed a connection it had no reason to close"
-        assert last is not Fate.CLOSED or not alive, "the peer went on after a frame that has no sense"
+            assert alive, "the peer closed a connection after a frame that it should serve"
+        assert last is not Fate.CLOSED or not alive, (
+            "the peer kept a connection after a frame that it cannot parse"
+        )
         return alive
 
     async def _worker(self) -> None:
@@ -174,24 +176,24 @@ class BadFrameSender:
                 raise AssertionError(f"{error or 'no answer in time'} after: {kinds}") from error
             finally:
                 writer.close()
-                with contextlib.suppress(ConnectionError):  # the peer was first, as it should
+                with contextlib.suppress(ConnectionError):  # the peer may have closed it already
                     await writer.wait_closed()
 
     async def run(self) -> None:
-        """Until there are no frames left."""
+        """Sends all frames."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONNECTIONS):
                 tasks.create_task(self._worker())
 
 
 def _is_fault(line: str) -> bool:
-    """Whether a log line tells of an exception nobody expected."""
+    """Whether a log line reports an unexpected exception."""
     return '"level": "error"' in line or "Traceback" in line or " ERROR " in line
 
 
 def send_bad_frames(process: ManagedProcess, address: str, frames: BadFrames, count: int) -> None:
-    """Sends so many frames; memory is measured after the first fifth and must not have grown much at the end,
-    and no socket may be left."""
+    """Sends `count` frames, and asserts that memory has not grown since the first fifth and no socket is
+    left."""
     source = iter(frames)
     before = sockets(process)
     asyncio.run(BadFrameSender(address, itertools.islice(source, count // 5)).run())
@@ -200,19 +202,17 @@ def send_bad_frames(process: ManagedProcess, address: str, frames: BadFrames, co
     assert process.alive, f"{process.name} ended with {process.status}:\n{process.output()}"
     wait_until(lambda: sockets(process) <= before, what=f"sockets of {process.name} closed (had {before})")
     faults = [line for line in process.output_path.read_text().splitlines() if _is_fault(line)]
-    assert not faults, (
-        f"{process.name} met what it had not thought of, {len(faults)} times: {faults[0][:2000]}"
-    )
+    assert not faults, f"{process.name} logged {len(faults)} unexpected exceptions: {faults[0][:2000]}"
     growth = anonymous_kb(process) - warm
     assert growth < GROWTH_MAX_KB, f"{process.name} grew by {growth} kB over {count} bad frames"
 
 
-def test_a_broker_weathers_60000_bad_frames(cluster: Cluster) -> None:
+def test_a_broker_survives_60000_bad_frames(cluster: Cluster) -> None:
     send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 60_000)
     good_client_of_broker(cluster)
 
 
-def test_a_nameserver_weathers_40000_bad_frames(cluster: Cluster) -> None:
+def test_a_nameserver_survives_40000_bad_frames(cluster: Cluster) -> None:
     send_bad_frames(
         cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 40_000
     )
@@ -220,7 +220,7 @@ def test_a_nameserver_weathers_40000_bad_frames(cluster: Cluster) -> None:
 
 
 @pytest.mark.soak
-def test_both_weather_half_a_million_bad_frames_each(cluster: Cluster) -> None:
+def test_both_survive_half_a_million_bad_frames_each(cluster: Cluster) -> None:
     seed = SEED if "EPOCHMQ_SEED" in os.environ else int(time.time())
     print(f"EPOCHMQ_SEED={seed}")
     send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(seed, BROKER_CODES), 500_000)
@@ -238,8 +238,8 @@ def _both(cluster: Cluster) -> list[tuple[ManagedProcess, str]]:
     ]
 
 
-def test_frames_that_never_end_cost_nothing_and_hinder_nobody(cluster: Cluster) -> None:
-    """Two hundred connections each announce the largest frame there may be and send a little of it, byte by
+def test_unfinished_frames_cost_no_memory_and_disturb_no_client(cluster: Cluster) -> None:
+    """Two hundred connections each announce the largest allowed frame and send a little of it, byte by
     byte."""
     for process, address in _both(cluster):
         before, count = anonymous_kb(process), sockets(process)
@@ -258,7 +258,7 @@ def test_frames_that_never_end_cost_nothing_and_hinder_nobody(cluster: Cluster) 
         wait_until(lambda p=process, n=count: sockets(p) <= n, what="the sockets are gone")  # type: ignore[misc]
 
 
-def test_a_client_that_never_reads_its_answers_does_not_fill_the_peers_memory(cluster: Cluster) -> None:
+def test_a_client_that_never_reads_responses_does_not_fill_the_peers_memory(cluster: Cluster) -> None:
     asks = {"broker": (28, cluster.broker_address), "nameserver": (206, cluster.nameserver_address)}
     for process, _ in _both(cluster):
         code, address = asks[process.name.split()[-1]]
@@ -270,7 +270,7 @@ def test_a_client_that_never_reads_its_answers_does_not_fill_the_peers_memory(cl
                 for _ in range(200):
                     greedy.sendall(request)
             except TimeoutError:
-                pass  # the peer stopped reading, which is one right thing to do
+                pass  # the peer stopped reading, which is allowed
             good_client_of_broker(cluster)
             good_client_of_nameserver(cluster)
             growth = anonymous_kb(process) - before
@@ -279,7 +279,7 @@ def test_a_client_that_never_reads_its_answers_does_not_fill_the_peers_memory(cl
             )
 
 
-def test_a_compressed_registration_cannot_unfold_without_bound(cluster: Cluster) -> None:
+def test_a_compressed_registration_is_decompressed_up_to_a_bound(cluster: Cluster) -> None:
     process = cluster.nameserver_process
     before = anonymous_kb(process)
     for _ in range(5):
@@ -288,7 +288,7 @@ def test_a_compressed_registration_cannot_unfold_without_bound(cluster: Cluster)
             connection.recv(4096)
     good_client_of_nameserver(cluster)
     growth = anonymous_kb(process) - before
-    assert growth < 2 * GROWTH_MAX_KB, f"the nameserver grew by {growth} kB for five bombs"
+    assert growth < 2 * GROWTH_MAX_KB, f"the nameserver grew by {growth} kB for five compression bombs"
 
 
 @pytest.mark.parametrize(
@@ -300,20 +300,21 @@ def test_a_compressed_registration_cannot_unfold_without_bound(cluster: Cluster)
         ("defaultTopicQueueNums", "-3"),
     ],
 )
-def test_a_bad_configuration_update_is_refused_whole(cluster: Cluster, key: str, value: str) -> None:
+def test_a_bad_configuration_update_is_rejected_as_a_whole(cluster: Cluster, key: str, value: str) -> None:
     before = call(cluster.broker_address, 26).body
     answer = call(cluster.broker_address, 25, body=f"maxMessageSize=1000000\n{key}={value}\n".encode())
     assert answer.code != 0
     assert key in (answer.remark or ""), answer
     assert value in (answer.remark or ""), answer
-    assert call(cluster.broker_address, 26).body == before, "a refused update changed something"
+    assert call(cluster.broker_address, 26).body == before, "a rejected update changed something"
 
 
 # ---- configuration files
 
 
 def refuse(role: str, path: Path) -> str:
-    """Starts a role that must refuse its configuration at once, without a traceback; returns what it says."""
+    """Starts a process that must reject its configuration at once, without a traceback; returns its
+    output."""
     command = [sys.executable, "-m", "epochmq", role, "--config", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     said = done.stdout + done.stderr
@@ -339,7 +340,7 @@ def refuse(role: str, path: Path) -> str:
         ("nameserver", "orderMessageEnable", "2", "true"),
     ],
 )
-def test_a_bad_value_names_key_value_and_expectation(
+def test_an_invalid_value_is_rejected_with_key_value_and_expectation(
     tmp_path: Path, role: str, key: str, value: str, expected: str
 ) -> None:
     path = tmp_path / f"{role}.conf"
@@ -347,11 +348,11 @@ def test_a_bad_value_names_key_value_and_expectation(
     said = refuse(role, path)
     for part in (key, value, expected):
         assert part in said, f"{part!r} is not in: {said}"
-    assert not (tmp_path / "store").exists(), "a broker that refused its settings left files"
+    assert not (tmp_path / "store").exists(), "a broker that rejected its settings left files"
 
 
 @pytest.mark.parametrize("role", ["broker", "nameserver"])
-def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, role: str) -> None:
+def test_an_unreadable_configuration_file_is_named(tmp_path: Path, role: str) -> None:
     assert "nothing.conf" in refuse(role, tmp_path / "nothing.conf")
     (tmp_path / "noise.conf").write_bytes(b"\xff\xfe\x00listenPort=1\n")
     assert "noise.conf" in refuse(role, tmp_path / "noise.conf")

@@ -1,4 +1,4 @@
-"""A replica group in trouble, as real processes; see `replica_rounds`."""
+"""A replica group of real processes under faults; see `replica_rounds`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROUND_S = 40
 SOAK_S = 1200
 
 
-def test_a_minute_of_trouble_loses_nothing_and_never_has_two_masters(tmp_path: Path) -> None:
+def test_a_minute_of_faults_loses_nothing_and_never_has_two_masters(tmp_path: Path) -> None:
     with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
         rounds.run(ROUND_S)
         print(rounds.story())
@@ -21,7 +21,7 @@ def test_a_minute_of_trouble_loses_nothing_and_never_has_two_masters(tmp_path: P
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_S + 600)
-def test_twenty_minutes_of_trouble(tmp_path: Path) -> None:
+def test_twenty_minutes_of_faults(tmp_path: Path) -> None:
     with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
         rounds.run(SOAK_S)
         print(rounds.story())

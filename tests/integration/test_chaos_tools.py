@@ -1,5 +1,5 @@
-"""What the chaos rounds lean on: links that lose what they should lose, disks that are full and slow, and an
-account that notices."""
+"""The tools of the chaos rounds: links that drop packets, disks that are full and slow, and checks that
+notice lost messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def joined() -> Iterator[network.Network]:
 
 @pytest.fixture
 def pair(joined: network.Network) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The two ends of a connection from here to there."""
+    """The two ends of a connection between two namespaces."""
     there = joined.address["there"]
     with joined.within("there"):
         listening = socket.create_server((there, PORT))
@@ -57,7 +57,7 @@ def pair(joined: network.Network) -> Iterator[tuple[socket.socket, socket.socket
 
 
 def arrives(sender: socket.socket, receiver: socket.socket, timeout_s: float) -> bool:
-    """Whether a byte gets through in time."""
+    """Whether a byte arrives in time."""
     receiver.settimeout(timeout_s)
     sender.sendall(b"x")
     try:
@@ -66,7 +66,7 @@ def arrives(sender: socket.socket, receiver: socket.socket, timeout_s: float) ->
         return False
 
 
-def test_a_cut_loses_one_way_and_mended_it_goes_on(
+def test_a_cut_drops_packets_one_way_until_it_is_repaired(
     joined: network.Network, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     here, there = pair
@@ -74,16 +74,16 @@ def test_a_cut_loses_one_way_and_mended_it_goes_on(
     assert arrives(there, here, LATE_S)
     joined.cut("there", "here")
     joined.cut("there", "here")
-    assert arrives(here, there, LATE_S), "the other way is not cut"
+    assert arrives(here, there, LATE_S), "the other direction is not cut"
     assert not arrives(there, here, SOON_S)
     joined.mend("there", "here")
-    assert not arrives(there, here, SOON_S), "cut twice, mended once"
+    assert not arrives(there, here, SOON_S), "two cuts need two repairs"
     joined.mend("there", "here")
     here.settimeout(LATE_S)
     assert here.recv(1) + here.recv(1) == b"xx"
 
 
-def test_a_slow_link_takes_its_time(
+def test_a_slow_link_limits_the_rate(
     joined: network.Network, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     here, there = pair
@@ -98,12 +98,12 @@ def test_a_slow_link_takes_its_time(
     assert arrives(here, there, LATE_S)
 
 
-def test_a_place_knows_nobody_outside(joined: network.Network) -> None:
+def test_a_namespace_reaches_nothing_outside(joined: network.Network) -> None:
     with joined.within("here"), pytest.raises(OSError, match="unreachable"):
         socket.create_connection(("192.0.2.77", PORT), timeout=LATE_S)
 
 
-def test_a_command_runs_where_it_should(joined: network.Network) -> None:
+def test_a_command_runs_in_its_namespace(joined: network.Network) -> None:
     done = subprocess.run(
         joined.command("there", ["ip", "-br", "address", "show", "dev", "eth0"]),
         capture_output=True,
@@ -123,7 +123,7 @@ def tools(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_full_disk_takes_nothing_until_it_is_freed(tools: Path) -> None:
+def test_a_full_disk_accepts_no_writes_until_it_is_freed(tools: Path) -> None:
     disk = disks.SmallDisk(tools / "disk")
     try:
         (disk.path / "before").write_bytes(bytes(100_000))
@@ -173,19 +173,19 @@ def test_a_slow_disk_delays_every_change_and_every_sync(tools: Path) -> None:
     wait_until(lambda: min(times()) < 0.05, what="the disk is fast again")
 
 
-# The account ------------------------------------------------------------------------------------------------
+# The checks -------------------------------------------------------------------------------------------------
 
 CARELESS: dict[str, Value] = {
     "allAckInSyncStateSet": False,
     "minInSyncReplicas": 1,
     "inSyncReplicas": 1,
-    "haMaxTimeSlaveNotCatchup": 60_000,  # the others stay electable while their master acknowledges alone
+    "haMaxTimeSlaveNotCatchup": 60_000,  # the others stay electable while the master acknowledges alone
 }
 
 
-def test_a_round_ends_badly_when_a_master_acknowledges_alone(tools: Path) -> None:
-    """With settings that do not wait for replicas, a master that is cut off from them and then dies takes
-    acknowledged messages along: the round says so, and would of a fault that had the same effect."""
+def test_a_round_reports_messages_that_a_master_acknowledged_alone(tools: Path) -> None:
+    """With settings that do not wait for replicas, a master that is cut off from them and then dies loses
+    acknowledged messages. The round must report that."""
     with ChaosRounds(tools, 1, settings=CARELESS, java=False) as rounds:
         group = rounds.group
         first = group.wait_master()
@@ -210,7 +210,7 @@ def test_a_round_ends_badly_when_a_master_acknowledges_alone(tools: Path) -> Non
 
 
 def stored(*bodies: bytes) -> list[MessageExt]:
-    """A queue that holds these."""
+    """The stored messages of a queue with these bodies."""
     return [
         MessageExt(topic="orders", body=body, queue_offset=offset, physical_offset=offset * 100)
         for offset, body in enumerate(bodies)
@@ -218,11 +218,11 @@ def stored(*bodies: bytes) -> list[MessageExt]:
 
 
 def ack(body: bytes, offset: int, *, at_s: float = 1.0, address: str = "a") -> Ack:
-    """An acknowledgement of what lies there."""
+    """An acknowledgement of the message at that offset."""
     return Ack(body, 0, offset, offset * 100, at_s, at_s + 0.1, address)
 
 
-def test_the_account_notices_what_is_not_where_it_was_said_to_be() -> None:
+def test_the_checks_notice_a_message_that_is_not_at_its_place() -> None:
     queue = stored(b"one", b"two")
     good = [ack(b"one", 0), ack(b"two", 1)]
     check_stored([queue], good, lambda body: 1)
@@ -237,7 +237,7 @@ def test_the_account_notices_what_is_not_where_it_was_said_to_be() -> None:
         check_stored([queue[1:]], [], lambda body: 1)
 
 
-def test_the_account_notices_two_masters() -> None:
+def test_the_checks_notice_two_masters() -> None:
     starts = [(0, 1), (200, 2)]
     good = [
         ack(b"a", 0, at_s=1.0),
@@ -252,7 +252,7 @@ def test_the_account_notices_two_masters() -> None:
         check_masters(starts, [*good[:3], replace(good[3], address="c")])
 
 
-def test_the_account_notices_what_consumers_should_not_have_seen(tmp_path: Path) -> None:
+def test_the_checks_notice_messages_that_consumers_should_not_have_seen(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     one, two = 0xFE2E0F23, 0
     consumer_journal = ConsumerJournal(journal)
@@ -268,7 +268,7 @@ def test_the_account_notices_what_consumers_should_not_have_seen(tmp_path: Path)
         consumer_journal.read()
 
 
-def test_the_producer_s_journal_is_read_as_it_grows(tmp_path: Path) -> None:
+def test_the_producers_journal_is_read_while_it_grows(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     producer_journal = ProducerJournal(journal)
     producer_journal.read()

@@ -1,4 +1,4 @@
-"""No kill -9 of any controller loses what a controller has acknowledged."""
+"""Kill -9 of any controller loses nothing that a controller has acknowledged."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COMPACTING: Settings = {"controllerSnapshotEntries": 20, "mappedFileSize": 4096}
     ],
 )
 def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int, settings: Settings) -> None:
-    """Leader, follower or all three at once, at random moments, again and again; with a log that is whole,
-    and with one that loses its beginning to snapshots all the while."""
+    """Kills the leader, a follower or all three at random moments, again and again: with a whole log, and
+    with one that loses its beginning to snapshots."""
     run = ControllerRounds(tmp_path, rounds, settings)
     try:
         run.start()
@@ -38,7 +38,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, rounds: int, settings: Set
                 run.work(0.1)
                 return not any(has_beginning(tmp_path))
 
-            wait_until(dropped, what="all have dropped their logs' beginnings")
+            wait_until(dropped, what="all have removed the beginnings of their logs")
     except BaseException as error:
         error.add_note(run.group.logs(1500))
         raise

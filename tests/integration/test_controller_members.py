@@ -1,4 +1,5 @@
-"""A quorum of controllers grows and shrinks while it serves; one that is set otherwise takes no part."""
+"""A quorum of controllers grows and shrinks while it serves; a controller with other settings takes no
+part."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from tests.support.replica_group import Member, ReplicaGroup, our_controller
 
 METADATA, REPLICA_INFO, APPLY_BROKER_ID = 1005, 1004, 1013
 GAP_MAX_S = 20.0
-"""Longest time without an acknowledged request that still counts as served, on a busy machine."""
+"""The longest time without an acknowledged request that a busy machine may need."""
 BEAT_MS = 1000
-"""Between two heartbeats of the leader: one that is starved for two seconds leads on."""
+"""The leader's heartbeat interval: a leader that is starved for two seconds keeps its leadership."""
 
 
 class ControllerQuorum(ReplicaGroup):
@@ -64,7 +65,7 @@ def quorum(tmp_path: Path) -> Iterator[ControllerQuorum]:
 
 
 class GroupCreator(threading.Thread):
-    """Makes groups, one after another, at whoever leads."""
+    """Creates groups, one after another, at the present leader."""
 
     def __init__(self, quorum: ControllerQuorum) -> None:
         super().__init__(daemon=True)
@@ -94,7 +95,7 @@ class GroupCreator(threading.Thread):
 
 @contextmanager
 def under_load(quorum: ControllerQuorum) -> Iterator[GroupCreator]:
-    """Requests all the while; afterwards all that was acknowledged is there."""
+    """Sends requests meanwhile, and asserts afterwards that everything acknowledged is there."""
     client = GroupCreator(quorum)
     client.start()
     try:
@@ -112,8 +113,8 @@ def names(printed: str) -> set[str]:
     return {line.split()[0] for line in printed.splitlines()}
 
 
-def test_three_become_five_and_three_while_they_serve(quorum: ControllerQuorum) -> None:
-    """One leader in one term, until it is removed itself."""
+def test_three_controllers_become_five_and_three_again_while_they_serve(quorum: ControllerQuorum) -> None:
+    """There is one leader in one term, until it is removed itself."""
     for member in quorum.controllers:
         member.start()
     leader = quorum.wait_leader()
@@ -146,12 +147,12 @@ def test_three_become_five_and_three_while_they_serve(quorum: ControllerQuorum) 
     kept.start()
     quorum.wait_leader()
     kept.process.wait_until(
-        lambda: "the group is n3-" in kept.process.output(100_000), what="told of its group"
+        lambda: "the group is n3-" in kept.process.output(100_000), what="it is told of its group"
     )
     assert names(quorum.shown(kept)) == {"n3", "n4"}
 
 
-def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quorum: ControllerQuorum) -> None:
+def test_a_controller_with_another_lease_takes_no_part(quorum: ControllerQuorum) -> None:
     odd, *others = quorum.controllers[:3]
     quorum.put(odd, writeLeaseMs="1200")
     for member in (odd, *others):
@@ -160,7 +161,7 @@ def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quor
     said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
     wait_until(
         lambda: any(said in one.process.output(100_000) for one in others),
-        what="a leader has a word about it",
+        what="the leader logs it",
     )
     known = quorum.metadata(odd)
     assert known is None or "controllerLeaderId" not in known
@@ -168,15 +169,15 @@ def test_a_controller_with_another_lease_takes_no_part_until_they_are_equal(quor
     quorum.put(odd, writeLeaseMs="300")
     odd.start()
     odd.process.wait_until(
-        lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), what="told who leads"
+        lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), what="it knows the leader"
     )
     assert "writeLeaseMs was 1200: waiting 1260 ms" in odd.process.output()
 
 
-def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables(
+def test_a_controller_that_was_away_gets_a_snapshot(
     quorum: ControllerQuorum,
 ) -> None:
-    """Every file of the log that a snapshot replaces is gone at all three, and the tables are whole."""
+    """All three have removed the log files that a snapshot replaces, and the tables are complete."""
     for member in quorum.controllers[:3]:
         quorum.put(member, controllerSnapshotEntries="50", mappedFileSize="4096")
         member.start()
@@ -198,7 +199,7 @@ def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables
         member.process.wait_until(lambda member=member: quorum.metadata(member) is not None)
 
     def all_equal() -> bool:
-        """What was asked for last, and not acknowledged, may be committed after the restart."""
+        """The last request, which was not acknowledged, may be committed after the restart."""
         tables = [names_of(member) for member in quorum.controllers[:3]]
         return tables[0] == tables[1] == tables[2] and set(client.acknowledged) <= set(tables[0])
 
@@ -206,7 +207,7 @@ def test_the_log_s_beginning_goes_and_a_controller_that_was_away_gets_the_tables
 
 
 def names_of(member: Member) -> list[str]:
-    """All groups that a controller knows, page by page."""
+    """All groups that a controller knows, read page by page."""
     found: list[str] = []
     while True:
         ext = call(member.address, METADATA, {"brokerNamesAfter": found[-1] if found else ""}).ext

@@ -1,5 +1,5 @@
-"""The process `epochmq controller`: starts from a Java file, stops in order, says what is wrong with its
-settings, and has its folder for itself."""
+"""The process `epochmq controller`: it starts from a Java file, stops cleanly, names invalid settings, and
+locks its directory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Controller:
         self.process.wait_until(self.leads, what="leading")
 
     def leads(self) -> bool:
-        """Whether it says so."""
+        """Whether it says that it leads."""
         try:
             return call(self.address, METADATA, timeout_s=2).ext.get("isLeader") == "true"
         except OSError:
@@ -74,7 +74,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_in_order_when_asked_to(controller: Controller, number: signal.Signals) -> None:
+def test_it_stops_cleanly_on_a_signal(controller: Controller, number: signal.Signals) -> None:
     with socket.create_connection(split_address(controller.address), timeout=60) as idle:
         idle.sendall(frame(METADATA))
         assert read_frame(idle)[0]["code"] == 0
@@ -84,7 +84,7 @@ def test_it_stops_in_order_when_asked_to(controller: Controller, number: signal.
     assert "event=stopped" in controller.process.output()
 
 
-def test_idle_it_takes_a_fifth_of_the_memory_of_javas(controller: Controller) -> None:
+def test_an_idle_controller_takes_a_fifth_of_the_memory_of_rocketmqs(controller: Controller) -> None:
     status = Path(f"/proc/{controller.process.pid}/status")
     if not status.exists():
         pytest.skip("no /proc here")
@@ -94,7 +94,7 @@ def test_idle_it_takes_a_fifth_of_the_memory_of_javas(controller: Controller) ->
     assert int(line.split()[1]) <= IDLE_KIB_MAX, line
 
 
-def test_what_is_acknowledged_and_what_an_administrator_sets_is_there_after_a_kill(
+def test_acknowledged_events_and_changed_settings_survive_a_kill(
     controller: Controller,
 ) -> None:
     assert call(controller.address, APPLY_BROKER_ID, APPLIED).code == 0
@@ -107,7 +107,7 @@ def test_what_is_acknowledged_and_what_an_administrator_sets_is_there_after_a_ki
     assert controller.config.read_text() == written + "enableElectUncleanMaster=true\n"
 
 
-def test_it_tells_its_term_how_far_its_log_is_committed_and_the_names_of_its_groups(
+def test_metadata_has_term_committed_index_and_the_names_of_groups(
     controller: Controller,
 ) -> None:
     before = call(controller.address, METADATA).ext
@@ -123,7 +123,7 @@ def test_it_tells_its_term_how_far_its_log_is_committed_and_the_names_of_its_gro
         assert json.loads(answer.ext["brokerNames"]) == names
 
 
-def test_bytes_that_are_no_frames_disturb_nobody(controller: Controller) -> None:
+def test_bytes_that_are_no_frames_disturb_no_client(controller: Controller) -> None:
     for size in range(0, 4000, 80):
         with socket.create_connection(split_address(controller.address), timeout=60) as connection:
             try:
@@ -132,11 +132,11 @@ def test_bytes_that_are_no_frames_disturb_nobody(controller: Controller) -> None
                 while connection.recv(65536):
                     pass
             except OSError:
-                pass  # closed while it was being sent
-    wait_until(controller.leads, what="it leads on")
+                pass  # the peer may close while the bytes are being sent
+    wait_until(controller.leads, what="it still leads")
 
 
-def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(
+def test_a_second_process_on_the_same_directory_does_not_start(
     controller: Controller, tmp_path: Path
 ) -> None:
     second = Controller(tmp_path, name="second")
@@ -147,7 +147,7 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(
     assert call(controller.address, APPLY_BROKER_ID, APPLIED).code == 0
 
 
-def test_files_of_another_size_than_configured_are_refused_and_left_alone(
+def test_log_files_of_another_size_than_configured_are_rejected_and_unchanged(
     controller: Controller, tmp_path: Path
 ) -> None:
     controller.process.stop()
@@ -169,7 +169,7 @@ def test_files_of_another_size_than_configured_are_refused_and_left_alone(
         ({"tls.server.mode": "enforcing"}, "tls.server.certPath=None: expected a PEM certificate"),
     ],
 )
-def test_a_bad_setting_ends_it_with_key_value_and_expectation(
+def test_an_invalid_setting_is_rejected_with_key_value_and_expectation(
     tmp_path: Path, settings: Settings, said: str
 ) -> None:
     process = Controller(tmp_path, settings).process
@@ -179,7 +179,7 @@ def test_a_bad_setting_ends_it_with_key_value_and_expectation(
     assert "Traceback" not in process.output()
 
 
-def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     with socket.create_server(split_address(controller.address)):
         controller.process.start()
@@ -188,7 +188,7 @@ def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in controller.process.output()
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     process = Controller(tmp_path, {"controllerStorePath": str(tmp_path / "file")}).process
     process.start()
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in process.output()
 
 
-def test_settings_on_the_command_line_win(tmp_path: Path) -> None:
+def test_settings_on_the_command_line_override_the_file(tmp_path: Path) -> None:
     controller = Controller(tmp_path)
     controller.process._command += ["--set", "isProcessReadEvent=true"]
     try:

@@ -1,4 +1,4 @@
-"""More clients than a broker has descriptors for: it rejects connections, and its store goes on."""
+"""More clients than a broker has descriptors for: it rejects connections, and its store keeps working."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUCCESS, SYSTEM_ERROR = 0, 1
 
 
 class FewDescriptors(OurCluster):
-    """A broker that may have `LIMIT` descriptors."""
+    """A broker that may open at most `LIMIT` descriptors."""
 
     def _broker(self, config: Path) -> ManagedProcess:
         process = super()._broker(config)
@@ -52,7 +52,8 @@ def cluster(tmp_path: Path) -> Iterator[FewDescriptors]:
 
 
 def send(connection: socket.socket, number: int, topic: int) -> int:
-    """Sends to one of the topics; each needs a queue file and an entry in topics.json. The answer's code."""
+    """Sends to one of the topics, each of which needs a queue file and an entry in topics.json; the response
+    code."""
     header = {"a": "few", "b": f"topic{topic}", "c": "TBW102", "d": "1", "e": "0", "f": "0"}
     header |= {"g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{number:032X}\x02"}
     connection.sendall(frame(310, header, bytes(20_000), opaque=number))
@@ -93,7 +94,8 @@ def test_more_clients_than_descriptors_cost_connections_and_not_the_store(cluste
     wait_until(served, what="a new client is served")
 
     with socket.create_connection(address, timeout=120) as late:
-        # A queue file may hold a descriptor. There are too many: new queues are refused, the others go on.
+        # A queue file may hold a descriptor. Too many are open: new queues are rejected, the others keep
+        # working.
         codes = [send(late, number, number) for number in range(1000, 1000 + 2 * LIMIT)]
         if SUCCESS not in codes[-10:]:
             assert codes[0] == SUCCESS

@@ -1,5 +1,5 @@
-"""A full disk: sends are refused by RocketMQ's code for it, the broker stays, what was acknowledged stays
-readable, and writing goes on when there is room again."""
+"""A full disk: sends are rejected with RocketMQ's code for it, the broker keeps running, acknowledged
+messages stay readable, and sends are accepted again when there is space."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SETTINGS: dict[str, Value] = {
     "maxHashSlotNum": 1000,
     "maxIndexNum": 4000,
     "flushDiskType": "SYNC_FLUSH",
-    "cleanFileForciblyEnable": False,  # or old messages would go, as they should, to make room
+    "cleanFileForciblyEnable": False,  # otherwise old messages would be removed to free space
     "cleanResourceInterval": 500,
 }
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of 48 MB with 16 MB of ballast on it, which may be thrown off."""
+    """A file system of its own of 48 MB with 16 MB of ballast on it, which can be removed."""
     if os.geteuid() != 0:
         pytest.skip("missing: root, to mount a small file system")
     mount_point = tmp_path / "disk"
@@ -61,7 +61,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A broker whose store, and nothing else, lies on the small disk."""
+    """A broker whose store, and nothing else, is on the small disk."""
     store = {"storePathRootDir": str(disk / "store"), "storePathCommitLog": str(disk / "store" / "commitlog")}
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")  # a SIGBUS leaves its traceback in the log
     running = OurCluster(tmp_path / "cluster", broker={**SETTINGS, **store}, octet=OCTET)
@@ -74,7 +74,7 @@ def cluster(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def body_of(number: int) -> bytes:
-    """A body nobody could mistake for another's."""
+    """A body that differs from every other one."""
     return f"{number:08d}".encode() * (BODY // 8)
 
 
@@ -95,7 +95,8 @@ def send(cluster: Cluster, number: int) -> Answer:
 
 
 def send_until_refused(cluster: Cluster, acked: dict[int, int], first: int) -> Answer:
-    """Sends until the broker refuses, noting offset -> number of every acknowledged message; the refusal."""
+    """Sends until the broker rejects, and records offset -> number of every acknowledged message; returns the
+    rejection."""
     for number in range(first, first + SENDS_MAX):
         answer = send(cluster, number)
         if answer.code != SUCCESS:
@@ -105,14 +106,15 @@ def send_until_refused(cluster: Cluster, acked: dict[int, int], first: int) -> A
 
 
 def assert_refused_for_space(answer: Answer) -> None:
-    """RocketMQ has two answers: no new file could be made, or the store is not writable."""
+    """RocketMQ has two responses: no new file could be created, or the store is not writable."""
     assert answer.code in (SYSTEM_ERROR, SERVICE_NOT_AVAILABLE), answer
     remark = answer.remark or ""
     assert "create mapped file failed" in remark if answer.code == SYSTEM_ERROR else "disk" in remark, answer
 
 
 def assert_readable(cluster: Cluster, acked: dict[int, int]) -> None:
-    """Every acknowledged message is read back, at its offset, whole; and the offsets are dense."""
+    """Asserts that every acknowledged message is read back intact at its offset, and that offsets are
+    dense."""
     assert sorted(acked) == list(range(len(acked)))
     offset = 0
     while offset < len(acked):
@@ -146,7 +148,7 @@ def writable_again(cluster: Cluster, acked: dict[int, int], number: int) -> bool
 
 @contextlib.contextmanager
 def filled(disk: Path) -> Iterator[None]:
-    """Fills what is left of the disk by somebody else's file, to the last block."""
+    """Fills the rest of the disk with another program's file, to the last block."""
     filler = disk / "filler"
     block = bytes(1 << 16)
     with filler.open("wb", buffering=0) as handle, contextlib.suppress(OSError):
@@ -158,10 +160,14 @@ def filled(disk: Path) -> Iterator[None]:
         filler.unlink()
 
 
-def test_sends_are_refused_on_a_full_disk_and_go_on_when_there_is_room(cluster: Cluster, disk: Path) -> None:
+def test_sends_are_rejected_on_a_full_disk_and_accepted_when_there_is_space(
+    cluster: Cluster, disk: Path
+) -> None:
     acked: dict[int, int] = {}
     assert_refused_for_space(send_until_refused(cluster, acked, 0))
-    assert len(acked) * BODY > (DISK_BYTES - BALLAST_BYTES) // 2, "it refused long before the disk was full"
+    assert len(acked) * BODY > (DISK_BYTES - BALLAST_BYTES) // 2, (
+        "it rejected sends long before the disk was full"
+    )
     for number in range(5000, 5020):
         assert_refused_for_space(send(cluster, number))
     assert cluster.broker_process.alive
@@ -170,20 +176,20 @@ def test_sends_are_refused_on_a_full_disk_and_go_on_when_there_is_room(cluster: 
     (disk / "ballast").unlink()
     wait_until(lambda: writable_again(cluster, acked, 9000), what="the broker writes again")
     for number in range(9001, 9051):
-        assert writable_again(cluster, acked, number), "it accepted one message and refused the next"
+        assert writable_again(cluster, acked, number), "it accepted one message and rejected the next"
     assert_readable(cluster, acked)
     assert cluster.stop_broker() == 0
     cluster.start_broker()
     assert_readable(cluster, acked)
 
 
-def test_a_disk_filled_by_somebody_else_damages_nothing(cluster: Cluster, disk: Path) -> None:
+def test_a_disk_filled_by_another_program_damages_nothing(cluster: Cluster, disk: Path) -> None:
     acked: dict[int, int] = {}
     for number in range(20):
         assert writable_again(cluster, acked, number)
     with filled(disk):
         assert_refused_for_space(send_until_refused(cluster, acked, 100))
-        # State that cannot be written now must not take the broker down either.
+        # State that cannot be written now must not end the broker either.
         offset = {"consumerGroup": "full-group", "topic": TOPIC, "queueId": "0", "commitOffset": "3"}
         call(cluster.broker_address, 15, offset)
         call(
@@ -206,7 +212,7 @@ def test_a_disk_filled_by_somebody_else_damages_nothing(cluster: Cluster, disk: 
     assert_readable(cluster, acked)
 
 
-def test_a_broker_killed_on_a_full_disk_serves_what_it_has_and_writes_once_there_is_room(
+def test_a_broker_killed_on_a_full_disk_serves_reads_and_accepts_sends_when_there_is_space(
     cluster: Cluster, disk: Path
 ) -> None:
     acked: dict[int, int] = {}
@@ -223,13 +229,13 @@ def test_a_broker_killed_on_a_full_disk_serves_what_it_has_and_writes_once_there
 
 
 def test_a_broker_stops_on_a_full_disk_and_keeps_what_it_acknowledged(cluster: Cluster, disk: Path) -> None:
-    """The tables cannot be written then; the store is closed all the same."""
+    """The tables cannot be written then; the store is closed cleanly all the same."""
     acked: dict[int, int] = {}
     for number in range(20):
         assert writable_again(cluster, acked, number)
     with filled(disk):
         send_until_refused(cluster, acked, 100)
-        assert_readable(cluster, acked)  # which makes the group
+        assert_readable(cluster, acked)  # creates the consumer group
         offset = {"consumerGroup": "full-group", "topic": TOPIC, "queueId": "0", "commitOffset": "3"}
         assert call(cluster.broker_address, 15, offset).code == SUCCESS
         assert cluster.stop_broker() == 0
@@ -241,7 +247,7 @@ def test_a_broker_stops_on_a_full_disk_and_keeps_what_it_acknowledged(cluster: C
 
 
 def test_a_start_on_a_full_disk_frees_space_as_a_running_broker_does(cluster: Cluster, disk: Path) -> None:
-    """It serves what it has; old messages go when `cleanFileForciblyEnable` says so, and no others."""
+    """It serves what it has. Old messages are removed if `cleanFileForciblyEnable` says so, and no others."""
     acked: dict[int, int] = {}
     for number in range(150):  # two whole log files and a part of the third
         assert writable_again(cluster, acked, number)
@@ -254,5 +260,5 @@ def test_a_start_on_a_full_disk_frees_space_as_a_running_broker_does(cluster: Cl
         assert cluster.stop_broker() == 0
         cluster.broker_settings["cleanFileForciblyEnable"] = True
         cluster.start_broker()
-        wait_until(lambda: send(cluster, 9000).code == SUCCESS, what="the broker takes messages")
+        wait_until(lambda: send(cluster, 9000).code == SUCCESS, what="the broker accepts messages")
     assert not log_files[0].exists()

@@ -1,5 +1,5 @@
-"""What the power cuts and the disk faults rest on: clones that hold what had reached the device, a file
-system that fails as it is told, the removal of what dead runs left, and an account that notices a loss."""
+"""The tools of power cuts and disk faults: clones that hold what had reached the device, a file system that
+fails on command, the removal of what killed runs left, and checks that notice a loss."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pool() -> Iterator[images.Pool]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_a_cut_keeps_what_was_synced_and_loses_what_was_not(
+def test_a_power_cut_keeps_synced_bytes_and_loses_others(
     pool: images.Pool, tmp_path: Path, kind: str
 ) -> None:
     volume = pool.volume("one", tmp_path / "disk", kind)
@@ -60,7 +60,7 @@ def test_a_cut_keeps_what_was_synced_and_loses_what_was_not(
     volume.close()
 
 
-def test_a_cut_changes_the_boot_in_the_abort_file_and_not_the_file(pool: images.Pool, tmp_path: Path) -> None:
+def test_a_power_cut_changes_only_the_boot_id_in_the_abort_file(pool: images.Pool, tmp_path: Path) -> None:
     volume = pool.volume("one", tmp_path / "disk")
     abort = volume.mount_point / "abort"
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -85,7 +85,7 @@ def test_frozen_processes_write_nothing(tmp_path: Path) -> None:
         wait_until(lambda: process.output_path.stat().st_size > 100, what="it writes")
         freeze([process])
         size = process.output_path.stat().st_size
-        time.sleep(0.1)  # nothing may happen, and there is nothing to wait for
+        time.sleep(0.1)  # asserts that nothing happens, so there is no condition to wait for
         assert process.output_path.stat().st_size == size
         process.signal(signal.SIGCONT)
         wait_until(lambda: process.output_path.stat().st_size > size, what="it writes again")
@@ -123,7 +123,7 @@ def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(pool: images.Poo
     assert not left.exists()
     assert not mount_point.is_mount()
     assert str(left) not in Path("/proc/self/mountinfo").read_text()
-    assert pool.path.is_mount(), "a run that lives keeps what it has"
+    assert pool.path.is_mount(), "a running run keeps its mounts"
 
 
 # A file system that fails -----------------------------------------------------------------------------------
@@ -143,11 +143,11 @@ def volume(tmp_path: Path) -> Iterator[FaultyVolume]:
 
 
 def fails(number: int) -> pytest.RaisesExc[OSError]:
-    """The error that a call is expected to raise."""
+    """Expects a call to raise this error."""
     return pytest.raises(OSError, check=lambda error: error.errno == number)
 
 
-def test_what_is_written_through_it_is_in_the_directory_behind_it(volume: FaultyVolume) -> None:
+def test_writes_reach_the_directory_behind_the_file_system(volume: FaultyVolume) -> None:
     path = volume.mount_point / "folder" / "file"
     path.parent.mkdir()
     with path.open("w+b") as file:
@@ -163,7 +163,7 @@ def test_what_is_written_through_it_is_in_the_directory_behind_it(volume: Faulty
     assert volume.felt == 0
 
 
-def test_calls_fail_as_told_and_only_where_told(volume: FaultyVolume) -> None:
+def test_calls_fail_on_command_and_only_for_the_named_files(volume: FaultyVolume) -> None:
     with (volume.mount_point / "some").open("w+b", buffering=0) as some, (
         volume.mount_point / "other"
     ).open("w+b", buffering=0) as other:  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_mapped_page_that_cannot_be_written_back_fails_the_sync(volume: Faulty
             volume.heal()
 
 
-def test_files_take_so_much_room_and_no_more_until_some_is_deleted(volume: FaultyVolume) -> None:
+def test_space_is_limited_until_files_are_deleted(volume: FaultyVolume) -> None:
     volume.fail(room=16 * PAGE)
     with (volume.mount_point / "first").open("w+b", buffering=0) as first:
         os.posix_fallocate(first.fileno(), 0, 12 * PAGE)
@@ -215,7 +215,7 @@ def test_files_take_so_much_room_and_no_more_until_some_is_deleted(volume: Fault
         os.posix_fallocate(second.fileno(), 0, 8 * PAGE)
 
 
-def test_writes_are_cut_short_and_syncs_take_longer(volume: FaultyVolume) -> None:
+def test_writes_are_short_and_syncs_are_slow_on_command(volume: FaultyVolume) -> None:
     with (volume.mount_point / "file").open("w+b", buffering=0) as file:
         volume.fail(write_max=1000)
         assert file.write(bytes(PAGE)) == 1000
@@ -232,13 +232,13 @@ with open(sys.argv[1], "rb") as file:
 """
 
 
-def test_a_read_fails_where_told_also_through_a_mapping(volume: FaultyVolume) -> None:
+def test_a_read_fails_at_the_given_offset_also_through_a_mapping(volume: FaultyVolume) -> None:
     path = volume.mount_point / "file"
     path.write_bytes(bytes(64 * PAGE))
     volume.fail(Call.READ, read=(40 * PAGE, 41 * PAGE))
     volume.forget(Path("file"))
     with path.open("rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead
         assert os.pread(file.fileno(), PAGE, 0) == bytes(PAGE)
         with fails(errno.EIO):
             os.pread(file.fileno(), PAGE, 40 * PAGE)
@@ -248,7 +248,7 @@ def test_a_read_fails_where_told_also_through_a_mapping(volume: FaultyVolume) ->
     assert path.read_bytes() == bytes(64 * PAGE)
 
 
-# The account ------------------------------------------------------------------------------------------------
+# The checks -------------------------------------------------------------------------------------------------
 
 
 def test_a_message_counts_as_stored_only_where_and_as_it_was_acknowledged() -> None:
