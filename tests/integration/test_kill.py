@@ -1,5 +1,5 @@
-"""kill -9 of the broker loses nothing that was acknowledged, whenever it comes: under load, while a file of
-the commit log is rolled, and while the broker is still recovering from the kill before."""
+"""Kill -9 of the broker loses no acknowledged message: under load, while a new commit log file begins, and
+while the broker recovers from the kill before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACKS_MAX = 3000
 RECOVERY_KILLS_MAX = 3
 SEED = int(os.environ.get("EPOCHMQ_SEED", "20260811"))
 
-# Files so small that the load rolls over one every few hundred messages.
+# Files so small that a new one begins every few hundred messages.
 SETTINGS: dict[str, Value] = {
     "mappedFileSizeCommitLog": 512 * 1024,
     "mappedFileSizeConsumeQueue": 20 * 300,
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Value] = {
 
 
 class KillRounds:
-    """One store directory and the brokers that follow each other on it."""
+    """One store directory, and the brokers that run on it one after another."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -50,7 +50,7 @@ class KillRounds:
         return True
 
     def start(self) -> None:
-        """Starts the broker (no nameserver: it must not need one to serve) and notes how long that takes."""
+        """Starts the broker, without a nameserver, and records how long that takes."""
         started = time.monotonic()
         process = self.cluster.broker_process
         process.start()
@@ -58,14 +58,14 @@ class KillRounds:
         self.start_s = time.monotonic() - started
 
     def kill_while_starting(self) -> None:
-        """Starts the broker and kills it somewhere on its way up, up to a few times."""
+        """Starts the broker and kills it while it starts, up to a few times."""
         for _ in range(self.rng.randint(0, RECOVERY_KILLS_MAX)):
             self.cluster.broker_process.start()
-            time.sleep(self.rng.uniform(0, self.start_s))  # the moment is what is random here
+            time.sleep(self.rng.uniform(0, self.start_s))  # at a random moment
             self.cluster.broker_process.kill()
 
     def round(self, number: int, *, whole: bool) -> None:
-        """Load, kill, kill again while it recovers, restart, compare. A new topic appears in every round."""
+        """Sends, kills, kills again during recovery, restarts, and compares. Every round adds a topic."""
         topics = ["kill-always", "kill-sometimes" if number % 2 else f"kill-{number}"]
         acks = self.rng.randint(1, ACKS_MAX)
         asyncio.run(
@@ -83,7 +83,8 @@ class KillRounds:
         asyncio.run(check(self.cluster.broker_address, self.ledger, self.rng, whole=whole))
 
     def run(self, rounds: int) -> None:
-        """All rounds; after the last everything is read from the start, before and after a clean restart."""
+        """Runs all rounds. After the last one everything is read from the start, before and after a clean
+        restart."""
         self.start()
         for number in range(rounds):
             try:
@@ -97,7 +98,7 @@ class KillRounds:
 
 
 def run_rounds(directory: Path, seed: int, rounds: int, flush: str) -> Ledger:
-    """Runs on a cluster of its own; the seed replays the choices, though not the machine's timing."""
+    """Runs the rounds on a cluster of their own. The seed repeats the choices, not the machine's timing."""
     settings = {**SETTINGS, "flushDiskType": flush}
     cluster = OurCluster(directory, broker=settings, octet=OCTET)
     rounds_of = KillRounds(cluster, seed)
@@ -106,7 +107,7 @@ def run_rounds(directory: Path, seed: int, rounds: int, flush: str) -> Ledger:
     finally:
         cluster.abandon()
     log = cluster.store / "commitlog"
-    assert len(list(log.iterdir())) > rounds // 2, "the load never rolled a file"
+    assert len(list(log.iterdir())) > rounds // 2, "the load never began a new file"
     return rounds_of.ledger
 
 
@@ -115,8 +116,8 @@ def test_ten_kills_with_synchronous_flush_lose_nothing(tmp_path: Path) -> None:
     print(f"{ledger.acks} acknowledged, {len(ledger.ever_found)} stored, {len(ledger.sent)} sent")
 
 
-def test_a_killed_process_loses_nothing_with_asynchronous_flush_either(tmp_path: Path) -> None:
-    """The pages it had written stay with the kernel."""
+def test_kills_with_asynchronous_flush_lose_nothing_either(tmp_path: Path) -> None:
+    """The kernel keeps the pages that the process had written."""
     run_rounds(tmp_path, SEED + 1, 4, "ASYNC_FLUSH")
 
 
@@ -130,7 +131,7 @@ def test_many_kills_lose_nothing(tmp_path: Path, flush: str, rounds: int) -> Non
 
 
 def test_the_rounds_notice_a_lost_message(tmp_path: Path) -> None:
-    """The account itself works: a message the broker never had is missed."""
+    """The check itself works: it notices a message that the broker never had."""
     cluster = OurCluster(tmp_path, broker=SETTINGS, octet=OCTET)
     rounds = KillRounds(cluster, SEED)
     try:

@@ -1,4 +1,4 @@
-"""The load program of the benchmarks notices when a broker answers wrongly; otherwise its numbers would mean
+"""The load program of the benchmarks notices wrong responses of a broker; otherwise its numbers would mean
 nothing."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _frame(header: dict[str, Any]) -> bytes:
 
 
 def _serve(listener: socket.socket, reply: Reply) -> None:
-    """Answers one connection until it is closed."""
+    """Serves one connection until it is closed."""
     connection, _ = listener.accept()
     sends = 0
     with connection:
@@ -72,7 +72,7 @@ def broker(reply: Reply) -> Iterator[str]:
 
 
 def stored(number: int, header: dict[str, Any]) -> dict[str, Any]:
-    """What a good broker with one queue says, whose queue held 7 messages before."""
+    """The response of a correct broker with one queue that held 7 messages before."""
     return {"extFields": {"queueId": header["extFields"]["e"], "queueOffset": str(7 + number), "msgId": "0"}}
 
 
@@ -85,7 +85,7 @@ def run(
     return done.returncode, json.loads(done.stdout)
 
 
-def test_good_answers_are_counted(program: Path) -> None:
+def test_correct_responses_are_counted(program: Path) -> None:
     status, result = run(program, stored)
     assert (status, result["messages"], result["codes"]) == (0, 50, {"0": 50})
 
@@ -105,12 +105,12 @@ def test_an_offset_from_before_the_load_is_noticed(program: Path) -> None:
     assert (status, result["below"]) == (WRONG_ANSWERS, 1)
 
 
-def test_a_refusal_is_noticed_and_not_counted_as_a_message(program: Path) -> None:
+def test_a_rejection_is_noticed_and_not_counted_as_a_message(program: Path) -> None:
     status, result = run(program, lambda n, h: {"code": 2} if n == 49 else stored(n, h))
     assert (status, result["messages"], result["codes"]) == (WRONG_ANSWERS, 49, {"0": 49, "2": 1})
 
 
-def test_new_topics_get_their_messages_in_turn_in_the_queue_that_was_named(program: Path) -> None:
+def test_new_topics_get_messages_in_turn_in_the_named_queue(program: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def reply(number: int, header: dict[str, Any]) -> dict[str, Any]:
@@ -135,9 +135,9 @@ def test_queues_with_ids_of_any_length_get_their_messages(program: Path) -> None
     assert seen == [str(number) for number in range(1200)]
 
 
-def test_sends_at_a_fixed_rate_count_from_the_moment_at_which_they_were_due(program: Path) -> None:
-    """With one place in flight and a broker that takes 50 ms, the last of ten sends that are due at once has
-    waited for the nine before it."""
+def test_latency_at_a_fixed_rate_counts_from_the_moment_a_send_was_due(program: Path) -> None:
+    """With one request in flight and a broker that takes 50 ms, the last of ten sends that are due at once
+    has waited for the nine before it."""
 
     def slow(number: int, header: dict[str, Any]) -> dict[str, Any]:
         threading.Event().wait(0.05)

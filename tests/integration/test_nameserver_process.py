@@ -1,5 +1,4 @@
-"""The process `epochmq nameserver`: starts from a Java file, stops in order, says what is wrong with its
-settings."""
+"""The process `epochmq nameserver`: it starts from a Java file, stops cleanly, and names invalid settings."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_in_order_when_asked_to(process: Process, number: signal.Signals) -> None:
+def test_it_stops_cleanly_on_a_signal(process: Process, number: signal.Signals) -> None:
     with socket.create_connection(process.address.split(":"), timeout=60) as idle:  # type: ignore[arg-type]
         idle.sendall(frame(106))
         process.signal(number)
@@ -72,7 +71,7 @@ def test_it_stops_in_order_when_asked_to(process: Process, number: signal.Signal
     assert "event=stopped" in process.output()
 
 
-def test_idle_it_takes_a_fifth_of_the_memory_of_javas(process: Process) -> None:
+def test_an_idle_nameserver_takes_a_fifth_of_the_memory_of_rocketmqs(process: Process) -> None:
     status = Path(f"/proc/{process.pid}/status")
     if not status.exists():
         pytest.skip("no /proc here")
@@ -82,7 +81,7 @@ def test_idle_it_takes_a_fifth_of_the_memory_of_javas(process: Process) -> None:
     assert int(line.split()[1]) <= IDLE_KIB_MAX, line
 
 
-def test_what_administrators_set_is_there_after_a_restart(process: Process) -> None:
+def test_changed_settings_survive_a_restart(process: Process) -> None:
     assert call(process.address, 100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
     assert call(process.address, 318, body=b"orderMessageEnable=true\n").code == 0
     process.kill()
@@ -92,7 +91,7 @@ def test_what_administrators_set_is_there_after_a_restart(process: Process) -> N
     assert f"configStorePath={process.config}\n".encode() in call(process.address, 319).body
 
 
-def test_bytes_that_are_no_frames_disturb_nobody(process: Process) -> None:
+def test_bytes_that_are_no_frames_disturb_no_client(process: Process) -> None:
     host, port = process.address.split(":")
     for size in range(0, 4000, 40):
         with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -102,7 +101,7 @@ def test_bytes_that_are_no_frames_disturb_nobody(process: Process) -> None:
                 while connection.recv(65536):
                     pass
             except OSError:
-                pass  # closed while it was being sent
+                pass  # the peer may close while the bytes are being sent
     process.wait_until(process.answers, what="answering")
 
 
@@ -114,7 +113,7 @@ def test_bytes_that_are_no_frames_disturb_nobody(process: Process) -> None:
         ({"tls.server.mode": "enforcing"}, "tls.server.certPath=None: expected a PEM certificate"),
     ],
 )
-def test_a_bad_setting_ends_it_with_key_value_and_expectation(
+def test_an_invalid_setting_is_rejected_with_key_value_and_expectation(
     tmp_path: Path, settings: dict[str, object], said: str
 ) -> None:
     process = Process(tmp_path, settings)
@@ -124,7 +123,7 @@ def test_a_bad_setting_ends_it_with_key_value_and_expectation(
     assert "Traceback" not in process.output()
 
 
-def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     process = Process(tmp_path)
     host, port = process.address.split(":")
     with socket.create_server((host, int(port))):
@@ -134,7 +133,7 @@ def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in process.output()
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.config.unlink()
     process.start()
@@ -142,7 +141,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
     assert "namesrv.conf: expected a readable file" in process.output()
 
 
-def test_settings_on_the_command_line_win(tmp_path: Path) -> None:
+def test_settings_on_the_command_line_override_the_file(tmp_path: Path) -> None:
     process = Process(tmp_path, {}, "--set", "supportActingMaster=true")
     try:
         process.run()

@@ -78,7 +78,7 @@ class NameserverWithController:
 
 
 def peers(count: int) -> dict[str, str]:
-    """So many controllers' addresses."""
+    """The addresses of `count` controllers, by id."""
     hosts = [loopback(OCTET) for _ in range(count)]
     return {f"n{i}": f"{host}:{free_port(host, beside=())}" for i, host in enumerate(hosts)}
 
@@ -113,7 +113,7 @@ def alone(tmp_path: Path) -> Iterator[NameserverWithController]:
 def ask_leader(
     pairs: list[NameserverWithController], code: int, ext: dict[str, str], body: bytes = b""
 ) -> Answer:
-    """The leader's answer. Who leads no more is not asked on."""
+    """The leader's response; asks again if the controller is no longer the leader."""
     found: list[Answer] = []
 
     def answered() -> bool:
@@ -127,7 +127,7 @@ def ask_leader(
 
 
 def beat(pair: NameserverWithController, broker_id: int) -> socket.socket:
-    """A connection over which this replica has said that it lives."""
+    """A connection over which this replica has sent a heartbeat."""
     connection = socket.create_connection(split_address(pair.controller), timeout=60)
     ext = {
         **WHO,
@@ -142,11 +142,11 @@ def beat(pair: NameserverWithController, broker_id: int) -> socket.socket:
     return connection
 
 
-def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(
+def test_replica_groups_are_served_on_one_port_and_routes_on_the_other(
     three: list[NameserverWithController],
 ) -> None:
-    """Ids, an election and its outcome at the controllers; a broker's registration at the nameservers; the
-    leader's end loses nothing of the first and leaves the other nameservers' routes alone."""
+    """Ids and an election at the controllers, a broker's registration at the nameservers. The end of the
+    leader loses nothing of the former and does not change the other nameservers' routes."""
     with ExitStack() as stack:
         for broker_id in (1, 2):
             for pair in three:
@@ -182,22 +182,22 @@ def test_a_replica_group_lives_on_one_port_and_its_routes_on_the_other(
         wait_holds(check)
 
 
-def test_each_port_answers_only_what_is_its_own(alone: NameserverWithController) -> None:
+def test_each_port_serves_only_its_own_requests(alone: NameserverWithController) -> None:
     for address, code in ((alone.nameserver, METADATA), (alone.controller, CLUSTER_INFO)):
         answer = call(address, code)
         assert (answer.code, answer.remark) == (NOT_SUPPORTED, f" request type {code} not supported")
 
 
 def settings_of(address: str, code: int) -> dict[str, str]:
-    """What GET_…_CONFIG shows."""
+    """The settings that GET_…_CONFIG shows."""
     return dict(line.split("=", 1) for line in call(address, code).body.decode().splitlines())
 
 
-def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(
+def test_both_read_one_file_and_changes_of_either_survive_a_restart(
     alone: NameserverWithController,
 ) -> None:
-    """A key that both know is for both; one changed at the controller does not undo what was changed at the
-    nameserver, nor the other way round."""
+    """A key that both know applies to both. A change at the controller does not undo one at the nameserver,
+    nor the other way round."""
     for address, code in ((alone.nameserver, GET_NAMESRV_CONFIG), (alone.controller, GET_CONTROLLER_CONFIG)):
         shown = settings_of(address, code)
         assert shown["scanNotActiveBrokerInterval"] == "700"
@@ -214,14 +214,14 @@ def test_both_read_one_file_and_changes_of_either_are_there_after_a_restart(
     assert settings_of(alone.nameserver, GET_NAMESRV_CONFIG)["orderMessageEnable"] == "true"
 
 
-def test_it_stops_in_order_when_asked_to(alone: NameserverWithController) -> None:
+def test_it_stops_cleanly_on_a_signal(alone: NameserverWithController) -> None:
     with beat(alone, 1):
         alone.process.signal(signal.SIGTERM)
         assert alone.process.wait() == 0
     assert "event=stopped" in alone.process.output()
 
 
-def test_a_setting_of_the_controllers_that_cannot_be_ends_it(tmp_path: Path) -> None:
+def test_an_invalid_setting_of_the_controller_keeps_the_process_from_starting(tmp_path: Path) -> None:
     pair = NameserverWithController(tmp_path, "n0", peers(1), {"controllerDLegerSelfId": "n7"})
     pair.process.start()
     assert pair.process.wait() == 2
@@ -232,7 +232,7 @@ def test_a_setting_of_the_controllers_that_cannot_be_ends_it(tmp_path: Path) -> 
     assert "Traceback" not in pair.process.output()
 
 
-def test_a_controllers_address_that_is_taken_ends_it(tmp_path: Path) -> None:
+def test_a_controllers_address_in_use_keeps_the_process_from_starting(tmp_path: Path) -> None:
     pair = NameserverWithController(tmp_path, "n0", peers(1))
     with socket.create_server(split_address(pair.controller)):
         pair.process.start()

@@ -1,4 +1,4 @@
-"""Replica groups of ours, as real processes: three brokers under three controllers."""
+"""Replica groups of real processes: three EpochMQ brokers under three EpochMQ controllers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONSUMER = {"consumerGroup": "readers", "topic": "orders", "queueId": "0"}
 
 
 def offset_of(member: Member) -> str | None:
-    """How far the consumers have come, as this broker knows it."""
+    """The consumer group's offset at this broker."""
     return call(member.address, QUERY_CONSUMER_OFFSET, CONSUMER).ext.get("offset")
 
 
@@ -50,7 +50,7 @@ def group(tmp_path: Path) -> Iterator[ReplicaGroup]:
 
 
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(group: ReplicaGroup) -> None:
-    """kill -9 of one master after the other; each comes back as a replica, and its log is the others'."""
+    """Kills one master after the other; each comes back as a replica, and its log equals the others'."""
     kept: list[bytes] = []
     for kill in range(3):
         for number in range(20):
@@ -67,13 +67,13 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(group: Rep
 
 
 def once(bodies: Iterable[bytes]) -> list[bytes]:
-    """Without what clients sent again because its acknowledgement got lost."""
+    """The bodies without those that clients sent again because an acknowledgement got lost."""
     return list(dict.fromkeys(bodies))
 
 
-def test_everybody_is_killed_at_once_and_everything_comes_back(group: ReplicaGroup) -> None:
-    """Power is lost. Ids, epochs, roles and messages are found again; whoever comes back first waits for one
-    that is in sync."""
+def test_all_brokers_are_killed_at_once_and_nothing_is_lost(group: ReplicaGroup) -> None:
+    """Kills all brokers at once. Ids, epochs, roles and messages are there again; a broker that comes back
+    first waits for one that is in sync."""
     bodies = [b"%d" % number for number in range(50)]
     for body in bodies:
         deliver_to(group, body)
@@ -89,16 +89,16 @@ def test_everybody_is_killed_at_once_and_everything_comes_back(group: ReplicaGro
     check_equal(group)
 
 
-def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> None:
-    """A delayed message is delivered, and consumers go on where they were; the former master, a replica now,
-    refuses sends as RocketMQ's slaves do."""
+def test_delayed_messages_and_consumer_offsets_continue_at_the_next_master(group: ReplicaGroup) -> None:
+    """After a failover a delayed message is delivered, and consumers continue at their offsets. The former
+    master, a replica now, rejects sends as RocketMQ's slaves do."""
     deliver_to(group, b"at once")
     deliver_to(group, b"later", properties="DELAY\x012\x02")  # 5 s
     commit = {**CONSUMER, "commitOffset": "1"}
 
     def committed() -> bool:
         master = group.wait_master()
-        read_queue(master)  # the first pull makes the consumers' group
+        read_queue(master)  # the first pull creates the consumer group
         return call(master.address, UPDATE_CONSUMER_OFFSET, commit).code == SUCCESS
 
     wait_until(committed, what="the offset is committed")
@@ -106,7 +106,7 @@ def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> N
     master = group.wait_master()
     master.process.kill()
     group.wait_master(other_than=master)
-    wait_until(lambda: offset_of(group.wait_master()) == "1", what="the next master goes on there")
+    wait_until(lambda: offset_of(group.wait_master()) == "1", what="the next master has the offset")
     wait_until(
         lambda: once(record.body for record in read_queue(group.wait_master())) == [b"at once", b"later"],
         what="the delayed message is delivered",
@@ -124,8 +124,8 @@ def test_delays_and_offsets_go_on_with_the_next_master(group: ReplicaGroup) -> N
     check_equal(group)
 
 
-def test_a_master_that_is_stopped_answers_what_it_has_taken(group: ReplicaGroup) -> None:
-    """What is under way is acknowledged, what comes later refused at once; another is master then."""
+def test_a_master_that_is_stopped_answers_the_sends_in_flight(group: ReplicaGroup) -> None:
+    """Sends in flight are acknowledged, later ones rejected at once; then another broker is the master."""
     master = deliver_to(group)
     codes: Counter[int] = Counter()
 
@@ -150,7 +150,7 @@ def test_a_master_that_is_stopped_answers_what_it_has_taken(group: ReplicaGroup)
     group.wait_master(other_than=master)
 
     def check() -> None:
-        """A new master shows what it has once its replicas have it, too."""
+        """Reads again: a new master shows a message only when its replicas have it, too."""
         successor = group.wait_master(other_than=master)
         stored = sum(len(read_queue(successor, queue_id)) for queue_id in range(4))
         assert stored >= codes[SUCCESS]
@@ -158,12 +158,14 @@ def test_a_master_that_is_stopped_answers_what_it_has_taken(group: ReplicaGroup)
     wait_holds(check)
 
 
-def test_a_replica_that_was_cleaned_away_comes_back(group: ReplicaGroup) -> None:
-    """cleanBrokerMetadata of a dead replica; RocketMQ's would be refused for ever."""
+def test_a_replica_whose_metadata_was_removed_comes_back(group: ReplicaGroup) -> None:
+    """Removes a dead replica by cleanBrokerMetadata; RocketMQ's broker would be rejected for ever."""
     master = deliver_to(group)
     replica = next(member for member in group.brokers if member is not master)
     replica.process.kill()
-    wait_until(lambda: len(group.wait_replicas()["inSyncReplicas"]) == 2, what="it is out of the set")
+    wait_until(
+        lambda: len(group.wait_replicas()["inSyncReplicas"]) == 2, what="it is out of the SyncStateSet"
+    )
     group.wait_in_sync(2)
     clean = {
         "clusterName": group.CLUSTER,
@@ -182,5 +184,5 @@ def test_a_replica_that_was_cleaned_away_comes_back(group: ReplicaGroup) -> None
 
 
 def identity_of(member: Member) -> str:
-    """Who it is, by its store."""
+    """The identity in its store."""
     return (member.config.parent / "store" / "brokerIdentity").read_text()

@@ -1,4 +1,4 @@
-"""A master and its replicas as processes of ours, without a controller."""
+"""A master and its replicas as EpochMQ processes, without a controller."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.replica_group import our_broker
 
 FLUSH_SLAVE_TIMEOUT = 12
 SLAVE_TIMEOUT_MS = 5000
-"""Longer than a replica is starved on a busy machine."""
+"""Longer than a busy machine starves a replica."""
 
 
-def test_replicas_follow_through_kills_of_either_side(tmp_path: Path) -> None:
+def test_replicas_follow_while_master_and_replicas_are_killed(tmp_path: Path) -> None:
     with Pair(tmp_path, [our_broker] * 3, broker={"inSyncReplicas": 1}) as pair:
         for number in range(300):
             assert pair.send(body=os.urandom(6000), queue_id=number % 4).code == 0
@@ -36,17 +36,17 @@ def test_replicas_follow_through_kills_of_either_side(tmp_path: Path) -> None:
         assert len(expected) == end
         assert pair.log_bytes(1, end) == pair.log_bytes(2, end) == expected
         assert pair.ha(1)["master"] is False
-        # A replica takes no messages.
+        # A replica rejects messages.
         pair.brokers[0], pair.brokers[1] = pair.brokers[1], pair.brokers[0]
         assert pair.send().code == 2
 
 
-def test_a_send_waits_for_the_replica_and_says_so_when_it_is_silent(tmp_path: Path) -> None:
+def test_a_send_waits_for_the_replica_and_times_out_when_it_is_silent(tmp_path: Path) -> None:
     settings = {"inSyncReplicas": 2, "slaveTimeout": SLAVE_TIMEOUT_MS}
     with Pair(tmp_path, [our_broker] * 2, broker=settings) as pair:
         pair.wait_followed()
         for _ in range(20):
-            assert pair.send().code == 0  # one that waits for nobody is told so after its time
+            assert pair.send().code == 0  # a send that no replica acknowledges is answered after its timeout
         pair.brokers[1].process.signal(signal.SIGSTOP)
         began = time.monotonic()
         assert pair.send().code == FLUSH_SLAVE_TIMEOUT

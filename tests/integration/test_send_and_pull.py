@@ -1,5 +1,5 @@
-"""A nameserver and a broker as processes: messages go in, come out, wait, come late, survive a restart, and
-the nameserver knows where it all is."""
+"""A nameserver and a broker as processes: sends, pulls, long polling, delayed messages, restarts and
+routes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.process import PATIENCE_S, ManagedProcess, wait_until
 OCTET = 53
 IDLE_RSS_MAX_KIB = 64 * 1024
 DELIVERY_MAX_S = 1.0
-"""By the median, on a busy machine. Who is not woken waits until the broker looks round, every 5 s."""
+"""The median on a busy machine. A pull that is not woken waits for the broker's next check, every 5 s."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurCluster]:
 
 
 class Client(RemotingClient):
-    """One with more patience than clients have."""
+    """A client with longer timeouts than usual."""
 
     async def call(self, address: str, command: Command, timeout_ms: float = PATIENCE_S * 1000) -> Command:
         return await super().call(address, command, timeout_ms)
@@ -88,7 +88,7 @@ def pull_command(topic: str, offset: int = 0, *, wait_ms: int = 0) -> Command:
 
 
 def bodies(answer: Command) -> list[bytes]:
-    """The bodies a pull brought."""
+    """The message bodies of a pull's response."""
     return [record.body for record in records.decode_records(answer.body)]
 
 
@@ -101,7 +101,7 @@ async def route(client: RemotingClient, cluster: OurCluster, topic: str) -> dict
     return json.loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
-async def test_what_is_sent_comes_out(cluster: OurCluster, client: RemotingClient) -> None:
+async def test_a_sent_message_is_pulled(cluster: OurCluster, client: RemotingClient) -> None:
     for number in range(100):
         answer = await client.call(cluster.broker_address, send_command("Plain", b"%d" % number))
         assert answer.code == ResponseCode.SUCCESS
@@ -125,7 +125,7 @@ async def test_a_new_topic_is_known_to_the_nameserver_at_once(
     assert found["queueDatas"][0]["writeQueueNums"] == 4
 
 
-async def test_a_waiting_pull_gets_a_message_well_within_the_promise(
+async def test_a_waiting_pull_gets_a_message_within_the_promised_time(
     cluster: OurCluster, client: RemotingClient
 ) -> None:
     producer = Client()
@@ -153,7 +153,7 @@ async def test_a_delayed_message_comes_after_its_delay(cluster: OurCluster, clie
     assert time.time() - sent > 0.9
 
 
-async def test_the_vip_port_takes_sends_but_no_pulls(cluster: OurCluster, client: RemotingClient) -> None:
+async def test_the_vip_port_serves_sends_but_no_pulls(cluster: OurCluster, client: RemotingClient) -> None:
     host, _, port = cluster.broker_address.rpartition(":")
     vip = f"{host}:{int(port) - 2}"
     assert (await client.call(vip, send_command("Vip", b"x"))).code == ResponseCode.SUCCESS
@@ -174,7 +174,7 @@ def test_an_idle_broker_is_small(tmp_path: Path) -> None:
         assert resident_kib(cluster.broker_process) < IDLE_RSS_MAX_KIB
 
 
-async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everything(
+async def test_a_clean_stop_answers_held_pulls_and_a_restart_has_everything(
     tmp_path: Path, client: RemotingClient
 ) -> None:
     cluster = OurCluster(tmp_path, octet=OCTET)
@@ -185,14 +185,14 @@ async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everythin
         waiting = asyncio.create_task(client.call(address, pull_command("Kept", 1, wait_ms=60_000)))
         await asyncio.sleep(0)
         header = GetMaxOffsetRequestHeader(topic="Kept", queue_id=0)
-        # What comes over the same connection and is answered came after the pull: that is held now.
+        # A request on the same connection that is answered came after the pull, so the pull is held now.
         await client.call(address, request(RequestCode.GET_MAX_OFFSET, header))
         assert await asyncio.to_thread(cluster.stop_broker) == 0
         assert (await waiting).code == ResponseCode.PULL_NOT_FOUND
         assert not (cluster.store / "abort").exists()
-        # A nameserver takes leave of brokers in batches, after its answer.
+        # A nameserver unregisters brokers in batches, after its response.
         await asyncio.to_thread(
-            wait_until, lambda: not cluster.broker_registered(), what="the nameserver lists it no more"
+            wait_until, lambda: not cluster.broker_registered(), what="the nameserver no longer lists it"
         )
         await asyncio.to_thread(cluster.start_broker)
         answer = await client.call(address, pull_command("Kept"))
@@ -205,7 +205,7 @@ async def test_an_orderly_stop_leaves_nothing_behind_and_a_restart_has_everythin
         await asyncio.to_thread(cluster.stop)
 
 
-async def test_a_nameserver_that_comes_back_is_told_everything_soon(
+async def test_a_nameserver_that_comes_back_gets_all_registrations_soon(
     tmp_path: Path, client: RemotingClient
 ) -> None:
     cluster = OurCluster(tmp_path, octet=OCTET, broker={"registerNameServerPeriod": 60_000})
@@ -215,7 +215,7 @@ async def test_a_nameserver_that_comes_back_is_told_everything_soon(
         await asyncio.to_thread(cluster.nameserver_process.kill)
         await asyncio.to_thread(cluster.start_nameserver)
         found = None
-        async with asyncio.timeout(45):  # a full registration comes every 60 s otherwise
+        async with asyncio.timeout(45):  # without a lost connection a registration comes every 60 s
             while found is None:
                 with contextlib.suppress(ConnectError):
                     found = await route(client, cluster, "Remembered")
@@ -224,7 +224,7 @@ async def test_a_nameserver_that_comes_back_is_told_everything_soon(
         await asyncio.to_thread(cluster.stop)
 
 
-def test_a_bad_configuration_is_named_and_refused(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_rejected_by_name(tmp_path: Path) -> None:
     cluster = OurCluster(tmp_path, octet=OCTET, broker={"flushDiskType": "SOMETIMES"})
     cluster.start_nameserver()
     try:

@@ -1,6 +1,5 @@
-"""`epochmq up` and its neighbours as people type them: real nameservers and brokers, started, looked at,
-killed, changed, sent to, read from, and stopped, by the command alone. One module,
-however long: many of its tests share one run and the ways to look at it."""
+"""`epochmq up`, `status`, `produce`, `consume` and `down` as people type them, with real nameservers and
+brokers. The module is longer than 600 lines because many of its tests share one run."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ UP_S = 200
 TIMEOUT_S = 240
 """How long a command may take."""
 PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
-"""Verbs that a busy machine must not fail; what the caller says wins."""
+"""Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
 
 
 def alive(pid: int) -> bool:
@@ -98,7 +97,7 @@ class Run:
         return json.loads(self.ok("status", "-o", "json"))
 
     def pids(self) -> tuple[int, int]:
-        """Of the nameserver and the broker."""
+        """The process ids of the nameserver and the broker."""
         found = self.status()
         return found["nameserverPods"][0]["pid"], found["brokerGroups"][0]["replicas"][0]["pid"]
 
@@ -115,7 +114,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """One that is up for several tests."""
+    """A run that several tests share."""
     made = Run(tmp_path_factory.mktemp("up"))
     try:
         made.up()
@@ -127,7 +126,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 # a run, from up to down
 
 
-def test_a_group_comes_up_serves_survives_kill_and_change_and_goes_down(run: Run) -> None:
+def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: Run) -> None:
     said = run.up()
     assert "orders-nameserver-0: Ready" in said
     assert "orders-broker-0: Ready" in said
@@ -141,14 +140,14 @@ def test_a_group_comes_up_serves_survives_kill_and_change_and_goes_down(run: Run
     assert "nothing changed" in run.up()
     assert run.pids() == before
 
-    # A broker that is killed comes back, with what it had.
+    # A broker that is killed comes back with its messages.
     os.kill(before[1], signal.SIGKILL)
     wait_healed(run, before[1])
     assert run.pids()[0] == before[0]
     run.ok("produce", "orders", "second")
     assert sorted(run.consume("--count", "2", "--group", "g2")) == ["first", "second"]
 
-    # A changed file says what differs, and restarts only what it is about.
+    # `up` with a changed file prints the differences, and restarts only the pods concerned.
     before = run.pids()
     run.write(maxMessageSize=1000)
     assert "orders: spec.config.maxMessageSize: 1000 (was not set)" in run.up()
@@ -158,7 +157,7 @@ def test_a_group_comes_up_serves_survives_kill_and_change_and_goes_down(run: Run
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "MESSAGE_ILLEGAL" in refused.stderr
 
-    # Down ends everything, in order, and keeps the data.
+    # `down` stops everything in order, and keeps the data.
     said = run.ok("down")
     assert said.index("orders-broker-0: Stopped (exit status 0)") < said.index("orders-nameserver-0: Stopped")
     assert not any(alive(pid) for pid in after)
@@ -169,7 +168,7 @@ def test_a_group_comes_up_serves_survives_kill_and_change_and_goes_down(run: Run
 
 
 def wait_healed(run: Run, killed: int) -> None:
-    """Waits until another process than the killed one is the broker, and ready."""
+    """Waits until a new broker process is ready."""
 
     def healed() -> bool:
         (replica,) = run.status()["brokerGroups"][0]["replicas"]
@@ -189,7 +188,7 @@ def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: Run) -> None:
 
 
 def check_status(shared: Run) -> None:
-    """A broker that is starved for a moment is not ready in it."""
+    """Checks the status; repeated, because a broker that is starved for a moment is not ready."""
     found = shared.status()
     (nameserver,) = found["nameservers"]
     assert re.fullmatch(r"127\.\d+\.\d+\.1:9876", nameserver)
@@ -225,7 +224,7 @@ def test_status_as_a_table_names_every_pod(shared: Run) -> None:
 
 
 def check_table(shared: Run) -> None:
-    """As `check_status`."""
+    """Checks the table; repeated, as `check_status`."""
     lines = shared.ok("status").splitlines()
     assert lines[0].split()[:5] == ["POD", "ROLE", "ADDRESS", "PID", "STATE"]
     assert [line.split()[0] for line in lines[1:]] == ["orders-nameserver-0", "orders-broker-0"]
@@ -236,7 +235,7 @@ def check_table(shared: Run) -> None:
 # produce and consume
 
 
-def test_lines_of_a_pipe_are_messages_and_come_back_in_any_format(shared: Run) -> None:
+def test_lines_of_a_pipe_are_messages_and_are_read_in_any_format(shared: Run) -> None:
     lines = [f"line {number}" for number in range(300)]
     sent = shared.ok("produce", "piped", "--tags", "t1", "--keys", "k", "-o", "json", stdin="\n".join(lines))
     results = [json.loads(line) for line in sent.splitlines()]
@@ -260,7 +259,7 @@ def test_bodies_keep_their_bytes(shared: Run) -> None:
     assert shared.ok("consume", "bytes", "--count", "1", "--timeout", "120") == "grüße \u0001 \U0001f680\n"
 
 
-def test_a_group_goes_on_where_it_left_off(shared: Run) -> None:
+def test_a_consumer_group_continues_at_its_offset(shared: Run) -> None:
     shared.ok("produce", "steps", stdin="".join(f"{n}\n" for n in range(10)))
     first = shared.ok("consume", "steps", "--count", "4", "--timeout", "120").split()
     rest = shared.ok("consume", "steps", "--count", "6", "--timeout", "120").split()
@@ -283,7 +282,7 @@ def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: 
         return [path.read_text().split() for path in paths]
 
     try:
-        # Lines are sent until both have had some: then the queues are shared.
+        # Lines are sent until both have received some: then the queues are shared.
         sent = ["warm"] * 4
 
         def both_had_some() -> bool:
@@ -293,7 +292,7 @@ def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: 
             return all("m" in "".join(line[0] for line in lines if line != "warm") for lines in read())
 
         wait_until(both_had_some, what="both had a share")
-        # A queue that changes hands on a busy machine may bring a line again.
+        # A queue that moves to the other consumer may deliver a line again.
         wait_until(lambda: Counter(sent) <= Counter(chain(*read())), what="all were read")
         assert set(chain(*read())) == set(sent)
 
@@ -308,7 +307,7 @@ def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: 
             reader.wait()
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(shared: Run) -> None:
+def test_a_closed_output_pipe_ends_the_command_without_an_error_text(shared: Run) -> None:
     shared.ok("produce", "cut", stdin="x\n" * 50)
     command = [*COMMAND, "consume", "cut", "--state", str(shared.state)]
     with subprocess.Popen(
@@ -323,7 +322,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(shared: Run) -> None:
         assert b"Traceback" not in reader.stderr.read()
 
 
-def test_what_cannot_be_sent_is_said_and_not_sent(shared: Run) -> None:
+def test_messages_that_cannot_be_sent_are_rejected_with_a_reason(shared: Run) -> None:
     for arguments, problem in [
         (["a b", "x"], "illegal characters"),
         (["t", ""], "the message is empty"),
@@ -334,13 +333,13 @@ def test_what_cannot_be_sent_is_said_and_not_sent(shared: Run) -> None:
         assert done.stdout == ""
 
 
-def test_nobody_at_the_address_is_said_at_once(tmp_path: Path) -> None:
+def test_an_address_without_a_nameserver_is_reported_at_once(tmp_path: Path) -> None:
     done = Run(tmp_path).call("produce", "t", "x", "--nameserver", "127.55.0.1:9")
     assert done.returncode == 1
     assert "no nameserver answers: no connection to 127.55.0.1:9" in done.stderr
 
 
-def test_no_run_in_the_state_directory_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_state_directory_without_a_run_is_reported_with_what_to_do(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for verb in ("produce", "consume"):
         done = run.here(verb, "t", *(["x"] if verb == "produce" else []))
@@ -348,7 +347,7 @@ def test_no_run_in_the_state_directory_is_said_with_what_to_do(tmp_path: Path) -
         assert f"nothing runs in {run.state}; start something with `epochmq up -f FILE`" in done.stderr
 
 
-# what can go wrong
+# errors
 
 
 def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) -> None:
@@ -366,7 +365,7 @@ def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) 
     assert not run.state.exists()
 
 
-def test_a_setting_that_no_broker_takes_is_refused_before_anything_is_restarted(run: Run) -> None:
+def test_an_invalid_setting_is_rejected_before_anything_restarts(run: Run) -> None:
     run.up()
     before = run.pids()
     run.write(flushDiskType="NEVER", maxMessageSize="big", flushDiskTyp="x")
@@ -382,7 +381,7 @@ def test_a_setting_that_no_broker_takes_is_refused_before_anything_is_restarted(
     assert "flushDiskTyp: unknown key, ignored (did you mean flushDiskType?)" in done.stderr
 
 
-def test_a_start_that_fails_says_why_in_the_pods_own_words_and_leaves_nothing(run: Run) -> None:
+def test_a_failed_start_prints_the_pods_log_and_leaves_nothing_running(run: Run) -> None:
     spoil(run)
     done = run.here("up", "-f", str(run.file), "--detach")
     assert done.returncode == 1
@@ -394,7 +393,7 @@ def test_a_start_that_fails_says_why_in_the_pods_own_words_and_leaves_nothing(ru
 
 
 def spoil(run: Run) -> None:
-    """Nothing can be written where the broker's store should be."""
+    """Makes the place of the broker's store unwritable."""
     store = run.state / "volumes" / "orders-broker-0"
     run.state.mkdir()
     (run.state / "lock").touch()
@@ -403,7 +402,7 @@ def spoil(run: Run) -> None:
     (store / "store" / "commitlog").write_text("a file in the place of a directory")
 
 
-def test_a_port_in_use_fails_the_start_with_who_has_it(run: Run) -> None:
+def test_a_port_in_use_fails_the_start_and_names_the_program(run: Run) -> None:
     run.up()
     (nameserver,) = run.status()["nameservers"]
     host, _, port = nameserver.partition(":")
@@ -431,7 +430,7 @@ def test_two_state_directories_run_the_same_file_side_by_side(tmp_path: Path) ->
             run.here("down")
 
 
-def test_groups_are_added_to_a_run_and_told_apart(run: Run) -> None:
+def test_groups_are_added_to_a_run_and_selected_by_name(run: Run) -> None:
     run.up()
     before = run.pids()
     other = Run(run.directory, name="invoices")
@@ -446,7 +445,7 @@ def test_groups_are_added_to_a_run_and_told_apart(run: Run) -> None:
     assert "SEND_OK invoices-a" in run.ok("produce", "t", "x", "--broker-group", "invoices")
 
 
-def test_a_killed_supervisor_leaves_pods_that_status_shows_and_down_ends(run: Run) -> None:
+def test_pods_of_a_killed_supervisor_are_shown_by_status_and_stopped_by_down(run: Run) -> None:
     run.up()
     kill_supervisor(run)
     pids = run.pids()
@@ -465,13 +464,13 @@ def test_a_killed_supervisor_leaves_pods_that_status_shows_and_down_ends(run: Ru
 
 
 def kill_supervisor(run: Run) -> None:
-    """kill -9; returns when it is gone."""
+    """Kills the supervisor; returns when it is gone."""
     pid = run.status()["supervisorPid"]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not alive(pid), what="the supervisor is gone")
 
 
-def test_up_after_a_killed_supervisor_starts_over_with_the_data(run: Run) -> None:
+def test_up_after_a_killed_supervisor_restarts_the_pods_with_their_data(run: Run) -> None:
     run.up()
     run.ok("produce", "orders", "kept")
     kill_supervisor(run)
@@ -538,7 +537,7 @@ class Terminal:
         os.close(self.inner)
 
 
-def test_a_terminal_shows_a_live_table_and_ctrl_c_is_typed_into_it(run: Run) -> None:
+def test_a_terminal_shows_a_live_table_until_ctrl_c(run: Run) -> None:
     terminal = Terminal()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
     try:
@@ -566,7 +565,7 @@ def test_a_terminal_shows_a_live_table_and_ctrl_c_is_typed_into_it(run: Run) -> 
         terminal.close()
 
 
-def test_a_second_up_of_a_run_in_the_foreground_is_a_no_op_too(run: Run) -> None:
+def test_a_second_up_of_a_run_in_the_foreground_changes_nothing(run: Run) -> None:
     path = run.directory / "output"
     with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output):
         wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
@@ -575,7 +574,7 @@ def test_a_second_up_of_a_run_in_the_foreground_is_a_no_op_too(run: Run) -> None
         assert run.pids() == before
 
 
-def test_a_start_that_fails_in_the_foreground_ends_with_the_reason(run: Run) -> None:
+def test_a_failed_start_in_the_foreground_ends_with_the_reason(run: Run) -> None:
     spoil(run)
     done = run.here("up", "-f", str(run.file))
     assert done.returncode == 1
@@ -584,7 +583,7 @@ def test_a_start_that_fails_in_the_foreground_ends_with_the_reason(run: Run) -> 
     assert run.here("status").returncode == 3
 
 
-def test_several_ups_at_once_make_one_run(run: Run) -> None:
+def test_several_concurrent_ups_make_one_run(run: Run) -> None:
     command = [
         *COMMAND,
         "up",

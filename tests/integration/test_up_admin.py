@@ -1,4 +1,4 @@
-"""`epochmq up --admin`: every pod has its admin sidecar beside it, as it has on Kubernetes."""
+"""`epochmq up --admin`: every pod has an admin sidecar, as on Kubernetes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def up(run: Run, *options: str) -> Any:
-    """Detached; returns how it went."""
+    """Runs `up` detached; returns the completed process."""
     return run.here("up", "-f", str(run.file), "--detach", "--timeout", str(UP_S), *options)
 
 
 def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[int, Any]:
-    """Status and answer of a sidecar; with a change, of a PUT of it."""
+    """Status and body of a sidecar's response to a GET or, with a change, to a PUT."""
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -45,7 +45,7 @@ def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[i
 
 
 def answers(address: str) -> bool:
-    """Whether somebody is there."""
+    """Whether a sidecar answers at the address."""
     try:
         return ask(address, "/live")[0] == 200
     except OSError:
@@ -53,13 +53,13 @@ def answers(address: str) -> bool:
 
 
 def sidecar_pid(run: Run, pod: str) -> int | None:
-    """Of a pod's sidecar."""
+    """The process id of a pod's sidecar."""
     records = json.loads((run.state / "pods.json").read_text())["pods"]
     (process,) = [record["sidecar"] for record in records if record["pod"] == pod]
     return None if process is None else process["pid"]
 
 
-def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) -> None:
+def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None:
     assert up(run, "--admin").returncode == 0
     found = run.status()
     (replica,) = found["brokerGroups"][0]["replicas"]
@@ -78,16 +78,16 @@ def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) 
 
     wait_holds(check)
     (nameserver,) = found["nameserverPods"]
-    wait_until(lambda: answers(nameserver["adminAddress"]), what="the nameserver's answers too")
+    wait_until(lambda: answers(nameserver["adminAddress"]), what="the nameserver's sidecar answers, too")
 
-    # What changes something needs the token of this run, which nobody else may read.
+    # A change needs the token of this run, which other users cannot read.
     token_file = run.state / "admin-token"
     assert token_file.stat().st_mode & 0o777 == 0o600
     level = {"level": "DEBUG", "logger": "epochmq_broker.registration"}
     assert ask(admin, "/v1/log-level", level)[0] == 401
     assert ask(admin, "/v1/log-level", level, token_file.read_text().strip())[0] == 200
 
-    # One that is killed comes back; the broker beside it has noticed nothing.
+    # A killed sidecar is started again; its broker is not affected.
     pid = sidecar_pid(run, replica["pod"])
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_a_sidecar_stands_beside_every_pod_and_comes_and_goes_with_it(run: Run) 
     assert not [pid for pid in pids if pid is not None and alive(pid)]
 
 
-def test_a_supervisor_that_was_killed_leaves_no_sidecar_to_the_next_run(run: Run) -> None:
+def test_the_next_run_stops_the_sidecars_of_a_killed_supervisor(run: Run) -> None:
     assert up(run, "--admin").returncode == 0
     wait_until(lambda: sidecar_pid(run, "orders-broker-0") is not None, what="the sidecar")
     left = sidecar_pid(run, "orders-broker-0")
@@ -110,7 +110,7 @@ def test_a_supervisor_that_was_killed_leaves_no_sidecar_to_the_next_run(run: Run
     assert not alive(left)
 
 
-def test_a_run_without_sidecars_says_so_when_they_are_wanted(run: Run) -> None:
+def test_a_run_without_sidecars_rejects_admin(run: Run) -> None:
     assert up(run).returncode == 0
     assert run.status()["brokerGroups"][0]["replicas"][0]["adminAddress"] is None
     refused = up(run, "--admin")
@@ -118,7 +118,7 @@ def test_a_run_without_sidecars_says_so_when_they_are_wanted(run: Run) -> None:
     assert "was started without --admin; run down first" in refused.stderr
 
 
-def test_a_state_directory_whose_path_has_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_state_directory_with_too_long_a_path_for_a_socket_is_rejected(tmp_path: Path) -> None:
     deep = tmp_path / ("a-very-long-name-" * 5)
     deep.mkdir()
     refused = up(Run(deep), "--admin")

@@ -1,5 +1,5 @@
-"""`epochmq up` of controllers as people type it: a real quorum that elects, loses its leader, and comes back
-with what it knew."""
+"""`epochmq up` of controllers as people type it: a real quorum that elects, loses its leader, and restarts
+with its data."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Run:
         self.file = directory / "quorum.yaml"
 
     def write(self, *spec: str) -> None:
-        """The group with these fields."""
+        """Writes the resource with these fields of `spec`."""
         self.file.write_text(GROUP + "".join(f"  {line}\n" for line in spec))
 
     def here(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The verb, to its end."""
+        """Runs a verb to its end."""
         return subprocess.run(
             [*COMMAND, verb, *arguments, "--state", str(self.state)],
             stdin=subprocess.DEVNULL,
@@ -53,17 +53,17 @@ class Run:
         )
 
     def ok(self, verb: str, *arguments: str) -> str:
-        """What the verb said, which succeeded."""
+        """The output of a verb, which must succeed."""
         done = self.here(verb, *arguments)
         assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def up(self) -> subprocess.CompletedProcess[str]:
-        """Detached."""
+        """Runs `up` detached."""
         return self.here("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
 
     def status(self) -> Any:
-        """As programs read it."""
+        """The status as JSON."""
         return json.loads(self.ok("status", "-o", "json"))
 
     def leader(self) -> Any:
@@ -83,8 +83,8 @@ class Run:
         return found[0]
 
     def ask(self, code: int, more: dict[str, str]) -> Answer:
-        """The leader's answer about the one broker that there seems to be. Who leads no more is not asked
-        on."""
+        """The leader's response about the one simulated broker; asks again if the controller is no longer the
+        leader."""
         found: list[Answer] = []
 
         def answered() -> bool:
@@ -101,13 +101,13 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Whatever it runs is ended."""
+    """A run that is stopped at the end."""
     made = Run(tmp_path)
     yield made
     made.here("down")
 
 
-def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they_knew(run: Run) -> None:
+def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their_data(run: Run) -> None:
     run.write("replicas: 3")
     done = run.up()
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,7 @@ def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they
     shown: list[Any] = []
 
     def check_status() -> None:
-        """On a busy machine leadership may move."""
+        """Checks the status; repeated, because the leader may change on a busy machine."""
         found = run.status()
         controllers = found["controllers"]
         assert [one["pod"] for one in controllers] == [f"quorum-controller-{n}" for n in range(3)]
@@ -133,7 +133,7 @@ def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they
     wait_holds(check_status)
     (quorum,) = shown
 
-    # What they are told is shown.
+    # Status shows what the controllers were told.
     applied = {"appliedBrokerId": "1", "registerCheckCode": "127.0.0.1:1;t"}
     assert run.ask(APPLY_BROKER_ID, applied).code == 0
 
@@ -153,7 +153,7 @@ def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they
 
     wait_holds(check_group)
 
-    # The leader is killed: another leads under a later term, and the killed one comes back.
+    # The leader is killed: another leads in a later term, and the killed one comes back.
     first = run.wait_leader()
     os.kill(first["pid"], signal.SIGKILL)
 
@@ -174,7 +174,7 @@ def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they
     )
     wait_until(lambda: run.groups() == ["b"], what="the group is there")
 
-    # Another number of controllers is refused, while they run and after; the same number has the data.
+    # Another number of controllers is rejected, while they run and after; the same number has the data.
     for verb in ("up", "down"):
         run.write("replicas: 5")
         done = run.up()
@@ -188,7 +188,7 @@ def test_three_controllers_come_up_elect_outlive_their_leader_and_keep_what_they
     wait_until(lambda: run.groups() == ["b"], what="the group is there again")
 
 
-def test_one_controller_with_its_nameserver_apart_runs_and_bad_settings_leave_it_alone(run: Run) -> None:
+def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: Run) -> None:
     run.write("replicas: 1", "nameserver: {embedded: false}")
     done = run.up()
     assert done.returncode == 0, done.stderr
@@ -207,7 +207,7 @@ def test_one_controller_with_its_nameserver_apart_runs_and_bad_settings_leave_it
     done = run.up()
     assert done.returncode == 2
     assert "spec.replicas: 2, expected 1, 3 or 5: an even number" in done.stderr
-    wait_until(lambda: run.status()["controllers"] == [controller], what="it is what it was")
+    wait_until(lambda: run.status()["controllers"] == [controller], what="it runs as before")
     done = run.here("produce", "t", "x")
     assert done.returncode == 2
     assert f"no broker group runs in {run.state}" in done.stderr

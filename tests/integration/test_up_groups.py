@@ -1,5 +1,5 @@
-"""`epochmq up` of a group of three replicas as people type it: it elects, loses its master, is steered, and
-comes back with what it had."""
+"""`epochmq up` of a group of three replicas as people type it: election, failover, promote, fence and
+drain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "epochmq"]
 UP_S, TIMEOUT_S = 200, 240
 """How long a group may take to be ready, and how long a command may take."""
 PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
-"""Verbs that a busy machine must not fail; what the caller says wins."""
+"""Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
 SEND_MESSAGE_V2, SERVICE_NOT_AVAILABLE = 310, 14
 GROUP = """\
 apiVersion: epochmq.io/v1alpha1
@@ -48,7 +48,7 @@ class Run:
         self.file.write_text(GROUP)
 
     def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """The verb, to its end."""
+        """Runs a verb to its end."""
         patience = PATIENT.get(verb, ()) if "--timeout" not in arguments else ()
         return subprocess.run(
             [*COMMAND, verb, *arguments, *patience, "--state", str(self.state)],
@@ -61,28 +61,28 @@ class Run:
         )
 
     def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
-        """What the verb said, which succeeded."""
+        """The output of a verb, which must succeed."""
         done = self.here(verb, *arguments, stdin=stdin)
         ended = f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         assert done.returncode == 0, f"{ended}\n{self.logs()}"
         return done.stdout
 
     def logs(self) -> str:
-        """The end of what every pod wrote."""
+        """The end of every pod's log."""
         paths = sorted((self.state / "logs").glob("*.log"))
         return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in paths)
 
     def up(self) -> str:
-        """Detached."""
+        """Runs `up` detached."""
         return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
 
     def group(self) -> Any:
-        """The group as programs read it."""
+        """The group's status as JSON."""
         (group,) = json.loads(self.ok("status", "-o", "json"))["brokerGroups"]
         return group
 
     def master(self) -> Any:
-        """The replica that is the master; None when there is not exactly one that serves."""
+        """The replica that is the master; None unless exactly one serves."""
         masters = [one for one in self.group()["replicas"] if one["role"] == "master"]
         return masters[0] if len(masters) == 1 and masters[0]["pid"] is not None else None
 
@@ -98,12 +98,12 @@ class Run:
         return found[0]
 
     def is_master(self, pod: str) -> bool:
-        """Whether this pod is, and no other."""
+        """Whether this pod is the only master."""
         master = self.master()
         return master is not None and master["pod"] == pod
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits for it; what the pods wrote is shown when it does not come about."""
+        """Waits for a condition; a failure shows the pods' logs."""
         try:
             wait_until(condition, what=what)
         except AssertionError as error:
@@ -115,14 +115,14 @@ class Run:
         return bool(self.group()["phase"] == "Ready")
 
     def bodies(self, group: str, count: int, topic: str = "orders") -> list[str]:
-        """So many messages, as this consumer group reads them."""
+        """The bodies of `count` messages that this consumer group reads."""
         said = self.ok("consume", topic, "--group", group, "--count", str(count), "--timeout", "120")
         return sorted(said.splitlines())
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """One that is up for all tests here; each leaves it whole."""
+    """A run that all tests share; each leaves every replica in the SyncStateSet."""
     made = Run(tmp_path_factory.mktemp("groups"))
     try:
         said = made.up()
@@ -134,7 +134,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 class Senders:
-    """Producers that know of no switch: they go on to send to the broker that was master when they began."""
+    """Producers that never ask for a new route: they keep sending to the broker that was master when they
+    began."""
 
     def __init__(self, address: str, topic: str) -> None:
         self.topic = topic
@@ -174,12 +175,12 @@ class Senders:
                 count += 1
 
 
-def test_a_promoted_replica_is_master_and_no_send_fails(run: Run, tmp_path: Path) -> None:
+def test_promoting_a_replica_fails_no_send(run: Run, tmp_path: Path) -> None:
     unless_stalled(tmp_path, lambda number: promote_all(run, f"promoted-{number}"))
 
 
 def promote_all(run: Run, topic: str) -> None:
-    """Every replica in turn, while producers send."""
+    """Promotes every replica in turn, while producers send."""
     run.until(run.whole, "all are in sync")
     before = run.wait_master()
     pods = [one["pod"] for one in run.group()["replicas"]]
@@ -199,7 +200,7 @@ def promote_all(run: Run, topic: str) -> None:
     run.until(run.whole, "all are in sync")
 
     def check() -> None:
-        """Who follows hears of an epoch that has no message yet a moment later."""
+        """Checks again: a follower learns of an epoch without messages a moment later."""
         group = run.group()
         assert [one["pod"] for one in group["replicas"] if one["role"] == "master"] == [before["pod"]]
         assert len({one["maxOffset"] for one in group["replicas"]}) == 1
@@ -209,7 +210,7 @@ def promote_all(run: Run, topic: str) -> None:
     assert run.bodies("promoted", len(senders.bodies), topic) == sorted(senders.bodies)
 
 
-def test_a_killed_master_is_replaced_and_what_was_sent_is_read(run: Run) -> None:
+def test_a_killed_master_is_replaced_and_all_messages_are_read(run: Run) -> None:
     run.until(run.whole, "all are in sync")
     before = run.wait_master()
     run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50)))
@@ -218,7 +219,7 @@ def test_a_killed_master_is_replaced_and_what_was_sent_is_read(run: Run) -> None
         assert reader.stdout is not None
         try:
             seen: set[str] = set()
-            while len(seen) < 50 and (line := reader.stdout.readline()):  # it reads
+            while len(seen) < 50 and (line := reader.stdout.readline()):  # it serves reads
                 seen.add(line.strip())
             os.kill(before["pid"], signal.SIGKILL)
             run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50, 100)))
@@ -261,7 +262,7 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None
     assert sorted(said.splitlines()) == ["after", "before"]
 
 
-def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run: Run) -> None:
+def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> None:
     run.until(run.whole, "all are in sync")
     master = run.wait_master()
     said = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
@@ -274,12 +275,12 @@ def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run:
         assert (drained["pod"], drained["role"], drained["inSync"]) == (master["pod"], "slave", False)
         assert drained["brokerId"] not in group["syncStateSet"]
         assert len(group["syncStateSet"]) == 2
-        assert group["phase"] == "Ready"  # as people want it
+        assert group["phase"] == "Ready"  # as ordered
         found[:] = [drained]
 
     wait_holds(check)
     (drained,) = found
-    # It copies what is sent, and is elected by nobody, also after a restart.
+    # It copies the log, and is not elected, also after a restart.
     os.kill(drained["pid"], signal.SIGKILL)
     run.ok("produce", "drained", "hello")
 
@@ -303,7 +304,7 @@ def test_a_drained_replica_is_out_of_the_set_and_no_master_until_it_is_back(run:
     run.until(lambda: len(run.group()["syncStateSet"]) == 3, "all are in the set again")
 
 
-def test_what_cannot_be_steered_is_said(run: Run) -> None:
+def test_impossible_control_commands_are_rejected_with_a_reason(run: Run) -> None:
     for verb, name, why in (
         ("promote", "orders", "orders: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"),
         ("fence", "bills/0", f"no broker group bills runs in {run.state}; those that do: orders"),

@@ -1,3 +1,2 @@
-"""A replica group in network namespaces, on disks of its own, with RocketMQ's producer and consumers: links
-that lose what is sent, disks that are slow or full, processes that hang or die, and the account
-afterwards."""
+"""A replica group in network namespaces, on disks of its own, with RocketMQ's producer and consumers, under
+faults: links that drop packets, disks that are slow or full, processes that hang or die."""

@@ -1,7 +1,7 @@
-"""Disks that fill up and disks that are slow, without anything the kernel would have to bring along.
+"""Makes disks full or slow, without special support in the kernel.
 
-A full disk is a small file system in memory that is shrunk to what is on it, which is what somebody else's
-file would do to it. A slow disk is a library under one process (`slow_disk.c`, LD_PRELOAD) that sleeps before
+A full disk is a small file system in memory that is shrunk to what is on it, as if another program's file
+filled the rest. A slow disk is a library under one process (`slow_disk.c`, LD_PRELOAD) that sleeps before
 every call that changes or syncs a file: it needs no device, no FUSE daemon and no control group, slows that
 process alone, and is switched by a store to a mapped file.
 """
@@ -35,7 +35,7 @@ class SmallDisk:
         _run("mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "epochmq-chaos", str(path))
 
     def fill(self) -> None:
-        """Not a block is free, until `free`."""
+        """Leaves no free block, until `free`."""
         for _ in range(_SHRINKS_MAX):
             found = os.statvfs(self.path)
             used = (found.f_blocks - found.f_bfree) * found.f_frsize
@@ -47,26 +47,26 @@ class SmallDisk:
         raise AssertionError(f"{self.path} grew whenever it was looked at")
 
     def free(self) -> None:
-        """Room again."""
+        """Gives the space back."""
         self._resize(f"{SIZE_MB}m")
 
     def _resize(self, size: str) -> None:
         _run("mount", "-o", f"remount,size={size}", str(self.path))
 
     def unmount(self) -> None:
-        """Nobody uses it any more."""
+        """Unmounts it; no process may use it any more."""
         _run("umount", str(self.path))
 
 
 def compile_shim(folder: Path) -> Path:
-    """The library that slows disks."""
+    """Compiles the library that slows disks."""
     library = folder / "slow_disk.so"
     _run("gcc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(_SHIM), "-ldl")
     return library
 
 
 class SlowDisk:
-    """The switch of one process' disk: `env` is what the process is started with."""
+    """Controls the speed of one process's disk; `env` is the environment for the process."""
 
     def __init__(self, library: Path, control: Path) -> None:
         self._control = control
@@ -75,7 +75,7 @@ class SlowDisk:
         self.env = {"LD_PRELOAD": str(library), "SLOW_DISK": str(control)}
 
     def delay(self, ms: int) -> None:
-        """Every change and every sync takes so much longer; 0: as fast as it is."""
+        """Makes every change and every sync take so much longer; 0: full speed."""
         with self._control.open("r+b") as file:
             file.write(struct.pack("=I", ms * 1000))
 

@@ -1,4 +1,4 @@
-"""The troubles of a chaos round: each has a beginning and an end, and is drawn from a seed."""
+"""The faults of a chaos round: each has a beginning and an end, and is drawn from a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Act = Callable[[], None]
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """`what` it is, in words; `process`: whether it is one of a process, which ends by starting it anew."""
+    """One fault. `what`: in words; `process`: whether it concerns a process, which `end` starts again."""
 
     what: str
     begin: Act
@@ -25,8 +25,7 @@ class ChaosFault:
 
 
 class ChaosFaultPlan:
-    """Draws troubles from a shuffled pack of all kinds, so that a long round has every kind again and
-    again."""
+    """Draws faults from a shuffled list of all kinds, so that a long round has every kind again and again."""
 
     def __init__(self, group: ChaosGroup, chance: random.Random) -> None:
         self._group = group
@@ -46,14 +45,14 @@ class ChaosFaultPlan:
         ]
 
     def draw(self) -> ChaosFault:
-        """The next trouble."""
+        """The next fault."""
         if not self._pack:
             self._pack = list(self._kinds)
             self._chance.shuffle(self._pack)
         return self._pack.pop()()
 
     def draw_some(self) -> list[ChaosFault]:
-        """One, or two at once; at most one of a process."""
+        """One fault, or two at once; at most one of them concerns a process."""
         found = [self.draw()]
         if self._chance.random() < 0.4:
             other = self.draw()
@@ -61,13 +60,13 @@ class ChaosFaultPlan:
                 found.append(other)
         return found
 
-    # Whom ---------------------------------------------------------------------------------------------------
+    # Victims ------------------------------------------------------------------------------------------------
 
     def _broker(self) -> Member:
         return self._leading(self._group.master(), self._group.brokers)
 
     def _server(self) -> Member:
-        """A broker more often than a controller, and whoever leads more often than the others."""
+        """A broker more often than a controller, and the master or leader more often than the others."""
         if self._chance.random() < 0.65:
             return self._broker()
         return self._leading(self._group.leader(), self._group.controllers)
@@ -82,7 +81,7 @@ class ChaosFaultPlan:
         return ChaosFault(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
 
     def _kill_all(self) -> ChaosFault:
-        """Every broker: what was acknowledged is in the files of all that were in sync."""
+        """Kills every broker: acknowledged messages are in the files of all that were in sync."""
 
         def kill() -> None:
             for member in self._group.brokers:
@@ -108,7 +107,7 @@ class ChaosFaultPlan:
 
         def again() -> None:
             status = victim.process.stop()
-            assert status == 0, f"{victim.name} did not end in order, but with {status}"
+            assert status == 0, f"{victim.name} did not stop cleanly, but ended with {status}"
             victim.start()
 
         return ChaosFault(

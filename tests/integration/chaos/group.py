@@ -1,5 +1,5 @@
-"""The processes of a chaos round: the group's, each in a network namespace of its own, brokers on a small
-disk of their own, and two JVMs with RocketMQ's producer and consumers."""
+"""The processes of a chaos round: those of the group, each in a network namespace of its own, brokers on a
+small disk of their own, and two JVMs with RocketMQ's producer and consumers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ SIZE = 3
 PORTS = {"nameserver": 9876, "controller": 9878, "broker": 10911}
 JUDGE = "judge"
 FIRST = b"first"
-"""The body of the message that makes the topic."""
+"""The body of the message that creates the topic."""
 SENDERS, PAUSE_MS = 4, 30
 SMALL: dict[str, Value] = {
-    # Files that are full after some seconds: a disk is only felt when there is something new to make.
+    # Files that are full after some seconds: a full disk matters only when a new file is needed.
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20 * 500,
     "maxMessageSize": 1 << 16,
     "maxHashSlotNum": 5000,
     "maxIndexNum": 20_000,
     "cleanResourceInterval": 500,
-    "cleanFileForciblyEnable": False,  # or old messages would go, as they should, to make room
+    "cleanFileForciblyEnable": False,  # otherwise old messages would be removed to free space
     "defaultTopicQueueNums": QUEUES,
 }
 
 
 class ChaosGroup(ReplicaGroup):
-    """Three controllers, three brokers, a nameserver and the clients. While it is entered the calling thread
-    is at a place of its own, the judge's, whose links are never cut. Without `java` there are no JVMs."""
+    """Three controllers, three brokers, a nameserver and the clients. While it is entered, the calling thread
+    is in a namespace of its own whose links are never cut. Without `java` there are no JVMs."""
 
     CLIENTS = ("producer", "consumers")
 
@@ -81,7 +81,7 @@ class ChaosGroup(ReplicaGroup):
         return make
 
     def _clients(self) -> list[ManagedProcess]:
-        """Those that see come before those that are to be seen."""
+        """The consumers come before the producer."""
         producer, consumers = self.CLIENTS
         return [
             self._client(consumers, "ChaosConsumers"),
@@ -128,22 +128,22 @@ class ChaosGroup(ReplicaGroup):
         self.kill()
 
     def logs(self, characters: int = 2500) -> str:
-        """The end of what everybody wrote, the clients too."""
+        """The end of every process's log, including the clients'."""
         said = [super().logs(characters)]
         for one in self.clients:
-            # RocketMQ's logging library gives an account of its own setting up.
+            # RocketMQ's logging library reports its own initialization.
             lines = [line for line in one.output(100_000).splitlines() if "|-INFO in" not in line]
             said.append(f"--- {one.name} (status {one.status})\n" + "\n".join(lines)[-characters:])
         return "\n".join(said)
 
     def _start_clients(self) -> None:
-        wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic is there")
+        wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic exists")
         for process in self.clients:
             process.start()
         self.wait_clients(acks=0, timeout_s=180)
 
     def end_clients(self) -> None:
-        """The producer sends no more, and has written down what became of its last sends."""
+        """Stops the producer, which then writes down the results of its last sends."""
         for process in self.clients[1:]:
             process.stop()
 

@@ -1,4 +1,4 @@
-"""What the Java producer and consumers wrote down, line by line (`tests/interop/java/Chaos*.java`)."""
+"""Reads the journals of the Java producer and consumers, line by line (`tests/interop/java/Chaos*.java`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def java_body(number: int) -> bytes:
 
 
 def number_of(body: bytes) -> int | None:
-    """The number of a message of the Java producer's; None for another's. Fails on a body nobody sent."""
+    """The number of a message of the Java producer; None for another one. Fails on a body that nobody
+    sent."""
     found = _BODY.fullmatch(body)
     if found is None:
         return None
     number = int(found[1])
-    assert body == java_body(number), f"changed on the way: {body!r}"
+    assert body == java_body(number), f"the body was changed: {body!r}"
     return number
 
 
@@ -37,7 +38,7 @@ class _Lines:
         self._offset = 0
 
     def new(self) -> Iterator[list[str]]:
-        """The words of every whole line that came since the last call."""
+        """The words of every complete line since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -61,7 +62,7 @@ class ProducerJournal:
         self._lines = _Lines(path)
 
     def read(self) -> None:
-        """Takes in what was written since."""
+        """Reads what was written since the last call."""
         for kind, *words in self._lines.new():
             if kind == "send":
                 self.last = max(self.last, int(words[0]))
@@ -89,7 +90,7 @@ class ProducerJournal:
 
 
 def _store_host(message_id: str) -> str:
-    """Who stored a message, from its offset message id (MessageDecoder.createMessageId)."""
+    """The broker that stored a message, from its offset message id (MessageDecoder.createMessageId)."""
     raw = bytes.fromhex(message_id)
     return f"{socket.inet_ntoa(raw[:4])}:{int.from_bytes(raw[4:8])}"
 
@@ -104,7 +105,7 @@ class ConsumerJournal:
         self._lines = _Lines(path)
 
     def read(self) -> None:
-        """Takes in what was written since. Fails when one offset of a queue had two bodies."""
+        """Reads what was written since the last call. Fails when one offset of a queue had two bodies."""
         for who, *numbers in self._lines.new():
             queue_id, offset, crc = map(int, numbers)
             known = self.seen[who].setdefault((queue_id, offset), crc)

@@ -1,11 +1,11 @@
 """Network namespaces joined by a hub, and links between them that lose packets one way or both, or are
 slow.
 
-Every place has a namespace of its own and one link to the hub, a namespace that routes and leads nowhere
-else.
-A link is cut by a rule of the hub's ("from A to B: blackhole"), which drops without a word to the sender and
-needs neither netfilter nor netem. A namespace lives as long as this process holds it open: nothing is left
-behind, however a test ends.
+Every process has a namespace of its own and one link to the hub, a namespace that routes between the others
+and reaches nothing else.
+A link is cut by a rule of the hub ("from A to B: blackhole"), which drops packets without telling the sender
+and needs neither netfilter nor netem. A namespace exists as long as this process holds it open, so nothing is
+left behind, however a test ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Self
 
 _CLONE_NEWNET = 0x40000000
 _CUT_RULES = 1000
-"""Priority of the rules that cut links: before the routes, so that all of them can be taken away by it."""
+"""The priority of the rules that cut links: before the routes. All of them can be removed by it."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -48,7 +48,8 @@ def _checked(result: int) -> None:
 
 
 def _new_namespace() -> int:
-    """A descriptor that holds a new network namespace. Made in a thread: making it means entering it."""
+    """A descriptor that holds a new network namespace. A thread makes it, because creating one means entering
+    it."""
     found: list[int | OSError] = []
 
     def make() -> None:
@@ -68,7 +69,7 @@ def _new_namespace() -> int:
 
 
 class Network:
-    """`with Network(["a", "b"]) as network:` two places; `network.address["a"]` is where a listens."""
+    """`with Network(["a", "b"]) as network:` two namespaces; `network.address["a"]` is the address in a."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
@@ -109,19 +110,20 @@ class Network:
             )
 
     def close(self) -> None:
-        """Lets go of the namespaces; they end with the last process in them."""
+        """Closes the namespaces; each ends with the last process in it."""
         for space in (*self._namespaces.values(), self._hub):
             os.close(space)
 
-    # Being there --------------------------------------------------------------------------------------------
+    # Entering a namespace -----------------------------------------------------------------------------------
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
-        """The command, run at that place."""
+        """The command line that runs a command in that namespace."""
         return ["nsenter", f"--net={_path(self._namespaces[name])}", *command]
 
     @contextmanager
     def within(self, name: str) -> Iterator[None]:
-        """The calling thread, and the threads it starts, are at that place; their sockets stay there."""
+        """Moves the calling thread, and the threads that it starts, into that namespace; their sockets stay
+        there."""
         back = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             _checked(_libc.setns(self._namespaces[name], _CLONE_NEWNET))
@@ -135,13 +137,13 @@ class Network:
     # Links --------------------------------------------------------------------------------------------------
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Nothing that `sender` sends reaches `receiver`; the other way stays as it is."""
+        """Drops everything from `sender` to `receiver`; the other direction does not change."""
         self._cuts[sender, receiver] += 1
         if self._cuts[sender, receiver] == 1:
             self._ip(f"rule add {self._between(sender, receiver)}")
 
     def mend(self, sender: str, receiver: str) -> None:
-        """Takes one `cut` back; a link that was cut twice is mended twice."""
+        """Reverses one `cut`; a link that was cut twice needs two calls."""
         self._cuts[sender, receiver] -= 1
         if self._cuts[sender, receiver] == 0:
             self._ip(f"rule del {self._between(sender, receiver)}")
@@ -150,14 +152,14 @@ class Network:
         return f"from {self.address[sender]} to {self.address[receiver]} priority {_CUT_RULES} blackhole"
 
     def slow(self, name: str, kbit: int, queue_ms: int = 400) -> None:
-        """Both ways of a place's link take `kbit` kilobits a second; what waits longer than `queue_ms` is
-        lost."""
+        """Limits both directions of a namespace's link to `kbit` kilobits a second; packets that wait longer
+        than `queue_ms` are dropped."""
         shape = ["root", "tbf", "rate", f"{kbit}kbit", "burst", "4000", "latency", f"{queue_ms}ms"]
         self._run(self._hub, ["tc", "qdisc", "replace", "dev", self._link(name), *shape])
         self._run(self._namespaces[name], ["tc", "qdisc", "replace", "dev", "eth0", *shape])
 
     def fast(self, name: str) -> None:
-        """Takes `slow` back."""
+        """Reverses `slow`."""
         self._run(self._hub, ["tc", "qdisc", "del", "dev", self._link(name), "root"])
         self._run(self._namespaces[name], ["tc", "qdisc", "del", "dev", "eth0", "root"])
 
@@ -181,5 +183,5 @@ class Network:
 
 
 def _path(space: int) -> str:
-    """A name that other processes can open the namespace by."""
+    """A path by which other processes can open the namespace."""
     return f"/proc/{os.getpid()}/fd/{space}"

@@ -1,4 +1,4 @@
-"""Rounds of trouble, and the account of what the group owes afterwards."""
+"""Runs rounds of faults, and checks afterwards that everything acknowledged is there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tests.support.group_traffic import QUEUES, check_equal, read_queue, wait_co
 from tests.support.process import wait_until
 
 HEAL_S = 180.0
-"""So long a loaded machine may take after a trouble until all replicas are in sync and messages go on."""
+"""How long a busy machine may take after a fault until all replicas are in sync and messages are
+acknowledged."""
 CONSUME_S = 180.0
 TRIES = 3
 """RocketMQ's producer sends a message once and, when that fails, twice more."""
@@ -30,7 +31,7 @@ DIRECT_PRODUCERS = 2
 
 @dataclass(frozen=True)
 class FaultRecord:
-    """What happened, from when to when (s on the monotonic clock)."""
+    """One fault, and when it began, ended and was healed (s, monotonic)."""
 
     what: str
     began_s: float
@@ -42,9 +43,9 @@ class FaultRecord:
 class ChaosRounds:
     """`with ChaosRounds(folder, seed) as rounds: rounds.run(60)`.
 
-    The Java producer knows of one master at a time. So that two would be seen, producers of ours also try
-    every broker, from a place whose links are never cut. `settings` of the brokers win; without `java` those
-    producers are alone."""
+    The Java producer knows one master at a time. So that two masters would be noticed, direct producers also
+    try every broker, from a namespace whose links are never cut. `settings` override the brokers' own;
+    without `java` only the direct producers send."""
 
     directory: Path
     seed: int
@@ -77,7 +78,7 @@ class ChaosRounds:
     # Faults -------------------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        """Applies faults for `seconds`, then checks what the group owes."""
+        """Applies faults for `seconds`, then checks."""
         self.begin()
         over = time.monotonic() + seconds
         while time.monotonic() < over:
@@ -85,20 +86,20 @@ class ChaosRounds:
         self.end()
 
     def begin(self) -> None:
-        """Messages are sent from now on."""
+        """Starts to send messages."""
         for producer in self.direct_producers:
             producer.start()
         self.wait_direct_acks(0)
 
     def end(self) -> None:
-        """No more messages; the account."""
+        """Stops sending, and checks."""
         for producer in self.direct_producers:
             producer.finish()
         self.group.end_clients()
         self.check()
 
     def apply_faults(self, some: list[ChaosFault]) -> None:
-        """All of them, each from a moment to a later one, one beginning after the other."""
+        """Applies all of them, each for a drawn time, one beginning after the other."""
         now_s, plan = 0.0, list[tuple[float, Act]]()
         for one in some:
             plan.append((now_s, one.begin))
@@ -110,21 +111,21 @@ class ChaosRounds:
             act()
         ended_s = time.monotonic()
         what = " and ".join(one.what for one in some)
-        self._start_those_that_gave_up(what)
+        self._restart_after_full_disk(what)
         try:
             self._heal()
         finally:
             self.fault_records.append(FaultRecord(what, began_s, ended_s, time.monotonic()))
 
-    def _start_those_that_gave_up(self, what: str) -> None:
-        """A broker that is started on a full disk may say so and end."""
+    def _restart_after_full_disk(self, what: str) -> None:
+        """A broker that is started on a full disk may report that and end."""
         for member in self.group.brokers:
             status = member.process.status
             if status is not None and status > 0 and f"disk of {member.name} full" in what:
                 member.start()
 
     def _heal(self) -> None:
-        """The group gets to its feet again."""
+        """Waits until all replicas are in sync and messages are acknowledged."""
         self.group.producer_journal.read()
         acks = len(self.group.producer_journal.acks)
         direct_acks = self.direct_acks()
@@ -133,16 +134,16 @@ class ChaosRounds:
         self.wait_direct_acks(direct_acks)
 
     def wait_direct_acks(self, acks: int) -> None:
-        """Waits until our own producers were acknowledged more than `acks` times."""
+        """Waits until the direct producers were acknowledged more than `acks` times."""
         wait_until(
             lambda: self.direct_acks() > acks, timeout_s=HEAL_S, what="the direct producers are acknowledged"
         )
 
     def direct_acks(self) -> int:
-        """How often our own producers were acknowledged."""
+        """How often the direct producers were acknowledged."""
         return sum(len(one.acks) for one in self.direct_producers)
 
-    # The account --------------------------------------------------------------------------------------------
+    # The checks ---------------------------------------------------------------------------------------------
 
     @property
     def acks(self) -> list[Ack]:
@@ -153,8 +154,9 @@ class ChaosRounds:
         ]
 
     def check(self) -> None:
-        """What was acknowledged is there, as it was sent and where it was said to be; nothing else is; no two
-        masters wrote at a time; the consumers saw all of it; the replicas are equal."""
+        """Asserts that everything acknowledged is at its place as it was sent, that nothing else is stored,
+        that no two masters wrote at a time, that the consumers saw everything, and that the replicas are
+        equal."""
         self.group.wait_in_sync(3, timeout_s=HEAL_S)
         self.group.producer_journal.read()
         master = wait_confirmed(self.group)
@@ -183,7 +185,7 @@ class ChaosRounds:
             return all(wanted <= seen.keys() for seen in consumer_journal.seen.values())
 
         try:
-            wait_until(all_seen, timeout_s=CONSUME_S, what="the consumers saw what was acknowledged")
+            wait_until(all_seen, timeout_s=CONSUME_S, what="the consumers saw everything acknowledged")
         except AssertionError as error:
             for who, seen in consumer_journal.seen.items():
                 error.add_note(f"{who} lacks {sorted(wanted - seen.keys())[:20]}")
@@ -194,7 +196,7 @@ class ChaosRounds:
     # The story ----------------------------------------------------------------------------------------------
 
     def story(self) -> str:
-        """What happened, and how it went on."""
+        """The faults, and how long each interrupted sends."""
         producer_journal = self.group.producer_journal
         direct_sends = sum(one.sent for one in self.direct_producers)
         lines = [
