@@ -17,43 +17,42 @@ import time
 from collections.abc import Mapping
 
 from epochmq_broker.clients import ClientRegistry
-from epochmq_broker.cold_reads import ColdReads, OffLoop
-from epochmq_broker.config import BrokerConfig, LiveConfig, Loaded, advertised_address
-from epochmq_broker.groups import SubscriptionGroupTable
+from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
+from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig, advertised_address
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
-from epochmq_broker.local_admin.answers import BrokerAdmin
-from epochmq_broker.local_admin.answers import Parts as LookedAt
-from epochmq_broker.locks import RebalanceLocks
-from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.processors.addressee import for_this_broker
-from epochmq_broker.processors.admin import admin_handlers
-from epochmq_broker.processors.admin_parts import AdminParts
+from epochmq_broker.local_api.operations import BrokerLocalApi, LocalApiDependencies
+from epochmq_broker.message_request_modes import MessageRequestModeTable
+from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.periodic_tasks import PeriodicTasks
+from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
-from epochmq_broker.processors.group import GroupProcessor
-from epochmq_broker.processors.message_modes import MessageModes
+from epochmq_broker.processors.mqadmin import mqadmin_handlers
+from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.processors.query import QueryProcessor
+from epochmq_broker.processors.replica_control import ReplicaControlProcessor
+from epochmq_broker.processors.replica_group import ReplicaGroupProcessor
 from epochmq_broker.processors.reply import ReplyProcessor
 from epochmq_broker.processors.send import SendProcessor
 from epochmq_broker.processors.send_back import SendBackProcessor
 from epochmq_broker.processors.send_fast import FastSend
-from epochmq_broker.processors.steering import SteeringProcessor
-from epochmq_broker.processors.tables import TableProcessor
-from epochmq_broker.put import MessagePut
-from epochmq_broker.registration import Registration
+from epochmq_broker.processors.table_sync import TableSyncProcessor
+from epochmq_broker.rebalance_locks import RebalanceLocks
+from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.replicas.role_transitions import ReplicaDependencies
-from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.state_files import StateFiles
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.store_config import StoreConfig
-from epochmq_broker.ticks import Ticks
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
-from epochmq_broker.uniq_key import UniqKeys
+from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
@@ -71,7 +70,7 @@ LOCK_SWEEP_MS = 60_000
 SAMPLE_MS = 1000
 
 
-class Phase(enum.Enum):
+class BrokerPhase(enum.Enum):
     """Where a broker is in its life."""
 
     NEW = "new"
@@ -82,7 +81,7 @@ class Phase(enum.Enum):
 class Broker:
     """One broker. Make it, `start`, `stop`."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedBrokerConfig) -> None:
         self.live = LiveConfig(loaded.config, loaded.without_effect)
         config = self.live.current
         self.store_host = encode_host(_ip_of(config), config.listen_port)
@@ -101,20 +100,29 @@ class Broker:
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.config_writer)
         self.store = MessageStore(StoreConfig.of(config), self.store_host)
         self.files.before_offsets = self.store.when_queues_written
-        self.put = MessagePut(self.live, self.store)
-        self.ha = HAService(self.live, self.store, self.put, controlled=config.enable_controller_mode)
-        self.delays = DelayService(self.live, self.store, self.put, self.stats)
+        self.writer = MessageWriter(self.live, self.store)
+        self.ha = HAService(self.live, self.store, self.writer, controlled=config.enable_controller_mode)
+        self.delays = DelayService(self.live, self.store, self.writer, self.stats)
         self.client = RemotingClient()
         self.delays.write = self.config_writer.write
-        self.registration = Registration(self.live, self.topics, self.client)
-        self.registration.on_answer.append(self._registered)
-        self.ticks = Ticks()
-        uniq_keys = UniqKeys(_ip_of(config))
+        self.registration = NameserverRegistration(self.live, self.topics, self.client)
+        self.registration.on_response.append(self._registered)
+        self.periodic_tasks = PeriodicTasks()
+        uniq_keys = UniqKeyGenerator(_ip_of(config))
         self.send = SendProcessor(
-            self.live, self.put, self.topics, self.groups, self.locks, self.stats, self.store_host, uniq_keys
+            self.live,
+            self.writer,
+            self.topics,
+            self.groups,
+            self.locks,
+            self.stats,
+            self.store_host,
+            uniq_keys,
         )
-        self.fast_send = FastSend(self.live, self.store, self.put, self.topics, self.stats, self.store_host)
-        self.cold_reads = ColdReads()
+        self.fast_send = FastSend(
+            self.live, self.store, self.writer, self.topics, self.stats, self.store_host
+        )
+        self.cold_reads = ColdReadPool()
         self.pull = PullProcessor(
             self.live,
             self.store,
@@ -125,9 +133,11 @@ class Broker:
             self.stats,
             self.cold_reads,
         )
-        self.modes = MessageModes(config.config_dir, self.topics, self.groups, self.config_writer.write)
+        self.request_modes = MessageRequestModeTable(
+            config.config_dir, self.topics, self.groups, self.config_writer.write
+        )
         self.slave_sync = SlaveSync(
-            self.client, self.store, self.topics, self.groups, self.offsets, self.delays, self.modes
+            self.client, self.store, self.topics, self.groups, self.offsets, self.delays, self.request_modes
         )
         self.client_requests = ClientProcessor(
             self.live, self.store, self.topics, self.groups, self.offsets, self.clients, self.locks
@@ -138,13 +148,13 @@ class Broker:
         handlers = self.handlers()
         self._servers = self._make_servers(config, handlers)
         self._admin = self._make_admin(handlers) if config.admin_socket_path else None
-        self._phase = Phase.NEW
+        self._phase = BrokerPhase.NEW
 
     # life
 
     async def start(self) -> None:
         """Serves from now on. Raises ConfigError, OSError or StoreDamagedError; `stop` is needed then too."""
-        await self.start_parts()
+        await self.start_without_ports()
         await self.ha.start()
         config = self.live.current
         for server, port in zip(self._servers, (config.listen_port, config.vip_port), strict=True):
@@ -160,7 +170,7 @@ class Broker:
         gc.freeze()
         log.info("broker %s serves at %s", config.broker_name, config.broker_addr)
 
-    async def start_parts(self) -> None:
+    async def start_without_ports(self) -> None:
         """Everything but the ports and the nameservers."""
         if self.replicas is not None:
             self.replicas.load()
@@ -169,9 +179,9 @@ class Broker:
         self.ha.load()
         self.files.load()
         self.delays.load()
-        self.modes.load()
+        self.request_modes.load()
         self._write_tables()
-        self.store.on_arrival.append(self.pull.hold.arrived)
+        self.store.on_arrival.append(self.pull.hold.message_arrived)
         self.store.start()
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)
@@ -180,7 +190,7 @@ class Broker:
         if self.live.current.broker_role != "SLAVE":
             self.delays.start()
         self._start_ticks()
-        self._phase = Phase.RUNNING
+        self._phase = BrokerPhase.RUNNING
 
     async def stop(self) -> None:
         """Stops in order; what was acknowledged is on disk afterwards. Does what there is to do after a start
@@ -195,9 +205,9 @@ class Broker:
         await self.slave_sync.stop()
         await self.ha.stop()
         self.cold_reads.stop()
-        self.ticks.stop()
-        if self._phase is Phase.RUNNING:
-            self._phase = Phase.STOPPED
+        self.periodic_tasks.stop()
+        if self._phase is BrokerPhase.RUNNING:
+            self._phase = BrokerPhase.STOPPED
             self.delays.stop()
             self._write_tables()
         self.store.stop()
@@ -216,7 +226,7 @@ class Broker:
 
     def handlers(self) -> dict[int, RequestHandler]:
         """Request code → handler of everything but pulls, which only the main port serves."""
-        parts = AdminParts(
+        parts = MqadminDependencies(
             self.live,
             self.store,
             self.topics,
@@ -230,24 +240,24 @@ class Broker:
             self.ha,
         )
         handlers: dict[int, RequestHandler] = {
-            **admin_handlers(parts),
-            **self.modes.handlers(),
-            **TableProcessor(parts, self.modes).handlers(),
+            **mqadmin_handlers(parts),
+            **self.request_modes.handlers(),
+            **TableSyncProcessor(parts, self.request_modes).handlers(),
             **self.send.handlers(),
             **SendBackProcessor(
-                self.live, self.store, self.put, self.topics, self.groups, self.stats
+                self.live, self.store, self.writer, self.topics, self.groups, self.stats
             ).handlers(),
             **ReplyProcessor(
-                self.live, self.put, self.topics, self.clients, self.stats, self.store_host
+                self.live, self.writer, self.topics, self.clients, self.stats, self.store_host
             ).handlers(),
             **QueryProcessor(self.live, self.store).handlers(),
-            **GroupProcessor(self.live, self.ha, self.replicas).handlers(),
-            **SteeringProcessor(
+            **ReplicaGroupProcessor(self.live, self.ha, self.replicas).handlers(),
+            **ReplicaControlProcessor(
                 self.steering, self.store, self.ha, self.slave_sync, self.replicas
             ).handlers(),
             **self.client_requests.handlers(),
         }
-        handlers = OffLoop(self.store.reader, self.cold_reads).wrap(handlers)
+        handlers = ColdReadRetrier(self.store.reader, self.cold_reads).wrap(handlers)
         return handlers if self.replicas is None else self.replicas.gate.guard(handlers)
 
     def _make_replicas(self) -> ReplicasManager:
@@ -255,7 +265,7 @@ class Broker:
             ReplicaDependencies(
                 self.live,
                 self.store,
-                self.put,
+                self.writer,
                 self.ha,
                 self.topics,
                 self.delays,
@@ -270,12 +280,12 @@ class Broker:
         """The master epoch, 0 without a controller: the state version of the tables."""
         return self.replicas.role_transitions.epoch if self.replicas is not None else 0
 
-    def _make_admin(self, handlers: Mapping[int, RequestHandler]) -> BrokerAdmin:
-        parts = LookedAt(
+    def _make_admin(self, handlers: Mapping[int, RequestHandler]) -> BrokerLocalApi:
+        parts = LocalApiDependencies(
             self.live,
             self.store,
             self.ha,
-            self.put,
+            self.writer,
             self.stats,
             self.registration,
             self.client,
@@ -284,7 +294,7 @@ class Broker:
             self.replicas,
             self.cold_reads,
         )
-        return BrokerAdmin(parts, InProcessCalls(handlers))
+        return BrokerLocalApi(parts, InProcessCalls(handlers))
 
     def _make_servers(
         self, config: BrokerConfig, common: Mapping[int, RequestHandler]
@@ -300,17 +310,17 @@ class Broker:
             return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=self._lost)
 
         return (
-            server(self.served(common), {**fast, **self.pull.fast()}),
-            server(for_this_broker(common, self.live), fast),
+            server(self.main_port_handlers(common), {**fast, **self.pull.fast()}),
+            server(reject_requests_for_others(common, self.live), fast),
         )
 
-    def served(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+    def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """What the main port answers, besides the hot paths: `handlers`, pulls, and only what is meant for
         this broker."""
-        return for_this_broker({**common, **self.pull.handlers()}, self.live)
+        return reject_requests_for_others({**common, **self.pull.handlers()}, self.live)
 
     def _start_ticks(self) -> None:
-        live, every = self.live, self.ticks.every
+        live, every = self.live, self.periodic_tasks.every
         every(lambda: SAMPLE_MS, "statistics", self._sample)
         every(
             lambda: live.current.flush_consumer_offset_interval,
@@ -320,7 +330,7 @@ class Broker:
         every(lambda: live.current.flush_delay_offset_interval, "writing delay offsets", self.delays.persist)
         every(lambda: CLIENT_SWEEP_MS, "looking for silent clients", self._sweep_clients)
         every(lambda: LOCK_SWEEP_MS, "looking for expired locks", lambda: self.locks.sweep(now_ms()))
-        self.ticks.start()
+        self.periodic_tasks.start()
 
     def _registered(self, answer: RegisterBrokerResponseHeader) -> None:
         """A nameserver says where the group's master serves replicas; a configured address wins. Where it

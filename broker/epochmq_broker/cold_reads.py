@@ -37,10 +37,10 @@ TRIES_MAX: Final = 64
 is."""
 PULL_TRIES_MAX: Final = 6  # a pull needs its units, then its records
 
-Done = Callable[[Exception | None], None]
+OnRead = Callable[[Exception | None], None]
 
 
-class ColdReads:
+class ColdReadPool:
     """The threads, and who waits for them. Everything but `warm` happens on the loop."""
 
     def __init__(
@@ -59,7 +59,7 @@ class ColdReads:
         self._read = read
         self._executor: ThreadPoolExecutor | None = None
         self._active: dict[Hashable, int] = {}
-        self._waiting: dict[Hashable, deque[tuple[NotResidentError, Done]]] = {}
+        self._waiting: dict[Hashable, deque[tuple[NotResidentError, OnRead]]] = {}
         self.waiting = 0
         self.running = 0
         self.failures = 0  # reads that the disk could not serve, since the start
@@ -79,7 +79,7 @@ class ColdReads:
             for _, done in reads:
                 done(StoreReadError("the broker is stopping"))
 
-    def submit(self, client: Hashable, missing: NotResidentError, done: Done) -> None:
+    def submit(self, client: Hashable, missing: NotResidentError, done: OnRead) -> None:
         """Reads the missing bytes; calls `done` on the loop with None, or with what went wrong. RequestError
         SYSTEM_BUSY: too many reads wait already."""
         reads = self._waiting.get(client)
@@ -112,7 +112,7 @@ class ColdReads:
                 self._waiting[client] = reads
             self._run(client, missing, done)
 
-    def _run(self, client: Hashable, missing: NotResidentError, done: Done) -> None:
+    def _run(self, client: Hashable, missing: NotResidentError, done: OnRead) -> None:
         assert self._executor is not None
         loop = asyncio.get_running_loop()
         self.running += 1
@@ -155,11 +155,11 @@ class ColdReads:
         await ended
 
 
-class OffLoop:
+class ColdReadRetrier:
     """Wraps handlers that read from the store: a request that needs the disk is run again when the bytes are
     in memory. Such a handler changes nothing before it has read."""
 
-    def __init__(self, reader: MessageReader, reads: ColdReads) -> None:
+    def __init__(self, reader: MessageReader, reads: ColdReadPool) -> None:
         self._reader = reader
         self._reads = reads
 

@@ -5,7 +5,7 @@ A `broker.conf` written for the Java broker works. Every key falls in one of fou
 * a field of `BrokerConfig`: it has its effect;
 * a name in `config_keys.WITHOUT_EFFECT`: Java knows it, this broker has nothing it could steer (thread pool
   sizes, RocksDB, metrics exporters …). It is accepted, kept for GET_BROKER_CONFIG, and reported in one line;
-* a name in `config_keys.REFUSED_UNLESS`: Java knows it and ignoring it would break a promise (replication,
+* a name in `config_keys.REJECTED_UNLESS`: Java knows it and ignoring it would break a promise (replication,
   access control, another store type). Any value but the harmless one is refused;
 * anything else is unknown: a warning by name.
 
@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -262,7 +262,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
         }
 
 
-class Loaded(Struct, frozen=True):
+class LoadedBrokerConfig(Struct, frozen=True):
     """What a configuration file said: settings, warnings for a person, and the keys kept without effect."""
 
     config: BrokerConfig
@@ -308,7 +308,7 @@ class LiveConfig:
         if wanted.broker_role != now.broker_role:
             raise ConfigError("brokerRole", wanted.broker_role, "no change: the controllers decide")
 
-    def take_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
+    def set_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
         """What the controller has made of this broker; as in RocketMQ, these two keys say so."""
         before = self.current
         self.current = msgspec.structs.replace(before, broker_id=broker_id, broker_role=role)
@@ -321,7 +321,9 @@ class LiveConfig:
         return self.without_effect | self.current.as_properties()
 
 
-def load_broker_config(path: str | Path | None, overrides: Mapping[str, str] | None = None) -> Loaded:
+def load_broker_config(
+    path: str | Path | None, overrides: Mapping[str, str] | None = None
+) -> LoadedBrokerConfig:
     """Reads a `broker.conf` (a Java properties file); `overrides` win over it. Raises ConfigError."""
     text: dict[str, str] = {}
     if path is not None:
@@ -335,15 +337,15 @@ def load_broker_config(path: str | Path | None, overrides: Mapping[str, str] | N
     return from_properties(text | dict(overrides or {}))
 
 
-def from_properties(text: Mapping[str, str]) -> Loaded:
+def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
     """Settings from RocketMQ keys, defaults filled in and cross-field rules checked. Raises ConfigError."""
     wanted: dict[str, str] = {}
     without_effect: dict[str, str] = {}
     for key, value in text.items():
         if key.startswith("tls."):
             key = rocketmq_key(re.sub("([A-Z])", lambda found: "_" + found[1].lower(), key).replace(".", "_"))
-        if key in REFUSED_UNLESS:
-            harmless, why = REFUSED_UNLESS[key]
+        if key in REJECTED_UNLESS:
+            harmless, why = REJECTED_UNLESS[key]
             if value.strip().lower() not in harmless:
                 raise ConfigError(key, value, f"{harmless[0] or 'nothing'}: {why}")
             without_effect[key] = value
@@ -354,7 +356,7 @@ def from_properties(text: Mapping[str, str]) -> Loaded:
     if wanted.get("enableControllerMode", "").lower() == "true" and wanted.get("brokerId") == "-1":
         del wanted["brokerId"]  # as RocketMQ's examples have it: the controller gives one
     config, warnings = typed_config.load(BrokerConfig, wanted)
-    return Loaded(_completed(config), tuple(warnings), without_effect)
+    return LoadedBrokerConfig(_completed(config), tuple(warnings), without_effect)
 
 
 def _completed(config: BrokerConfig) -> BrokerConfig:

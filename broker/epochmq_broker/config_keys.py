@@ -10,7 +10,7 @@ _FALSE = ("false", "")
 _NO_REPLICATION = "replication is not part of this broker yet"
 _NO_ACCESS_CONTROL = "access control is not part of this broker, and pretending would be worse than refusing"
 
-REFUSED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
+REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "enableDLegerCommitLog": (_FALSE, _NO_REPLICATION),
     "duplicationEnable": (_FALSE, _NO_REPLICATION),
     "aclEnable": (_FALSE, _NO_ACCESS_CONTROL),

@@ -28,12 +28,12 @@ HELD_MAX = 100_000
 """RocketMQ's pullThreadPoolQueueCapacity."""
 TICK_S = 0.2
 CHECK_S = 5.0
-LOOKS_AT_ONCE = 64  # queues that a tick looks at in turn
+QUEUES_CHECKED_PER_TICK = 64  # queues that a tick looks at in turn
 CODES_MAX = 64
 """Distinct tags codes noted for one queue between two rounds; beyond, every pull of the queue is run."""
 
 
-class Queue(Protocol):
+class PolledQueue(Protocol):
     """What is needed of a consume queue: it is also a key, by identity."""
 
     @property
@@ -59,7 +59,7 @@ class HeldPull:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: PolledQueue,
         offset: int,
         tags: frozenset[int] | None,
         deadline: float,
@@ -72,10 +72,10 @@ class HeldPull:
         self.deadline = deadline
         self.connection = connection
         self.request = request
-        self.bucket = 0  # where `PullHold` keeps it
+        self.bucket = 0  # where `PullHoldService` keeps it
 
 
-class PullHold:
+class PullHoldService:
     """The held pulls of a broker, by queue; `rerun` answers one."""
 
     def __init__(
@@ -92,12 +92,12 @@ class PullHold:
         self._tick_s = tick_s
         self._check_ticks = max(1, round(check_s / tick_s))
         self._ticks = 0
-        self._waiting: dict[Queue, dict[HeldPull, None]] = {}
+        self._waiting: dict[PolledQueue, dict[HeldPull, None]] = {}
         self._buckets: dict[int, dict[HeldPull, None]] = {}  # by the tick that ends their time
         self._bucket = 0  # all before have been dealt with
-        self._passed: dict[Queue, None] = {}  # queues with arrivals that some pull was not run for
-        self._turn: deque[Queue] = deque()  # queues still to be looked at in this turn
-        self._arrivals: dict[Queue, set[int] | None] = {}
+        self._passed: dict[PolledQueue, None] = {}  # queues with arrivals that some pull was not run for
+        self._turn: deque[PolledQueue] = deque()  # queues still to be looked at in this turn
+        self._arrivals: dict[PolledQueue, set[int] | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake: asyncio.Handle | None = None
@@ -140,7 +140,7 @@ class PullHold:
             due[pull] = None
         self.held += 1
 
-    def arrived(self, queue: Queue, offset: int, tags_code: int) -> None:
+    def message_arrived(self, queue: PolledQueue, offset: int, tags_code: int) -> None:
         """A message was stored (MessageStore.on_arrival). Costs one look-up when nobody waits there."""
         if queue not in self._waiting:
             return
@@ -193,7 +193,7 @@ class PullHold:
                 self._look(queue)
         if not self._turn:
             self._turn.extend(self._waiting)
-        for _ in range(min(len(self._turn), LOOKS_AT_ONCE)):
+        for _ in range(min(len(self._turn), QUEUES_CHECKED_PER_TICK)):
             self._look(self._turn.popleft())
 
     def _end(self, now: int) -> None:
@@ -204,20 +204,20 @@ class PullHold:
             over = [bucket for bucket in range(self._bucket, now + 1) if bucket in self._buckets]
         self._bucket = now + 1
         for bucket in over:
-            by_queue: dict[Queue, list[HeldPull]] = {}
+            by_queue: dict[PolledQueue, list[HeldPull]] = {}
             for pull in self._buckets.get(bucket, ()):
                 by_queue.setdefault(pull.queue, []).append(pull)
             for queue, due in by_queue.items():
                 self._run(queue, due)
 
-    def _look(self, queue: Queue) -> None:
+    def _look(self, queue: PolledQueue) -> None:
         """Runs the pulls that lie behind the end of their queue, or of which nobody hears."""
         pulls = self._waiting.get(queue)
         if pulls is not None:
             newest = queue.max_offset
             self._run(queue, [pull for pull in pulls if newest > pull.offset or pull.connection.closed])
 
-    def _run(self, queue: Queue, due: list[HeldPull]) -> None:
+    def _run(self, queue: PolledQueue, due: list[HeldPull]) -> None:
         """Takes the due pulls of a queue off its list, then runs them: running one may hold another."""
         pulls = self._waiting.get(queue)
         if not due or pulls is None:

@@ -7,9 +7,9 @@ import logging
 import signal
 from collections.abc import Mapping
 
-from epochmq_broker import logs
+from epochmq_broker import logging_setup
 from epochmq_broker.broker import Broker
-from epochmq_broker.config import Loaded, load_broker_config
+from epochmq_broker.config import LoadedBrokerConfig, load_broker_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import loop
 
@@ -21,7 +21,7 @@ EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
     """Serves as the file (RocketMQ's `broker.conf`) and the overrides say. The exit code: 0 after an orderly
     stop, 2 when the configuration cannot be, 1 for anything else."""
-    logs.configure()
+    logging_setup.configure()
     try:
         loaded = load_broker_config(config_path, overrides)
     except ConfigError as error:
@@ -41,7 +41,7 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
         return EXIT_FAILED
 
 
-async def _serve(loaded: Loaded) -> int:
+async def _serve(loaded: LoadedBrokerConfig) -> int:
     stop = asyncio.Event()
     running = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

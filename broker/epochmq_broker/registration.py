@@ -50,16 +50,16 @@ SUCCESSION_S, SUCCESSION_LOOK_S = 2.0, 0.02
 MASTER_ID = 0
 
 
-class Link(Protocol):
+class ClosableConnection(Protocol):
     """What is needed of a connection."""
 
     on_close: list[Callable[[Any], None]]
 
 
-class Caller(Protocol):
+class RegistrationClient(Protocol):
     """What is needed of a RemotingClient."""
 
-    async def connect(self, addr: str) -> Link:
+    async def connect(self, addr: str) -> ClosableConnection:
         """The connection to the peer at `addr`."""
         ...
 
@@ -68,17 +68,17 @@ class Caller(Protocol):
         ...
 
 
-class Registration:
+class NameserverRegistration:
     """The registrations of one broker. `changed` is a `TopicTable.on_change` callback."""
 
-    def __init__(self, live: LiveConfig, topics: TopicTable, client: Caller) -> None:
+    def __init__(self, live: LiveConfig, topics: TopicTable, client: RegistrationClient) -> None:
         self._live = live
         self._topics = topics
         self._client = client
-        self._registrars: dict[str, _Registrar] = {}
+        self._registrars: dict[str, _NameserverRegistrar] = {}
         self._running = False
-        self._bodies = _Bodies(topics)
-        self.on_answer: list[Callable[[RegisterBrokerResponseHeader], None]] = []
+        self._bodies = _RegistrationBodies(topics)
+        self.on_response: list[Callable[[RegisterBrokerResponseHeader], None]] = []
         """Called with every nameserver's answer."""
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Registration:
         for registrar in self._registrars.values():
             registrar.refresh()
 
-    async def settled(self, timeout_ms: float = 3000) -> bool:
+    async def wait_until_registered(self, timeout_ms: float = 3000) -> bool:
         """Waits until every reachable nameserver knows all changes made so far; False when time ran out. One
         that fails is not waited for."""
         waits = [registrar.idle.wait() for registrar in self._registrars.values()]
@@ -136,14 +136,14 @@ class Registration:
         wanted = config.nameservers
         for addr in wanted:
             if addr not in self._registrars:
-                self._registrars[addr] = _Registrar(
-                    addr, self._live, self._topics, self._client, self._bodies, self.on_answer
+                self._registrars[addr] = _NameserverRegistrar(
+                    addr, self._live, self._topics, self._client, self._bodies, self.on_response
                 )
         for addr in [addr for addr in self._registrars if addr not in wanted]:
             self._registrars.pop(addr).abandon()
 
 
-class _Registrar:
+class _NameserverRegistrar:
     """One nameserver's side of it."""
 
     def __init__(
@@ -151,9 +151,9 @@ class _Registrar:
         addr: str,
         live: LiveConfig,
         topics: TopicTable,
-        client: Caller,
-        bodies: _Bodies,
-        on_answer: list[Callable[[RegisterBrokerResponseHeader], None]],
+        client: RegistrationClient,
+        bodies: _RegistrationBodies,
+        on_response: list[Callable[[RegisterBrokerResponseHeader], None]],
     ) -> None:
         self.addr = addr
         self.registered = False
@@ -163,11 +163,11 @@ class _Registrar:
         self._topics = topics
         self._client = client
         self._bodies = bodies
-        self._on_answer = on_answer
+        self._on_answer = on_response
         self._pending: set[str] = set()
         self._full = True
         self._wake = asyncio.Event()
-        self._link: Link | None = None
+        self._link: ClosableConnection | None = None
         self._task = asyncio.create_task(self._run(), name=f"register with {addr}")
 
     def changed(self, names: tuple[str, ...]) -> None:
@@ -350,7 +350,7 @@ class _Registrar:
                 log.info("heartbeat to nameserver %s failed: %s", self.addr, error)
 
 
-class _Bodies:
+class _RegistrationBodies:
     """Registration bodies. The full one is kept as long as it holds: it is sent again every period, to every
     nameserver, and a large table takes long to write."""
 

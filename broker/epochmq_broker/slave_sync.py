@@ -23,12 +23,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.processors.message_modes import MessageModes
-from epochmq_broker.processors.tables import KNOWN_STATE, STATE, UNCHANGED
-from epochmq_broker.schedule import DelayService
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.delay_service import DelayService
+from epochmq_broker.message_request_modes import MessageRequestModeTable
+from epochmq_broker.processors.table_sync import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageRequestModeSerializeWrapper, convert, from_json
@@ -51,7 +51,7 @@ PERIOD_S = 1.0
 PERIOD_OF_JAVA_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 10.0
 CALL_TIMEOUT_MS = 3000
-COMPLAINT_S = 60.0
+FAILURE_LOG_INTERVAL_S = 60.0
 """A failure that goes on is logged again after this long."""
 SLICE = 1000
 """Entries of an offset table read in one go."""
@@ -59,7 +59,7 @@ AUTO_CREATE_QUEUES = 4
 """What a Java producer asks for when its first message makes a topic (defaultTopicQueueNums)."""
 
 
-class Caller(Protocol):
+class MasterClient(Protocol):
     """What is needed of a RemotingClient."""
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
@@ -67,25 +67,29 @@ class Caller(Protocol):
         ...
 
 
-class _Offsets(msgspec.Struct, rename="camel"):
+class _OffsetTableBody(msgspec.Struct, rename="camel"):
     data_version: DataVersion = DataVersion()
     offset_table: dict[str, dict[int, int]] = {}
 
 
-class _DelayOffsets(msgspec.Struct, rename="camel"):
+class _DelayOffsetTableBody(msgspec.Struct, rename="camel"):
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, int] = {}
 
 
-Adopt = Callable[[], None]
+ApplyCopy = Callable[[], None]
 
 
-class _Part:
+class _SyncedTable:
     """One table: its request, how its own state is told, and how an answer is read, which gives the change to
     make. `state` is the master's state that was copied last, `own` what the copy's was then."""
 
     def __init__(
-        self, name: str, code: int, own_state: Callable[[], object], read: Callable[[bytes], Awaitable[Adopt]]
+        self,
+        name: str,
+        code: int,
+        own_state: Callable[[], object],
+        read: Callable[[bytes], Awaitable[ApplyCopy]],
     ) -> None:
         self.name = name
         self.code = code
@@ -100,13 +104,13 @@ class SlaveSync:
 
     def __init__(
         self,
-        client: Caller,
+        client: MasterClient,
         store: MessageStore,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
         delays: DelayService,
-        modes: MessageModes,
+        request_modes: MessageRequestModeTable,
     ) -> None:
         self.master: str | None = None
         self.rounds = 0
@@ -117,36 +121,36 @@ class SlaveSync:
         self._groups = groups
         self._offsets = offsets
         self._delays = delays
-        self._modes = modes
+        self._modes = request_modes
         self._topics_known_until = 0
         self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._parts = (
-            _Part(
+            _SyncedTable(
                 "topics",
                 RequestCode.GET_ALL_TOPIC_CONFIG,
                 lambda: (topics.generation, topics.data_version),
                 self._read_topics,
             ),
-            _Part(
+            _SyncedTable(
                 "subscription groups",
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 lambda: (groups.generation, groups.data_version),
                 self._read_groups,
             ),
-            _Part(
+            _SyncedTable(
                 "message request modes",
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-                lambda: modes.changes,
+                lambda: request_modes.changes,
                 self._read_modes,
             ),
-            _Part(
+            _SyncedTable(
                 "delay offsets",
                 RequestCode.GET_ALL_DELAY_OFFSET,
                 lambda: (delays.data_version, dict(delays.offsets)),
                 self._read_delays,
             ),
-            _Part(
+            _SyncedTable(
                 "consumer offsets",
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 lambda: (offsets.changes, offsets.data_version),
@@ -186,7 +190,7 @@ class SlaveSync:
             raise EpochMQError("no master is followed")
         await self._round(self.master)
 
-    def promoted(self) -> None:
+    def align_with_log(self) -> None:
         """This broker has become the master, and its queues hold its whole log: sets right where the copied
         tables and the log do not agree.
 
@@ -222,7 +226,7 @@ class SlaveSync:
     # Asking
 
     async def _run(self, master: str) -> None:
-        complaints = _Complaints(master)
+        complaints = _FailureLog(master)
         retry_s = RETRY_MIN_S
         while True:
             try:
@@ -257,7 +261,7 @@ class SlaveSync:
         if failure is not None:
             raise failure
 
-    async def _copy(self, part: _Part, master: str) -> None:
+    async def _copy(self, part: _SyncedTable, master: str) -> None:
         known = part.state if part.own == part.own_state() else ""
         end = self._store.max_phy_offset
         command = request(part.code, ext={KNOWN_STATE: known})
@@ -278,7 +282,7 @@ class SlaveSync:
 
     # Reading answers
 
-    async def _read_topics(self, body: bytes) -> Adopt:
+    async def _read_topics(self, body: bytes) -> ApplyCopy:
         try:
             answer = from_json(TopicConfigSerializeWrapper, body)
             table, version = answer.topic_config_table, answer.data_version
@@ -293,7 +297,7 @@ class SlaveSync:
 
         return adopt
 
-    async def _read_groups(self, body: bytes) -> Adopt:
+    async def _read_groups(self, body: bytes) -> ApplyCopy:
         forbidden: dict[str, dict[str, int]] = {}
         try:
             answer = from_json(SubscriptionGroupWrapper, body)
@@ -311,24 +315,24 @@ class SlaveSync:
 
         return adopt
 
-    async def _read_modes(self, body: bytes) -> Adopt:
+    async def _read_modes(self, body: bytes) -> ApplyCopy:
         answer = from_json(MessageRequestModeSerializeWrapper, body)
         return lambda: self._modes.follow(answer)
 
-    async def _read_delays(self, body: bytes) -> Adopt:
-        answer = from_json(_DelayOffsets, body)
+    async def _read_delays(self, body: bytes) -> ApplyCopy:
+        answer = from_json(_DelayOffsetTableBody, body)
         return lambda: self._delays.follow(answer.offset_table, answer.data_version)
 
-    async def _read_offsets(self, body: bytes) -> Adopt:
+    async def _read_offsets(self, body: bytes) -> ApplyCopy:
         quoted = await _quote_keys(body)
         try:
             answer = _decode_offsets(quoted)
         except ValueError:  # not as brokers write it
-            answer = from_json(_Offsets, body)
+            answer = from_json(_OffsetTableBody, body)
         return lambda: self._offsets.restore(answer.offset_table, answer.data_version)
 
 
-_decode_offsets = msgspec.json.Decoder(_Offsets).decode
+_decode_offsets = msgspec.json.Decoder(_OffsetTableBody).decode
 _NUMBER_AS_KEY = re.compile(rb"([{,])(\d+):")
 
 
@@ -358,7 +362,7 @@ def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], Data
     return table, convert(DataVersion, value.get("dataVersion") or {})
 
 
-class _Complaints:
+class _FailureLog:
     """Says that a master fails when it begins, now and then while it goes on, and when it is over."""
 
     def __init__(self, master: str) -> None:
@@ -371,7 +375,7 @@ class _Complaints:
         self._count += 1
         if self._since is None:
             self._since = now_s
-        elif now_s - self._said < COMPLAINT_S:
+        elif now_s - self._said < FAILURE_LOG_INTERVAL_S:
             return
         self._said = now_s
         known = isinstance(error, EpochMQError | OSError)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.store.config_files import read_config
 from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 TOPICS, GROUPS, OFFSETS = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
 
 
-class _Topics(msgspec.Struct, rename="camel"):
+class _TopicsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
     topic_config_table: dict[str, TopicConfig] = {}
 
 
-class _Groups(msgspec.Struct, rename="camel"):
+class _GroupsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
     forbidden_table: dict[str, dict[str, int]] = {}
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
-class _Offsets(msgspec.Struct, rename="camel"):
+class _OffsetsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = {}
 
@@ -68,18 +68,18 @@ class StateFiles:
         self._written_changes = -1
         self.before_offsets: Callable[[Callable[[], None]], None] = lambda write: write()
         """Calls what it is given once the consume queues are in their files, as far as they are now."""
-        self._topic_entries = _Entries()
-        self._group_entries = _Entries()
+        self._topic_entries = _RenderedEntries()
+        self._group_entries = _RenderedEntries()
 
     def load(self) -> None:
         """Fills the tables from their files, or the backups. Raises when both of a pair are broken."""
-        topics = read_config(self._directory / TOPICS, lambda data: from_json(_Topics, data))
+        topics = read_config(self._directory / TOPICS, lambda data: from_json(_TopicsFile, data))
         if topics is not None:
             self._topics.restore(topics.topic_config_table, topics.data_version)
-        groups = read_config(self._directory / GROUPS, lambda data: from_json(_Groups, data))
+        groups = read_config(self._directory / GROUPS, lambda data: from_json(_GroupsFile, data))
         if groups is not None:
             self._groups.restore(groups.subscription_group_table, groups.forbidden_table, groups.data_version)
-        offsets = read_config(self._directory / OFFSETS, lambda data: from_json(_Offsets, data))
+        offsets = read_config(self._directory / OFFSETS, lambda data: from_json(_OffsetsFile, data))
         if offsets is not None:
             self._offsets.restore(offsets.offset_table, offsets.data_version)
         self._written_changes = self._offsets.changes
@@ -163,7 +163,7 @@ class StateFiles:
             self._writer.write(self._directory / name, encode(), survives_kill=True)
 
 
-class _Entries:
+class _RenderedEntries:
     """The text of a table's entries. Values are never changed in place, so an entry is rendered again only
     when its value is another object: writing a large table costs what changed, not what is there."""
 

@@ -37,7 +37,7 @@ DAY_STEP_MS, DAY_SAMPLES = 3_600_000, 25
 RATE_WINDOWS_S = (10, 60, 600)
 
 
-class Window(msgspec.Struct, frozen=True):
+class StatsWindow(msgspec.Struct, frozen=True):
     """One window of a counter: the sum of the values, values per second, and the average value per call."""
 
     sum: int = 0
@@ -45,13 +45,13 @@ class Window(msgspec.Struct, frozen=True):
     avgpt: float = 0.0
 
 
-class Flow:
+class TrafficCounter:
     """Messages, bytes and requests that went one way on one queue. The hot path adds to the three
     counters."""
 
     __slots__ = ("bytes", "folded", "items", "messages", "requests")
 
-    def __init__(self, items: tuple[tuple[Item, bool], ...]) -> None:
+    def __init__(self, items: tuple[tuple[StatsItem, bool], ...]) -> None:
         self.messages = 0
         self.bytes = 0
         self.requests = 0
@@ -70,7 +70,7 @@ class Flow:
             item.times += requests - was[2]
 
 
-class Item:
+class StatsItem:
     """One counter with its samples; a sample is (epoch ms, times, value)."""
 
     __slots__ = ("day", "hour", "minute", "times", "value")
@@ -89,22 +89,22 @@ class Item:
         samples.append((now_ms, self.times, self.value))
 
 
-def window(samples: deque[tuple[int, int, int]]) -> Window:
+def stats_window(samples: deque[tuple[int, int, int]]) -> StatsWindow:
     """What a row of samples adds up to (StatsItem.computeStatsData)."""
     if not samples:
-        return Window()
+        return StatsWindow()
     first, last = samples[0], samples[-1]
     total = last[2] - first[2]
     times = last[1] - first[1]
     width_ms = last[0] - first[0]
-    return Window(
+    return StatsWindow(
         sum=total,
         tps=total * 1000.0 / width_ms if width_ms > 0 else 0.0,
         avgpt=total / times if times > 0 else 0.0,
     )
 
 
-class Rate:
+class SampledRate:
     """A running total sampled once a second for the last ten minutes (StoreStatsService)."""
 
     __slots__ = ("_samples", "total")
@@ -143,27 +143,27 @@ class BrokerStats:
         self.get_total_yesterday_morning = 0
         self.get_total_today_morning = 0
         self._is_system_topic = is_system_topic
-        self._items: dict[str, dict[str, Item]] = {}
-        self._puts: dict[tuple[str, int], Flow] = {}
-        self._gets: dict[tuple[str, str, int], Flow] = {}
+        self._items: dict[str, dict[str, StatsItem]] = {}
+        self._puts: dict[tuple[str, int], TrafficCounter] = {}
+        self._gets: dict[tuple[str, str, int], TrafficCounter] = {}
         self._put_rate, self._found_rate, self._miss_rate, self._transferred_rate = (
-            Rate(),
-            Rate(),
-            Rate(),
-            Rate(),
+            SampledRate(),
+            SampledRate(),
+            SampledRate(),
+            SampledRate(),
         )
-        self._all_put, self._all_get = Item(), Item()
-        self._all_put_bytes = Item()
+        self._all_put, self._all_get = StatsItem(), StatsItem()
+        self._all_put_bytes = StatsItem()
         self._day: int | None = None
         self._next_minute_ms = self._next_hour_ms = self._next_day_ms = started_ms
 
     # the hot path's handles
 
-    def put(self, topic: str, queue_id: int) -> Flow:
+    def put_traffic(self, topic: str, queue_id: int) -> TrafficCounter:
         """The flow of messages stored in a queue; ask once and keep it. A flow of a deleted topic still takes
         additions, which nobody sees: ask again when the topic table's generation has changed."""
-        flow = self._puts.get((topic, queue_id))
-        if flow is None:
+        traffic = self._puts.get((topic, queue_id))
+        if traffic is None:
             queue = f"{topic}@{queue_id}"
             items = [
                 (self._all_put, False),
@@ -176,13 +176,13 @@ class BrokerStats:
             ]
             if not self._is_system_topic(topic):
                 items.append((self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
-            flow = self._puts[topic, queue_id] = Flow(tuple(items))
-        return flow
+            traffic = self._puts[topic, queue_id] = TrafficCounter(tuple(items))
+        return traffic
 
-    def get(self, group: str, topic: str, queue_id: int) -> Flow:
+    def get_traffic(self, group: str, topic: str, queue_id: int) -> TrafficCounter:
         """The flow of messages a group fetched from a queue; ask once and keep it."""
-        flow = self._gets.get((group, topic, queue_id))
-        if flow is None:
+        traffic = self._gets.get((group, topic, queue_id))
+        if traffic is None:
             queue = f"{topic}@{queue_id}@{group}"
             consumer = f"{topic}@{group}"
             items = [
@@ -195,8 +195,8 @@ class BrokerStats:
             ]
             if not self._is_system_topic(topic):
                 items.append((self.item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
-            flow = self._gets[group, topic, queue_id] = Flow(tuple(items))
-        return flow
+            traffic = self._gets[group, topic, queue_id] = TrafficCounter(tuple(items))
+        return traffic
 
     # the rest
 
@@ -206,15 +206,15 @@ class BrokerStats:
         item.value += value
         item.times += times
 
-    def item(self, name: str, key: str) -> Item:
+    def item(self, name: str, key: str) -> StatsItem:
         """The counter of that name and key, made when it is new."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
-            found = items[key] = Item()
+            found = items[key] = StatsItem()
         return found
 
-    def find(self, name: str, key: str) -> Item | None:
+    def find(self, name: str, key: str) -> StatsItem | None:
         """The counter of that name and key if anything was ever counted there."""
         item = self._items.get(name, {}).get(key)
         return None if item is None or not item.times else item
@@ -222,7 +222,7 @@ class BrokerStats:
     def tps(self, name: str, key: str) -> float:
         """Values per second over the last minute; 0.0 for a counter that does not exist."""
         item = self.find(name, key)
-        return 0.0 if item is None else window(item.minute).tps
+        return 0.0 if item is None else stats_window(item.minute).tps
 
     def sample(self, now_ms: int, local_day: int) -> None:
         """To be called once a second. `local_day` is any number that changes at local midnight."""
@@ -267,13 +267,13 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Drops the counters of a deleted topic."""
         self._drop(lambda parts: parts[0] == topic)
-        self._puts = {key: flow for key, flow in self._puts.items() if key[0] != topic}
-        self._gets = {key: flow for key, flow in self._gets.items() if key[1] != topic}
+        self._puts = {key: traffic for key, traffic in self._puts.items() if key[0] != topic}
+        self._gets = {key: traffic for key, traffic in self._gets.items() if key[1] != topic}
 
     def forget_group(self, group: str) -> None:
         """Drops the counters of a deleted group."""
         self._drop(lambda parts: len(parts) > 1 and parts[-1] == group)
-        self._gets = {key: flow for key, flow in self._gets.items() if key[0] != group}
+        self._gets = {key: traffic for key, traffic in self._gets.items() if key[0] != group}
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
         """The keys of GET_BROKER_RUNTIME_INFO that are about messages put and fetched."""
@@ -310,10 +310,10 @@ class BrokerStats:
         }
 
     def _fold(self) -> None:
-        for flow in self._puts.values():
-            flow.fold()
-        for flow in self._gets.values():
-            flow.fold()
+        for traffic in self._puts.values():
+            traffic.fold()
+        for traffic in self._gets.values():
+            traffic.fold()
 
     def _new_day(self) -> None:
         self.put_total_yesterday_morning = self.put_total_today_morning

@@ -47,7 +47,7 @@ class TopicSettings(Protocol):
     def revive_queue_num(self) -> int: ...
 
 
-def boot_topics(settings: TopicSettings) -> list[TopicConfig]:
+def built_in_topics(settings: TopicSettings) -> list[TopicConfig]:
     """The topics every broker has from its first start (TopicConfigManager.init)."""
     both = PERM_READ | PERM_WRITE
     cluster, broker = settings.broker_cluster_name, settings.broker_name
@@ -105,7 +105,7 @@ class TopicTable:
         self._state_version = state_version
         self._table: dict[str, TopicConfig] = {}
         self.get: Callable[[str], TopicConfig | None] = self._table.get
-        for config in boot_topics(settings):
+        for config in built_in_topics(settings):
             self._table[config.topic_name] = config
         self.system_topics = names.SYSTEM_TOPICS | frozenset(self._table)
 

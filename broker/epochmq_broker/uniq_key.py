@@ -8,7 +8,7 @@ import socket
 import time
 
 
-class UniqKeys:
+class UniqKeyGenerator:
     """32 hex digits each: address, process, a number of this instance, ms since the month began, a counter.
 
     `now_ms` and the address only make ids distinct; nothing else is read from them here. Clients do show the

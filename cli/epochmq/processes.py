@@ -133,7 +133,7 @@ def _run(verb: str, options: _ProcessOptions) -> int:
 
         return (release_groups if options.release else run_operator)(options.config, options.overrides)
     if verb == "admin":
-        from epochmq_broker.admin.main import run as run_admin
+        from epochmq_broker.sidecar.main import run as run_admin
 
         return run_admin(options.config, options.overrides)
     if verb == "nameserver":

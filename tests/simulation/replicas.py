@@ -16,6 +16,7 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.ack_quorum import replicated_until, required_copies
 from epochmq_broker.ha.epochs import (
@@ -24,7 +25,6 @@ from epochmq_broker.ha.epochs import (
 )
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.offsets import ConsumerOffsetTable
 from epochmq_broker.replicas import state_machine_types as messages
 from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.replicas.state_machine import ReplicaStateMachine

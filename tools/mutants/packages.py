@@ -52,7 +52,7 @@ PACKAGES: Final = (
     MutatedPackage(
         "processors",
         "broker/epochmq_broker/processors",
-        ("tests/unit/broker", "tests/unit/broker_admin"),
+        ("tests/unit/broker", "tests/unit/broker_tables"),
         ("tests/integration/test_send_and_pull.py", "tests/integration/test_kill.py"),
     ),
 )

@@ -73,7 +73,7 @@ class ReplicationWaiters:
             and max(settings.in_sync_replicas, settings.min_in_sync_replicas) > 1
         )
 
-    def refusal(self) -> PutStatus | None:
+    def rejection(self) -> PutStatus | None:
         """Why a message that waits for replicas cannot be stored now; None if it can."""
         if self.need() is None:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH

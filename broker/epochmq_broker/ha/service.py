@@ -44,7 +44,7 @@ from epochmq_broker.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.ha.server import HAServer
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState, SyncStateSetProposal
-from epochmq_broker.put import MessagePut
+from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_broker.store.tail_state import TailState
@@ -77,7 +77,9 @@ class HAService:
     `on_proposal` is called with a SyncStateSet to ask of the controller; from that moment its members count
     as members, until `adopt` or `refused` says what became of it."""
 
-    def __init__(self, live: LiveConfig, store: MessageStore, put: MessagePut, *, controlled: bool) -> None:
+    def __init__(
+        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
+    ) -> None:
         """`controlled`: a controller decides about roles (enableControllerMode)."""
         self.role = HARole.IDLE
         self.controlled = controlled
@@ -101,7 +103,7 @@ class HAService:
         self._clearing_doubt: asyncio.Task[None] | None = None
         self._live = live
         self.store = self._store = store
-        self._put = put
+        self._writer = writer
         self._server: HAServer | None = None
         self._acks: ReplicationWaiters | None = None
         self._client: HAClient | None = None
@@ -245,8 +247,8 @@ class HAService:
             self._verified = self._store.max_phy_offset
             self._save_confirmed()
         acks, self._acks = self._acks, None
-        self._put.replicate(None)
-        self._put.wakes(None)
+        self._writer.replicate(None)
+        self._writer.wakes(None)
         if acks is not None:
             acks.stop()
         master, self._server = self._server, None
@@ -413,7 +415,7 @@ class HAService:
             settings,
             on_progress=self._publish_progress,
             on_members=self._propose,
-            on_links=self._put.wakes,
+            on_links=self._writer.wakes,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
@@ -429,7 +431,7 @@ class HAService:
         sync.log_appended(store.max_phy_offset)
         self.role = HARole.MASTER
         self._publish_progress()
-        self._put.replicate(self._acks)
+        self._writer.replicate(self._acks)
         store.state.set_flag(RunningFlags.REPLICA, False)
         if self.controlled:
             self._check_members()
@@ -509,7 +511,7 @@ class HAService:
             self._server.configure(settings)
         if self._acks is not None:
             self._acks.configure(settings)
-            self._put.replicate(self._acks)
+            self._writer.replicate(self._acks)
         if self._client is not None:
             self._client.configure(settings)
             if before.async_learner != after.async_learner:

@@ -12,11 +12,11 @@ from typing import cast
 
 from epochmq_broker.clients import Channel, Client, ClientRegistry
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.locks import RebalanceLocks
-from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.processors.residency import is_first_message_resident
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.processors.first_message_in_memory import is_first_message_in_memory
+from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import SYS_FLAG_UNIT_SUB, TopicTable
 from epochmq_protocol.bodies import (
     CheckClientRequestBody,
@@ -180,7 +180,7 @@ class ClientProcessor:
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, do not set to zero, maybe this group boot first",
                 )
-            if not is_first_message_resident(self._store, header.topic, header.queue_id):
+            if not is_first_message_in_memory(self._store, header.topic, header.queue_id):
                 raise RequestError(
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",

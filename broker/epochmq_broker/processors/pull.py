@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 
 from epochmq_broker.clients import ClientRegistry
-from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReads
+from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReadPool
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.long_polling import HeldPull, PullHold
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.long_polling import HeldPull, PullHoldService
 from epochmq_broker.memory_limit import memory_bytes
-from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.processors.addressee import is_another
-from epochmq_broker.processors.replica_refusals import refuse_pull
+from epochmq_broker.processors.broker_name_check import names_another_broker
+from epochmq_broker.processors.slave_rejection import reject_pull_on_slave
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.store.statuses import GetResult, GetStatus
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.subscriptions import (
     SubscriptionError,
     is_tag_type,
@@ -75,7 +75,7 @@ CODES = {
 """Of NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE the offset decides."""
 
 
-class PullRefusedError(RequestError):
+class PullRejectedError(RequestError):
     """A refusal that says what it is that may not be read."""
 
     def __init__(self, forbidden_type: int, remark: str) -> None:
@@ -95,10 +95,10 @@ class PullProcessor:
         clients: ClientRegistry,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
-        cold_reads: ColdReads,
+        cold_reads: ColdReadPool,
     ) -> None:
         self._cold_reads = cold_reads
-        self.hold = PullHold(self._rerun)
+        self.hold = PullHoldService(self._rerun)
         self._live = live
         self._store = store
         self._topics = topics
@@ -122,7 +122,9 @@ class PullProcessor:
     def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """A pull from its header's bytes. Raises FastPathMiss for headers it cannot take."""
         request = decode_pull(header)
-        if request.flag & FLAG_ONEWAY or is_another(request.broker_name, self._live.current.broker_name):
+        if request.flag & FLAG_ONEWAY or names_another_broker(
+            request.broker_name, self._live.current.broker_name
+        ):
             raise FastPathMiss
         return self._answer(connection, request, held=False)
 
@@ -171,7 +173,7 @@ class PullProcessor:
             result = self._get(request, subscription, get)
         except NotResidentError as missing:
             return self._read_first(connection, request, missing, held=held, tries=tries)
-        except PullRefusedError as error:
+        except PullRejectedError as error:
             return encode(
                 response(
                     _command_of(request),
@@ -188,10 +190,10 @@ class PullProcessor:
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
             code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
         if status is GetStatus.FOUND:
-            flow = self._stats.get(request.consumer_group, request.topic, request.queue_id)
-            flow.messages += result.count
-            flow.bytes += result.size
-            flow.requests += 1
+            traffic = self._stats.get_traffic(request.consumer_group, request.topic, request.queue_id)
+            traffic.messages += result.count
+            traffic.bytes += result.size
+            traffic.requests += 1
         else:
             self._stats.misses += 1
             wants_to_wait = code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & FLAG_SUSPEND
@@ -246,13 +248,13 @@ class PullProcessor:
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """The checks of broker, group, topic and queue. Raises RequestError."""
         config = self._live.current
-        refuse_pull(config)
+        reject_pull_on_slave(config)
         if not config.broker_permission & PERM_READ:
-            raise PullRefusedError(
+            raise PullRejectedError(
                 FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
             )
         if request.code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable:
-            raise PullRefusedError(
+            raise PullRejectedError(
                 FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] for lite pull consumer is forbidden"
             )
         name = request.consumer_group
@@ -262,14 +264,14 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, "
             )
         if not group.consume_enable:
-            raise PullRefusedError(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
+            raise PullRejectedError(FORBIDDEN_GROUP, f"subscription group no permission, {name}")
         topic = self._topics.get(request.topic)
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! "
             )
         if not topic.perm & PERM_READ:
-            raise PullRefusedError(
+            raise PullRejectedError(
                 FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
             )
         if not 0 <= request.queue_id < topic.read_queue_nums:
@@ -327,11 +329,11 @@ class PullProcessor:
         if online is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
         if not group.consume_broadcast_enable and online.is_broadcasting:
-            raise PullRefusedError(
+            raise PullRejectedError(
                 FORBIDDEN_BROADCASTING, f"the consumer group[{name}] can not consume by broadcast way"
             )
         if self._groups.is_forbidden(name, topic):
-            raise PullRefusedError(
+            raise PullRejectedError(
                 FORBIDDEN_SUBSCRIPTION, f"the consumer group[{name}] is forbidden for topic[{topic}]"
             )
         subscription = online.subscriptions.get(topic)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.message_writer import InnerMessage, MessageWriter
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
-from epochmq_broker.put import InnerMessage, MessagePut
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol import message as records
@@ -33,14 +33,14 @@ class ReplyProcessor:
     def __init__(
         self,
         live: LiveConfig,
-        put: MessagePut,
+        writer: MessageWriter,
         topics: TopicTable,
         clients: ClientRegistry,
         stats: BrokerStats,
         store_host: bytes,
     ) -> None:
         self._live = live
-        self._put = put
+        self._writer = writer
         self._clients = clients
         self._stats = stats
         self._store_host = store_host
@@ -125,7 +125,7 @@ class ReplyProcessor:
         answer: SendMessageResponseHeader,
     ) -> None:
         """Keeps the reply in its topic; a failure is nobody's business but the statistics'."""
-        stored = self._put.put(
+        stored = self._writer.put(
             InnerMessage(
                 topic=header.topic,
                 queue_id=queue_id,
@@ -143,7 +143,7 @@ class ReplyProcessor:
             return
         answer.msg_id = records.message_id(self._store_host, stored.physical_offset)
         answer.queue_offset = stored.queue_offset
-        flow = self._stats.put(stored.topic, stored.queue_id)
-        flow.messages += 1
-        flow.bytes += stored.size
-        flow.requests += 1
+        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
+        traffic.messages += 1
+        traffic.bytes += stored.size
+        traffic.requests += 1

@@ -11,15 +11,15 @@ import time
 from collections.abc import Mapping
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.locks import RebalanceLocks
-from epochmq_broker.processors.replica_refusals import refuse_send
+from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
-from epochmq_broker.put import InnerMessage, MessagePut, Stored
+from epochmq_broker.processors.slave_rejection import reject_send_on_slave
+from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
-from epochmq_broker.uniq_key import UniqKeys
+from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -38,7 +38,7 @@ V3_4_9 = 121
 """From this version on a client's own maxReconsumeTimes counts (MQVersion)."""
 DLQ_QUEUES = 1
 
-STORED = {
+STORED_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -47,7 +47,7 @@ STORED = {
 """The statuses with which a message is in the log; all of them answer with the full header."""
 
 
-def refusal(status: PutStatus, max_message_size: int) -> RequestError:
+def put_rejection(status: PutStatus, max_message_size: int) -> RequestError:
     """What a message that was not stored is answered."""
     match status:
         case PutStatus.MESSAGE_ILLEGAL | PutStatus.PROPERTIES_SIZE_EXCEEDED:
@@ -83,16 +83,16 @@ class SendProcessor:
     def __init__(
         self,
         live: LiveConfig,
-        put: MessagePut,
+        writer: MessageWriter,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         locks: RebalanceLocks,
         stats: BrokerStats,
         store_host: bytes,
-        uniq_keys: UniqKeys,
+        uniq_keys: UniqKeyGenerator,
     ) -> None:
         self._live = live
-        self._put = put
+        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -111,7 +111,7 @@ class SendProcessor:
 
     def send(self, connection: RemotingConnection, command: Command) -> Command | None:
         """One message, or one batch of messages."""
-        refuse_send(self._live.current)
+        reject_send_on_slave(self._live.current)
         header = send_header(command)
         if not command.body:
             # RocketMQ trips over the missing body before it looks at anything else.
@@ -120,25 +120,25 @@ class SendProcessor:
             topic = self._checks.topic(header, connection.remote)
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
-            if self._put.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
+            if self._writer.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
                 # Rejected before it is stored: a client sends again what is rejected.
                 raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
             if header.batch:
                 self._check_batch(header)
-                stored = self._put.put_batch(message)
+                stored = self._writer.put_batch(message)
             else:
                 self._divert_retry(command, header, message)
                 self._check_message(topic, message)
-                stored = self._put.put(message)
-            if stored.status not in STORED:
+                stored = self._writer.put(message)
+            if stored.status not in STORED_CODES:
                 self._stats.put_failures += 1
-                raise refusal(stored.status, self._live.current.max_message_size)
+                raise put_rejection(stored.status, self._live.current.max_message_size)
         except RequestError as error:
             return response(command, error.code, error.remark, ext=self._ext())
-        flow = self._stats.put(stored.topic, stored.queue_id)
-        flow.messages += stored.count
-        flow.bytes += stored.size
-        flow.requests += 1
+        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
+        traffic.messages += stored.count
+        traffic.bytes += stored.size
+        traffic.requests += 1
         return self._answer(connection, command, message, stored, queue_id)
 
     def _message(
@@ -224,14 +224,14 @@ class SendProcessor:
         connection: RemotingConnection,
         command: Command,
         message: InnerMessage,
-        stored: Stored,
+        stored: PutResult,
         queue_id: int,
     ) -> Command | None:
         """The answer, at once or (None) when the message is safe."""
         ids = [records.message_id(self._store_host, offset) for offset in stored.physical_offsets]
         answer = response(
             command,
-            STORED[stored.status],
+            STORED_CODES[stored.status],
             header=SendMessageResponseHeader(
                 msg_id=",".join(ids),
                 queue_id=queue_id,
@@ -240,17 +240,17 @@ class SendProcessor:
             ),
             ext=self._ext(),
         )
-        if not self._put.must_wait(message.properties):
+        if not self._writer.must_wait(message.properties):
             return answer
         if command.is_oneway:
             return None
         connection.defer(command.opaque)
 
         def settled(status: PutStatus) -> None:
-            answer.code = STORED.get(status, ResponseCode.SYSTEM_ERROR)
+            answer.code = STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR)
             connection.respond(answer)
 
-        self._put.when_safe(stored.end, settled)
+        self._writer.when_safe(stored.end, settled)
         return None
 
     def _ext(self) -> dict[str, str]:

@@ -10,13 +10,13 @@ import random
 from collections.abc import Mapping
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.processors.replica_refusals import refuse_send
+from epochmq_broker.message_writer import InnerMessage, MessageWriter
 from epochmq_broker.processors.send import DLQ_QUEUES, V3_4_9
-from epochmq_broker.put import InnerMessage, MessagePut
+from epochmq_broker.processors.slave_rejection import reject_send_on_slave
 from epochmq_broker.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import SYS_FLAG_UNIT_SUB, TopicTable
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -38,14 +38,14 @@ class SendBackProcessor:
         self,
         live: LiveConfig,
         store: MessageStore,
-        put: MessagePut,
+        writer: MessageWriter,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         stats: BrokerStats,
     ) -> None:
         self._live = live
         self._store = store
-        self._put = put
+        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._stats = stats
@@ -56,7 +56,7 @@ class SendBackProcessor:
 
     def send_back(self, connection: RemotingConnection, command: Command) -> Command | None:
         """One message, named by its commit-log offset."""
-        refuse_send(self._live.current)
+        reject_send_on_slave(self._live.current)
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
         config = self._live.current
         group = self._groups.find(header.group)
@@ -95,18 +95,18 @@ class SendBackProcessor:
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
         message.properties["DELAY"] = str(level)
-        stored = self._put.put(message)
+        stored = self._writer.put(message)
         if stored.status is not PutStatus.PUT_OK:
             raise RequestError(ResponseCode.SYSTEM_ERROR, stored.status.value)
-        flow = self._stats.put(stored.topic, stored.queue_id)
-        flow.messages += 1
-        flow.bytes += stored.size
-        flow.requests += 1
+        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
+        traffic.messages += 1
+        traffic.bytes += stored.size
+        traffic.requests += 1
         self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties['RETRY_TOPIC']}@{header.group}")
         if dead:
             self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
         answer = response(command, ResponseCode.SUCCESS)
-        if not self._put.waits or command.is_oneway:
+        if not self._writer.waits or command.is_oneway:
             return answer
         connection.defer(command.opaque)
 
@@ -115,7 +115,7 @@ class SendBackProcessor:
                 answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, status.value
             connection.respond(answer)
 
-        self._put.when_safe(stored.end, settled)
+        self._writer.when_safe(stored.end, settled)
         return None
 
     def _again(self, original: MessageExt, topic: str, queue_id: int) -> InnerMessage:

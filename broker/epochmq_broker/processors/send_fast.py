@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
-from epochmq_broker.processors.addressee import is_another
-from epochmq_broker.processors.send import STORED
-from epochmq_broker.put import MessagePut
-from epochmq_broker.stats import BrokerStats, Flow
+from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.processors.broker_name_check import names_another_broker
+from epochmq_broker.processors.send import STORED_CODES
+from epochmq_broker.stats import BrokerStats, TrafficCounter
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
@@ -59,18 +59,18 @@ SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
 """Bits of sysFlag that make a message something else than plain: tags, transactions, hosts, batches."""
 END = "\x02"
 CODES_MAX = 4096
-ROUTES_MAX = 100_000
+CACHED_QUEUES_MAX = 100_000
 
 
 # What an answer says: opaque, queue id, queue offset, physical offset, unique key.
-_Place = tuple[int, int, int, int, bytes]
+_ResponseFields = tuple[int, int, int, int, bytes]
 
 
-class _Route(Struct, frozen=True, gc=False):
+class _CachedQueue(Struct, frozen=True, gc=False):
     """All that is known of a queue before a message comes."""
 
     queue: ConsumeQueue
-    flow: Flow
+    traffic: TrafficCounter
     suffix: str  # the properties the broker adds
 
 
@@ -82,18 +82,18 @@ class FastSend:
         self,
         live: LiveConfig,
         store: MessageStore,
-        put: MessagePut,
+        writer: MessageWriter,
         topics: TopicTable,
         stats: BrokerStats,
         store_host: bytes,
     ) -> None:
         self._live = live
         self._store = store
-        self._put = put
+        self._writer = writer
         self._topics = topics
         self._stats = stats
         self._store_host = store_host
-        self._routes: dict[tuple[str, int], _Route] = {}
+        self._routes: dict[tuple[str, int], _CachedQueue] = {}
         self._codes: dict[str, int] = {}
         self._generation = topics.generation
         self._respond = _response_template(live.current, store_host)
@@ -106,7 +106,7 @@ class FastSend:
 
     def _handler(self) -> FastRequestHandler:
         """The handler as a closure: names of its own are the cheapest there are."""
-        topics, put, routes, codes = self._topics, self._put, self._routes, self._codes
+        topics, writer, routes, codes = self._topics, self._writer, self._routes, self._codes
         append, decode, special = self._store.append, decode_send, SPECIAL_PROPERTIES
         stored = PutStatus.PUT_OK
 
@@ -115,7 +115,7 @@ class FastSend:
             fields = request.fields
             if topics.generation != self._generation:
                 self._forget()
-            if fields.broker_name != self._name and is_another(fields.broker_name, self._name):
+            if fields.broker_name != self._name and names_another_broker(fields.broker_name, self._name):
                 raise FastPathMiss
             route = routes.get((fields.topic, fields.queue_id)) or self._route(fields)
             properties = fields.properties
@@ -136,13 +136,13 @@ class FastSend:
                     raise FastPathMiss
             if not uniq_key or not body or fields.sys_flag & SPECIAL_FLAGS or fields.batch != "false":
                 raise FastPathMiss
-            if put.gated and put.refusal(wait or "true") is not None:
+            if writer.gated and writer.rejection(wait or "true") is not None:
                 raise FastPathMiss
             try:
                 rendered = f"{properties}{'' if properties[-1] == END else END}{route.suffix}".encode()
             except UnicodeEncodeError:
                 raise FastPathMiss from None
-            waits = put.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
+            waits = writer.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
             if waits and not connection.can_defer:
                 raise FastPathMiss  # the ordinary path rejects it, before it is stored
             code = codes.get(tags)
@@ -163,12 +163,12 @@ class FastSend:
             )
             if status is not stored:
                 raise FastPathMiss  # nothing has happened; the ordinary path words the refusal
-            if put.appended is not None:
-                put.appended()
-            flow = route.flow
-            flow.messages += 1
-            flow.bytes += size
-            flow.requests += 1
+            if writer.appended is not None:
+                writer.appended()
+            traffic = route.traffic
+            traffic.messages += 1
+            traffic.bytes += size
+            traffic.requests += 1
             if request.flag & FLAG_ONEWAY:
                 return None
             place = (request.opaque, fields.queue_id, queue_offset, physical_offset, uniq_key.encode())
@@ -179,7 +179,7 @@ class FastSend:
 
         return send
 
-    def _answer_later(self, connection: RemotingConnection, place: _Place, end: int) -> None:
+    def _answer_later(self, connection: RemotingConnection, place: _ResponseFields, end: int) -> None:
         """Answers when the message is safe, or when that took too long."""
         opaque = place[0]
         connection.defer(opaque)
@@ -189,12 +189,12 @@ class FastSend:
             if status is PutStatus.PUT_OK:
                 connection.respond_encoded(opaque, frame)
             else:
-                respond = _response_template(self._live.current, self._store_host, STORED[status])
+                respond = _response_template(self._live.current, self._store_host, STORED_CODES[status])
                 connection.respond_encoded(opaque, respond(*place))
 
-        self._put.when_safe(end, done)
+        self._writer.when_safe(end, done)
 
-    def _route(self, fields: SendFields) -> _Route:
+    def _route(self, fields: SendFields) -> _CachedQueue:
         """The route of a queue, made on first use. Raises FastPathMiss when its messages are not plain, or
         the queue is none."""
         config = self._live.current
@@ -210,11 +210,11 @@ class FastSend:
             raise FastPathMiss
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums):
             raise FastPathMiss
-        if len(self._routes) >= ROUTES_MAX:
+        if len(self._routes) >= CACHED_QUEUES_MAX:
             self._routes.clear()
-        route = _Route(
+        route = _CachedQueue(
             self._store.queue(name, queue_id),
-            self._stats.put(name, queue_id),
+            self._stats.put_traffic(name, queue_id),
             _suffix(config),
         )
         self._routes[name, queue_id] = route

@@ -123,8 +123,8 @@ class ReplicasManager:
             elect=self._elect,
             given_up=self._say_fenced,
         )
-        parts.put.may_write = self.may_write
-        parts.put.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
+        parts.writer.may_write = self.may_write
+        parts.writer.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._propose
         parts.ha.on_doubt_cleared = self._settled
 
@@ -135,7 +135,7 @@ class ReplicasManager:
         broker's."""
         config = self._parts.live.current
         self._identity, self._application = self._files.load(config.broker_cluster_name, config.broker_name)
-        self._parts.live.take_role(self._identity.id if self._identity is not None else 1, "SLAVE")
+        self._parts.live.set_role(self._identity.id if self._identity is not None else 1, "SLAVE")
 
     def start(self) -> None:
         """Begins to look for controllers; needs a running loop."""
@@ -202,7 +202,7 @@ class ReplicasManager:
 
     def takes_messages(self) -> bool:
         """Whether a message that wants to wait would be taken now."""
-        return self.may_write() and self._parts.put.has_replicas_enough
+        return self.may_write() and self._parts.writer.has_replicas_enough
 
     def may_acknowledge(self) -> bool:
         """Whether messages that were taken may be acknowledged now."""
@@ -420,7 +420,7 @@ class ReplicasManager:
             self._hold_timer is not None
             and self._ha.role is HARole.MASTER
             and self.may_acknowledge()
-            and self._parts.put.has_replicas_enough
+            and self._parts.writer.has_replicas_enough
         ):
             self._release_held()
 

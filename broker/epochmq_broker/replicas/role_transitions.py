@@ -31,14 +31,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.pull import PullProcessor
-from epochmq_broker.put import MessagePut
-from epochmq_broker.registration import Registration
+from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.state_machine_types import MasterView
 from epochmq_broker.replicas.write_lease import WriteLease
-from epochmq_broker.schedule import DelayService
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.topics import TopicTable
@@ -60,14 +60,14 @@ class ReplicaDependencies:
 
     live: LiveConfig
     store: MessageStore
-    put: MessagePut
+    writer: MessageWriter
     ha: HAService
     topics: TopicTable
     delays: DelayService
     pull: PullProcessor
-    registration: Registration
+    registration: NameserverRegistration
     client: RemotingClient
-    copies: SlaveSync
+    slave_sync: SlaveSync
 
 
 class RoleTransitions:
@@ -102,9 +102,9 @@ class RoleTransitions:
         self.epoch = view.epoch
         self._lease.begin(view.epoch)
         await parts.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
-        parts.live.take_role(0, "SYNC_MASTER")
-        parts.copies.follow(None)
-        parts.copies.promoted()
+        parts.live.set_role(0, "SYNC_MASTER")
+        parts.slave_sync.follow(None)
+        parts.slave_sync.align_with_log()
         if not self._delivering:
             self._delivering = True
             parts.delays.start()
@@ -115,7 +115,7 @@ class RoleTransitions:
         await self._stop_finding()
         self._lease.end()
         self.epoch = view.epoch
-        parts.live.take_role(broker_id, "SLAVE")
+        parts.live.set_role(broker_id, "SLAVE")
         if self._delivering:
             self._delivering = False
             parts.delays.stop()
@@ -126,7 +126,7 @@ class RoleTransitions:
         await parts.ha.become_replica(known, view.epoch, broker_id=broker_id)
         if view.address:
             self._finder = asyncio.create_task(self._find(view.address), name="find the master's HA address")
-        parts.copies.follow(view.address)
+        parts.slave_sync.follow(view.address)
         self._tell()
 
     def _tell(self) -> None:

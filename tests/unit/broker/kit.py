@@ -120,7 +120,7 @@ class Bench:
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         loaded = from_properties(SMALL | {"storePathRootDir": str(directory)} | dict(settings))
         self.broker = Broker(loaded)
-        handlers = self.broker.served(self.broker.handlers())
+        handlers = self.broker.main_port_handlers(self.broker.handlers())
         fast = {**self.broker.fast_send.fast(), **self.broker.pull.fast()}
         bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
         self.fast = RequestDispatcher(handlers, default=None, fast=fast, **bounds)
@@ -150,7 +150,7 @@ class Bench:
 async def running(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
     """A broker with its store open and everything but ports and nameservers at work."""
     bench = Bench(directory, settings or {})
-    await bench.broker.start_parts()
+    await bench.broker.start_without_ports()
     try:
         yield bench
     finally:

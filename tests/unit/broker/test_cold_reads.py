@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.cold_reads import ColdReads
+from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.store import page_residency
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency, warm
@@ -189,7 +189,7 @@ class Turns:
         self.begun: list[str] = []
         self.ended: list[str] = []
         self.gates: dict[str, threading.Event] = {}
-        self.reads = ColdReads(read=self._read, **limits)
+        self.reads = ColdReadPool(read=self._read, **limits)
         self.reads.start()
 
     def _read(self, missing: Any) -> None:

@@ -13,7 +13,7 @@ from epochmq_broker.config import (
     load_broker_config,
     rocketmq_key,
 )
-from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -84,9 +84,9 @@ def test_a_bad_value_is_refused_by_key_value_and_expectation(
     assert f"{key}=" in str(caught.value)
 
 
-@pytest.mark.parametrize("key", sorted(REFUSED_UNLESS))
+@pytest.mark.parametrize("key", sorted(REJECTED_UNLESS))
 def test_what_would_break_a_promise_is_refused_and_its_harmless_value_is_not(key: str) -> None:
-    harmless, _ = REFUSED_UNLESS[key]
+    harmless, _ = REJECTED_UNLESS[key]
     for value in harmless:
         assert from_properties({key: value}).warnings == ()
     with pytest.raises(ConfigError) as caught:
@@ -104,8 +104,8 @@ def test_an_unknown_key_is_warned_about_by_name_and_a_key_of_java_is_not() -> No
 def test_every_key_is_in_one_class_only() -> None:
     fields = typed_config.keys(BrokerConfig)
     assert not fields & WITHOUT_EFFECT
-    assert not fields & REFUSED_UNLESS.keys()
-    assert not WITHOUT_EFFECT & REFUSED_UNLESS.keys()
+    assert not fields & REJECTED_UNLESS.keys()
+    assert not WITHOUT_EFFECT & REJECTED_UNLESS.keys()
 
 
 def test_field_names_become_the_keys_of_rocketmq() -> None:
@@ -162,7 +162,7 @@ class TestLiveConfig:
     ) -> None:
         settings = {"enableControllerMode": "true", "controllerAddr": "a:1"}
         live = LiveConfig(from_properties(settings).config)
-        live.take_role(2, "SLAVE")
+        live.set_role(2, "SLAVE")
         before = live.current
         with pytest.raises(ConfigError) as caught:
             live.update(changes)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from epochmq_broker.long_polling import LOOKS_AT_ONCE, HeldPull, PullHold
+from epochmq_broker.long_polling import QUEUES_CHECKED_PER_TICK, HeldPull, PullHoldService
 
 FAR = 1e9
 
@@ -35,7 +35,7 @@ class Bench:
         self.peer = Peer()
         self.ran: list[str] = []
         self.woken = asyncio.Event()
-        self.hold = PullHold(self._rerun, held_max=held_max, tick_s=tick_s, check_s=check_s)
+        self.hold = PullHoldService(self._rerun, held_max=held_max, tick_s=tick_s, check_s=check_s)
         self.hold.start()
 
     def _rerun(self, pull: HeldPull) -> None:
@@ -51,7 +51,7 @@ class Bench:
     def arrive(self, tags_code: int = 0) -> None:
         """A message comes into the queue."""
         self.queue.max_offset += 1
-        self.hold.arrived(self.queue, self.queue.max_offset - 1, tags_code)
+        self.hold.message_arrived(self.queue, self.queue.max_offset - 1, tags_code)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ async def test_the_clock_costs_what_is_due_not_what_is_held() -> None:
     looked.clear()
     await asyncio.wait_for(bench.woken.wait(), 60)
     assert bench.ran == ["due"]
-    assert len(looked) <= (ticks + 1) * LOOKS_AT_ONCE
+    assert len(looked) <= (ticks + 1) * QUEUES_CHECKED_PER_TICK
     assert bench.hold.held == 20_000
     bench.hold.stop()
     assert (bench.hold.held, bench.hold._buckets) == (0, {})

@@ -382,6 +382,6 @@ async def test_what_was_fetched_is_counted(bench: Bench) -> None:
     fill(peer, "a", "b")
     answer = peer.call(pull_command(TOPIC))
     peer.call(pull_command(TOPIC, 2))
-    flow = bench.broker.stats.get("group", TOPIC, 0)
+    flow = bench.broker.stats.get_traffic("group", TOPIC, 0)
     assert (flow.messages, flow.bytes, flow.requests) == (2, len(answer.body), 1)
     assert bench.broker.stats.misses == 1

@@ -10,7 +10,7 @@ import pytest
 
 from epochmq_broker import registration
 from epochmq_broker.config import LiveConfig, from_properties
-from epochmq_broker.registration import Registration
+from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -96,7 +96,7 @@ class Bench:
         self.live = LiveConfig(from_properties(text | settings).config)
         self.topics = TopicTable(self.live.current, lambda: 1_700_000_000_000)
         self.servers = Nameservers()
-        self.registration = Registration(self.live, self.topics, self.servers)
+        self.registration = NameserverRegistration(self.live, self.topics, self.servers)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
     bench.registration.start()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     for addr in (FIRST, SECOND):
         (body,) = bench.servers.registrations(addr)
         wrapper = body.topic_config_serialize_wrapper
@@ -125,7 +125,7 @@ async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
 async def test_nameservers_are_told_the_address_that_is_for_clients() -> None:
     bench = Bench(clientIP="127.53.8.10", brokerIP1="orders-broker-0.orders-brokers.shop.svc")
     bench.registration.start()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
     assert header.broker_addr == "127.53.8.10:20911"
     assert header.ha_server_addr.endswith(":20912")
@@ -136,10 +136,10 @@ async def test_nameservers_are_told_the_address_that_is_for_clients() -> None:
 
 async def test_a_changed_topic_is_told_alone_and_at_once(bench: Bench) -> None:
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     bench.topics.put(topic_config("New", 4))
     bench.topics.put(topic_config("Newer", 4))
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     body = bench.servers.registrations(SECOND)[-1]
     assert set(body.topic_config_serialize_wrapper.topic_config_table) == {"New", "Newer"}
     assert body.topic_config_serialize_wrapper.data_version == bench.topics.data_version
@@ -149,9 +149,9 @@ async def test_a_changed_topic_is_told_alone_and_at_once(bench: Bench) -> None:
 async def test_a_deleted_topic_is_not_registered_again(bench: Bench) -> None:
     bench.topics.put(topic_config("Old", 4))
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     bench.topics.delete("Old")
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     assert len(bench.servers.registrations(FIRST)) == 1
 
 
@@ -167,7 +167,7 @@ async def test_a_nameserver_that_hangs_does_not_delay_the_other(bench: Bench) ->
 async def test_a_nameserver_that_comes_back_gets_everything_first(bench: Bench) -> None:
     bench.servers.dead.add(FIRST)
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     assert bench.registration.registered[FIRST] is False
     bench.topics.put(topic_config("New", 4))
     bench.servers.dead.clear()
@@ -178,7 +178,7 @@ async def test_a_nameserver_that_comes_back_gets_everything_first(bench: Bench) 
 
 async def test_a_lost_connection_leads_to_a_full_registration_at_once(bench: Bench) -> None:
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     bench.servers.lose(FIRST)
     assert bench.registration.registered == {FIRST: False, SECOND: True}
     await bench.servers.until(lambda: len(bench.servers.registrations(FIRST)) == 2)
@@ -189,7 +189,7 @@ async def test_a_lost_connection_leads_to_a_full_registration_at_once(bench: Ben
 async def test_the_brokers_permission_masks_that_of_its_topics() -> None:
     bench = Bench(brokerPermission="4")
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     table = bench.servers.registrations(FIRST)[0].topic_config_serialize_wrapper.topic_config_table
     assert table["BenchmarkTest"].perm == 4
     before = bench.topics.data_version
@@ -204,7 +204,7 @@ async def test_the_brokers_permission_masks_that_of_its_topics() -> None:
 async def test_topics_of_the_order_configuration_become_ordered(bench: Bench) -> None:
     bench.servers.order_config["BenchmarkTest"] = "b:8"
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     assert bench.topics.is_order("BenchmarkTest")
 
 
@@ -212,7 +212,7 @@ async def test_the_nameservers_are_told_of_the_end_unless_they_never_knew() -> N
     bench = Bench()
     bench.servers.dead.add(SECOND)
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     await bench.registration.stop()
     (goodbye,) = [
         (addr, command)
@@ -225,7 +225,7 @@ async def test_the_nameservers_are_told_of_the_end_unless_they_never_knew() -> N
 
 async def test_nameservers_can_be_added_and_taken_away(bench: Bench) -> None:
     bench.registration.start()
-    await bench.registration.settled(60_000)
+    await bench.registration.wait_until_registered(60_000)
     third = "127.53.8.3:9876"
     bench.live.update({"namesrvAddr": f"{SECOND};{third}"})
     await bench.servers.until(lambda: bool(bench.servers.registrations(third)))
@@ -250,13 +250,13 @@ async def test_who_is_master_no_more_says_so_when_the_next_one_is_known(
     """Else nobody would be the master for a moment, and a client that asks just then had nowhere to send."""
     own, servers = bench.live.current.broker_addr, bench.servers
     bench.registration.start()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     servers.told.clear()
     servers.masters = [own, own, own, "127.53.8.10:20911"]
-    bench.live.take_role(2, "SLAVE")
+    bench.live.set_role(2, "SLAVE")
     bench.topics.bump_version()
     bench.registration.refresh()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     order = [command.code for addr, command in servers.told if addr == FIRST]
     first = order.index(RequestCode.REGISTER_BROKER)
     assert RequestCode.GET_BROKER_CLUSTER_INFO in order[:first]
@@ -267,14 +267,14 @@ async def test_who_is_master_no_more_says_so_when_the_next_one_is_known(
     assert header.broker_id == 2
     # Where nobody follows, the nameserver is told all the same.
     monkeypatch.setattr(registration, "SUCCESSION_S", 0.05)
-    bench.live.take_role(0, "SYNC_MASTER")
+    bench.live.set_role(0, "SYNC_MASTER")
     bench.topics.bump_version()
     bench.registration.refresh()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     servers.masters = [own]
     servers.told.clear()
-    bench.live.take_role(2, "SLAVE")
+    bench.live.set_role(2, "SLAVE")
     bench.topics.bump_version()
     bench.registration.refresh()
-    assert await bench.registration.settled(60_000)
+    assert await bench.registration.wait_until_registered(60_000)
     assert RequestCode.REGISTER_BROKER in [command.code for _, command in servers.told]

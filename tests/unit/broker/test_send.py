@@ -470,6 +470,6 @@ async def test_what_was_sent_is_counted(bench: Bench, path: str) -> None:
     peer = bench.peer(ordinary=path == "ordinary")
     for _ in range(3):
         peer.call(send_command("BenchmarkTest"))
-    flow = bench.broker.stats.put("BenchmarkTest", 0)
+    flow = bench.broker.stats.put_traffic("BenchmarkTest", 0)
     assert (flow.messages, flow.requests) == (3, 3)
     assert flow.bytes == bench.broker.store.max_phy_offset

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker import slave_sync
-from epochmq_broker.offsets import ConsumerOffsetTable
-from epochmq_broker.processors import tables
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.processors import table_sync
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.topics import topic_config
 from epochmq_protocol import fastjson
@@ -51,14 +51,14 @@ class FakeMaster:
 def as_java(command: Command, answer: Command) -> Command:
     """A master that knows nothing of states."""
     if answer.ext is not None:
-        answer.ext.pop(tables.STATE, None)
+        answer.ext.pop(table_sync.STATE, None)
     return answer
 
 
 def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
     broker = slave.broker
     return SlaveSync(
-        line, broker.store, broker.topics, broker.groups, broker.offsets, broker.delays, broker.modes
+        line, broker.store, broker.topics, broker.groups, broker.offsets, broker.delays, broker.request_modes
     )
 
 
@@ -91,7 +91,7 @@ def assert_equal(slave: Bench, master: Bench) -> None:
     assert ours.offsets.data_version == theirs.offsets.data_version
     assert ours.delays.offsets == theirs.delays.offsets
     assert ours.delays.data_version == theirs.delays.data_version
-    assert ours.modes.encode() == theirs.modes.encode()
+    assert ours.request_modes.encode() == theirs.request_modes.encode()
 
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -117,7 +117,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
             assert slave.broker.topics.get("orders") == master.broker.topics.get("orders")
             assert dict(slave.broker.groups.table) == dict(master.broker.groups.table)
             assert slave.broker.offsets.table == master.broker.offsets.table
-            assert slave.broker.modes.encode() == master.broker.modes.encode()
+            assert slave.broker.request_modes.encode() == master.broker.request_modes.encode()
 
 
 async def test_only_what_has_changed_travels_again(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_master_that_was_restarted_is_not_mistaken_for_what_it_was(tmp_p
 async def test_tables_of_any_size_are_copied_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "SLICE", 7)
+    monkeypatch.setattr(table_sync, "SLICE", 7)
     monkeypatch.setattr(slave_sync, "SLICE", 3)
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
@@ -234,7 +234,7 @@ async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
-        modes = slave.broker.modes.encode()
+        request_modes = slave.broker.request_modes.encode()
         line = FakeMaster(master)
         line.alter = older
         sync = sync_of(slave, line)
@@ -242,7 +242,7 @@ async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path
         await sync.refresh()
         await sync.stop()
         assert slave.broker.offsets.table == master.broker.offsets.table
-        assert slave.broker.modes.encode() == modes
+        assert slave.broker.request_modes.encode() == request_modes
 
 
 async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
@@ -312,7 +312,7 @@ async def test_offsets_copied_ahead_of_the_log_are_taken_back_when_the_slave_is_
         await sync.refresh()
         sync.follow(None)
         assert slave.broker.offsets.table == master.broker.offsets.table
-        sync.promoted()
+        sync.align_with_log()
         assert slave.broker.offsets.table == {"orders@readers": {0: 3, 1: 2, 3: 0}}
 
 
@@ -330,7 +330,7 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
             assert peer.call(send_command(topic, queue_id=queue_id, default_topic_queue_nums=8)).code == 0
             slave.broker.topics.delete(topic)
         sync.follow(None)
-        sync.promoted()
+        sync.align_with_log()
         assert "deleted" not in slave.broker.topics
         assert slave.broker.topics.table["new"] == topic_config("new", 4)
         assert slave.broker.topics.table["wide"] == topic_config("wide", 7)
@@ -360,7 +360,9 @@ def test_an_offset_table_is_what_fastjson_makes_of_it() -> None:
         offsets.commit("g", 'odd "name"', queue_id, queue_id * 7)
     offsets.commit("g2", "T", 0, 1)
     rows = sorted(offsets.table.items())
-    body = tables._offsets_body(to_json(offsets.data_version), [tables._offsets_entry(*row) for row in rows])
+    body = table_sync._offsets_body(
+        to_json(offsets.data_version), [table_sync._offsets_entry(*row) for row in rows]
+    )
     whole = {
         "dataVersion": offsets.data_version,
         "offsetTable": {key: dict(queues) for key, queues in offsets.table.items()},

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.groups import SubscriptionGroupTable
-from epochmq_broker.offsets import ConsumerOffsetTable
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.state_files import GROUPS, OFFSETS, TOPICS, StateFiles
 from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
 from tests.unit.broker.kit import until

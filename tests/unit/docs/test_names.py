@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import yaml
 
-from epochmq_broker.admin import metrics
-from epochmq_broker.admin.config import AdminConfig
-from epochmq_broker.admin.reference import PATHS
 from epochmq_broker.config import BrokerConfig
-from epochmq_broker.config_keys import REFUSED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.sidecar import metrics
+from epochmq_broker.sidecar.config import SidecarConfig
+from epochmq_broker.sidecar.openapi import PATHS
 from epochmq_controller.controller import config as controller_config
 from epochmq_controller.nameserver import config as nameserver_config
 from epochmq_operator.kube.config import OperatorConfig
@@ -35,9 +35,9 @@ WRONG_ON_PURPOSE = {"flushDiskTyp"}
 @cache
 def config_keys() -> set[str]:
     """Keys of the configuration files of every process."""
-    keys = {*WITHOUT_EFFECT, *REFUSED_UNLESS, *controller_config.KEYS, *nameserver_config.KEYS}
+    keys = {*WITHOUT_EFFECT, *REJECTED_UNLESS, *controller_config.KEYS, *nameserver_config.KEYS}
     keys |= {
-        field.encode_name for kind in (BrokerConfig, AdminConfig) for field in msgspec.structs.fields(kind)
+        field.encode_name for kind in (BrokerConfig, SidecarConfig) for field in msgspec.structs.fields(kind)
     }
     return keys | {info.alias or name for name, info in OperatorConfig.model_fields.items()}
 

@@ -11,7 +11,7 @@ from epochmq_broker.config import LiveConfig, from_properties
 from epochmq_broker.ha.log_comparison import LogRange
 from epochmq_broker.ha.master_checksums import MasterChecksumClient, RangeChecksums
 from epochmq_broker.ha.service import HAService
-from epochmq_broker.put import MessagePut
+from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.store import MessageStore, PutStatus
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_protocol.transport.client import RemotingClient
@@ -61,7 +61,7 @@ class BrokerNode:
         )
         self.live = LiveConfig(from_properties(values).config)
         self.store = MessageStore(StoreConfig.of(self.live.current))
-        self.puts = MessagePut(self.live, self.store)
+        self.puts = MessageWriter(self.live, self.store)
         self.ha = HAService(self.live, self.store, self.puts, controlled=controlled)
         self.controlled = controlled
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker import schedule
-from epochmq_broker.put import InnerMessage
-from epochmq_broker.schedule import DelayService
+from epochmq_broker import delay_service
+from epochmq_broker.delay_service import DelayService
+from epochmq_broker.message_writer import InnerMessage
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
 from tests.unit.ha.broker_node import BrokerNode, until
@@ -42,7 +42,7 @@ def delivered(node: BrokerNode) -> int:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "FIRST_ROUND_S", 0.0)
+    monkeypatch.setattr(delay_service, "FIRST_ROUND_S", 0.0)
 
 
 async def test_a_delivered_message_whose_copy_the_new_master_lacks_is_delivered_again(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ class Members:
     def __init__(self) -> None:
         self.end = self.acknowledged = 0
 
-    def refusal(self) -> PutStatus | None:
+    def rejection(self) -> PutStatus | None:
         return None
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
@@ -104,8 +104,8 @@ class Members:
 async def test_deliveries_do_not_wait_for_replicas_and_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "UNSAFE_MAX", 3)
-    monkeypatch.setattr(schedule, "ROUND_MAX", 2)
+    monkeypatch.setattr(delay_service, "UNSAFE_MAX", 3)
+    monkeypatch.setattr(delay_service, "ROUND_MAX", 2)
     async with nodes(tmp_path, 1, SETTINGS) as (a,):
         await a.lead(1)
         members = Members()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from epochmq_broker.admin.metrics import HELP
+from epochmq_broker.sidecar.metrics import HELP
 from epochmq_operator.crd import audit_definition, definition
 from epochmq_operator.kube import config
 from epochmq_operator.manifests import ManifestSettings

@@ -1,0 +1,45 @@
+"""The figures of a broker's metrics that its state does not say."""
+
+from __future__ import annotations
+
+import time
+
+from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+
+
+def metric_values(
+    store: MessageStore,
+    ha: HAService,
+    stats: BrokerStats,
+    replicas: ReplicasManager | None,
+    cold_reads: ColdReadPool,
+) -> dict[str, float]:
+    """By the name of the metric; a rate without enough samples is left out."""
+    now_ms = time.time_ns() // 1_000_000
+    info = stats.runtime_info(now_ms)
+    found = {
+        "broker_messages_put_total": float(stats.put_total),
+        "broker_messages_got_total": float(stats.get_total),
+        "broker_bytes_put_total": float(info["putMessageSizeTotal"]),
+        "broker_put_failures_total": float(stats.put_failures),
+        "broker_start_time_seconds": stats.started_ms / 1000,
+        "broker_min_offset": float(store.min_phy_offset),
+        "broker_read_failures_total": float(cold_reads.failures),
+        "broker_unflushed_bytes": float(store.unflushed_bytes),
+        "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
+        "broker_disk_used_ratio": float(store.disk_used_ratio),
+        "broker_epochs": float(len(ha.epochs.epochs.entries)),
+        "broker_connected_replicas": float(len(ha.sync_state.replicas) if ha.sync_state is not None else 0),
+    }
+    for metric, key in (("broker_put_rate", "putTps"), ("broker_get_rate", "getTransferredTps")):
+        ten_seconds = info[key].partition(" ")[0]
+        if ten_seconds:
+            found[metric] = float(ten_seconds)
+    if replicas is not None:
+        found["broker_held_requests"] = float(replicas.gate.held)
+        found["broker_relayed_requests_total"] = float(replicas.gate.relayed)
+    return found

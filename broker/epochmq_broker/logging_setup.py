@@ -1,0 +1,46 @@
+"""The process's log: one JSON object a line on stderr, for the standard library's loggers and structlog
+alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLinesFormatter(logging.Formatter):
+    """`{"time":…,"level":…,"logger":…,"event":…}` and whatever the caller gave as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without its end."""
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        fields: dict[str, object] = {
+            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN:
+                fields[name] = value
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str, ensure_ascii=False)
+
+
+def configure(level: str = "INFO") -> None:
+    """Sends every log of this process to stderr as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLinesFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    if "structlog" in sys.modules:
+        structlog = sys.modules["structlog"]
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+            cache_logger_on_first_use=True,
+        )

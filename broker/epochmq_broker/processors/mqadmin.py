@@ -1,0 +1,29 @@
+"""All of administration under one name."""
+
+from __future__ import annotations
+
+from epochmq_broker.processors.mqadmin_broker import MqadminBrokerProcessor
+from epochmq_broker.processors.mqadmin_clients import MqadminClientProcessor
+from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.processors.mqadmin_groups import MqadminGroupProcessor
+from epochmq_broker.processors.mqadmin_offsets import MqadminOffsetProcessor
+from epochmq_broker.processors.mqadmin_store import MqadminStoreProcessor
+from epochmq_broker.processors.mqadmin_topics import MqadminTopicProcessor
+from epochmq_protocol.transport.connection import RequestHandler
+
+
+def mqadmin_handlers(parts: MqadminDependencies) -> dict[int, RequestHandler]:
+    """Request code → handler of every administration request (RocketMQ's AdminBrokerProcessor). Codes that
+    are not in it are answered REQUEST_CODE_NOT_SUPPORTED by the server."""
+    return {
+        code: handler
+        for processor in (
+            MqadminTopicProcessor,
+            MqadminGroupProcessor,
+            MqadminOffsetProcessor,
+            MqadminClientProcessor,
+            MqadminStoreProcessor,
+            MqadminBrokerProcessor,
+        )
+        for code, handler in processor(parts).handlers().items()
+    }

@@ -1,0 +1,77 @@
+"""What the administration processors work with, and the questions about queues that several of them ask."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.delay_service import DelayService
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.registration import NameserverRegistration
+from epochmq_broker.state_files import StateFiles
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.bodies import MessageQueue
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.topics import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class MqadminDependencies:
+    """The broker's parts that administration looks at and changes."""
+
+    live: LiveConfig
+    store: MessageStore
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    clients: ClientRegistry
+    stats: BrokerStats
+    files: StateFiles
+    delays: DelayService
+    registration: NameserverRegistration
+    ha: HAService
+
+    async def registered(self) -> None:
+        """Waits until the nameservers know what was changed, no longer than a registration may take: whoever
+        asked for the change finds it in the next route."""
+        await self.registration.wait_until_registered(self.live.current.register_broker_timeout_mills)
+
+    def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """A queue of this broker as bodies name it."""
+        return MessageQueue(topic, self.live.current.broker_name, queue_id)
+
+    def topic(self, name: str) -> TopicConfig:
+        """The topic's configuration; RequestError TOPIC_NOT_EXIST."""
+        config = self.topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return config
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Where the queue's next message goes; 0 for a queue nobody has used."""
+        queue = self.store.lookup.existing_queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The queue's first message that still exists; 0 for a queue nobody has used."""
+        queue = self.store.lookup.existing_queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def subscribes(self, group: str, topic: str) -> bool:
+        """Whether a topic belongs to what the group consumes. A group of which nothing is known may consume
+        anything; one that is online consumes what it subscribes."""
+        return (
+            not self.clients.subscription_count(group) or self.clients.subscription(group, topic) is not None
+        )
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,186 @@
+"""Topics by administration: create and change (17, 18), delete (215), show (351), list the broker's own
+(305), and what is in them (202), as RocketMQ's AdminBrokerProcessor does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from epochmq_broker.attributes import MESSAGE_TYPE, parse_attributes
+from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.stats import TOPIC_PUT_NUMS
+from epochmq_protocol import topics as names
+from epochmq_protocol.bodies import (
+    CreateTopicListRequestBody,
+    TopicConfigAndQueueMapping,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+    from_json,
+    to_json,
+)
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from epochmq_protocol.topics import TopicConfig, TopicFilterType
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+
+class MqadminTopicProcessor:
+    """Everything an administrator does with topics."""
+
+    def __init__(self, parts: MqadminDependencies) -> None:
+        self._parts = parts
+
+    def handlers(self) -> Mapping[int, RequestHandler]:
+        """Request code → handler."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
+        }
+
+    async def update(self, connection: RemotingConnection, command: Command) -> Command:
+        """Creates or changes one topic, and answers when the nameservers know it."""
+        header = CreateTopicRequestHeader.decode(command.ext)
+        self._check_name(header.topic)
+        filter_type = (
+            TopicFilterType.MULTI_TAG
+            if header.topic_filter_type == "MULTI_TAG"
+            else TopicFilterType.SINGLE_TAG
+        )
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=_queues(header.read_queue_nums),
+            write_queue_nums=_queues(header.write_queue_nums),
+            perm=header.perm,
+            topic_filter_type=filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=parse_attributes(header.attributes),
+        )
+        await self._apply([config])
+        return response(command, ResponseCode.SUCCESS)
+
+    async def update_list(self, connection: RemotingConnection, command: Command) -> Command:
+        """Creates or changes many topics: all of them, or none when one is refused."""
+        configs = from_json(CreateTopicListRequestBody, command.body).topic_config_list
+        for config in configs:
+            self._check_name(config.topic_name)
+            _queues(config.read_queue_nums)
+            _queues(config.write_queue_nums)
+        await self._apply(configs)
+        return response(command, ResponseCode.SUCCESS)
+
+    async def _apply(self, configs: Iterable[TopicConfig]) -> None:
+        parts = self._parts
+        changed = []
+        for config in configs:
+            if (
+                not parts.live.current.enable_mixed_message_type
+                and config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED"
+            ):
+                raise RequestError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+            if config != parts.topics.get(config.topic_name):
+                changed.append(config)
+        if changed:
+            parts.topics.update(changed)
+            await parts.registered()
+
+    def _check_name(self, topic: str) -> None:
+        fault = names.validate_topic(topic)
+        if fault is not None:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
+        self._check_not_system(topic)
+
+    def _check_not_system(self, topic: str) -> None:
+        live = self._parts.live.current
+        if live.validate_system_topic_when_update_topic and self._parts.topics.is_system_topic(topic):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
+            )
+
+    def delete(self, connection: RemotingConnection, command: Command) -> Command:
+        """Forgets a topic: its configuration, its consumers' offsets, its queues, its counters; with it the
+        retry topics that pop consumers made of it. Deleting what does not exist succeeds."""
+        topic = DeleteTopicRequestHeader.decode(command.ext).topic
+        if not topic.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._check_not_system(topic)
+        parts = self._parts
+        doomed = [topic]
+        if parts.live.current.clear_retry_topic_when_delete_topic:
+            for group in parts.offsets.groups_of(topic):
+                retries = (names.pop_retry_topic(topic, group, is_v2=v2) for v2 in (True, False))
+                doomed += [retry for retry in retries if retry in parts.topics]
+        for name in doomed:
+            parts.topics.delete(name)
+            parts.offsets.forget_topic(name)
+            parts.store.delete_topic(name)
+            parts.stats.forget_topic(name)
+        return response(command, ResponseCode.SUCCESS)
+
+    def clean_unused(self, connection: RemotingConnection, command: Command) -> Command:
+        """Deletes the queues of topics that have no configuration any more."""
+        parts = self._parts
+        for topic in parts.store.lookup.topics():
+            if topic not in parts.topics and not parts.topics.is_system_topic(topic):
+                parts.store.delete_topic(topic)
+                parts.stats.forget_topic(topic)
+        return response(command, ResponseCode.SUCCESS)
+
+    def topic_config(self, connection: RemotingConnection, command: Command) -> Command:
+        """One topic's configuration."""
+        name = GetTopicConfigRequestHeader.decode(command.ext).topic
+        config = self._parts.topics.get(name)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+    def system_topics(self, connection: RemotingConnection, command: Command) -> Command:
+        """Names of the broker's own topics."""
+        body = TopicList(topic_list=sorted(self._parts.topics.system_topics))
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+    def topic_stats(self, connection: RemotingConnection, command: Command) -> Command:
+        """First and next offset of every queue of a topic, and when it was last written."""
+        parts = self._parts
+        name = GetTopicStatsInfoRequestHeader.decode(command.ext).topic
+        config = parts.topic(name)
+        body = TopicStatsTable(topic_put_tps=parts.stats.tps(TOPIC_PUT_NUMS, name))
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            end = parts.max_offset(name, queue_id)
+            body.offset_table[parts.message_queue(name, queue_id)] = TopicOffset(
+                min_offset=max(0, parts.min_offset(name, queue_id)),
+                max_offset=max(0, end),
+                last_update_timestamp=parts.store.lookup.store_time(name, queue_id, end - 1)
+                if end > 0
+                else 0,
+            )
+        return response(command, ResponseCode.SUCCESS, body=to_json(body))
+
+
+def _queues(count: int) -> int:
+    """RocketMQ takes any number; one that is negative or that no client could use is a mistake worth
+    naming."""
+    if not 0 <= count <= QUEUES_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"{count} queues: expected 0 to {QUEUES_MAX} for a topic"
+        )
+    return count
+
+
+QUEUES_MAX = 65_536

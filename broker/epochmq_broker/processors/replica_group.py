@@ -1,0 +1,79 @@
+"""What the other members of a replica group, and its controllers, ask a broker (AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.log_checksums import ChecksumsBusyError
+from epochmq_broker.ha.log_comparison import LogRange
+from epochmq_broker.ha.service import HARole, HAService
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers_controller import ExchangeHAInfoResponseHeader
+from epochmq_protocol.replica_control import LogChecksumsHeader, ReplicaControlCode
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+
+class ReplicaGroupProcessor:
+    """Of the main port and the VIP port."""
+
+    def __init__(self, live: LiveConfig, ha: HAService, replicas: ReplicasManager | None) -> None:
+        self._live = live
+        self._ha = ha
+        self._replicas = replicas
+
+    def handlers(self) -> Mapping[int, RequestHandler]:
+        """Request code → handler."""
+        return {
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
+            ReplicaControlCode.LOG_CHECKSUMS: self.log_checksums,
+        }
+
+    async def log_checksums(self, connection: RemotingConnection, command: Command) -> Command:
+        """A replica compares its log with this master's."""
+        header = LogChecksumsHeader.decode(command.ext)
+        wanted = LogRange(header.start_offset, header.end_offset, header.chunk_bytes)
+        if not wanted.is_reasonable:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{wanted}: no range that may be asked for")
+        self._require_epoch(header.epoch)
+        log = self._ha.store.log
+        begins = max(log.min_offset, 0)
+        answer = LogChecksumsHeader(epoch=header.epoch, min_offset=begins)
+        if wanted.start < begins:
+            return response(command, ResponseCode.SUCCESS, header=answer)
+        try:
+            body = await self._ha.checksums.of(wanted)
+        except ChecksumsBusyError:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "other replicas compare their logs") from None
+        except (OSError, ValueError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{wanted}: {error}") from None
+        self._require_epoch(header.epoch)  # else it may have been cut meanwhile
+        return response(command, ResponseCode.SUCCESS, header=answer, body=body)
+
+    def _require_epoch(self, epoch: int) -> None:
+        last = self._ha.epochs.epochs.last_epoch
+        if self._ha.role is not HARole.MASTER or last != epoch:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"this broker is not the master of epoch {epoch}")
+
+    def ha_info(self, connection: RemotingConnection, command: Command) -> Command:
+        """906: where this broker serves replicas. Only a master does; RocketMQ's brokers say it in every
+        role."""
+        if self._ha.role is not HARole.MASTER:
+            return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
+        config = self._live.current
+        header = ExchangeHAInfoResponseHeader(
+            master_ha_address=config.ha_server_addr,
+            master_flush_offset=0,
+            master_address=config.broker_addr,
+        )
+        return response(command, ResponseCode.SUCCESS, header=header)
+
+    def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
+        """1008: a controller says who the master is."""
+        if self._replicas is not None:
+            self._replicas.role_notified(command)
+        return response(command, ResponseCode.SUCCESS)

@@ -1,0 +1,138 @@
+"""Consumer offsets: what a group commits, what an administrator resets, and who consumes what."""
+
+from __future__ import annotations
+
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_protocol.topics import DataVersion
+from tests.unit.broker_tables.support import Clock
+
+
+def table(version_step: int = 500) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(Clock(), version_step=version_step)
+
+
+def test_the_last_commit_counts_also_when_it_goes_back() -> None:
+    offsets = table()
+    assert offsets.query("g", "t", 0) is None
+    offsets.commit("g", "t", 0, 10)
+    offsets.commit("g", "t", 0, 4)
+    assert offsets.query("g", "t", 0) == 4
+    assert offsets.table == {"t@g": {0: 4}}
+
+
+def test_the_version_moves_on_once_in_so_many_commits() -> None:
+    offsets = table(version_step=3)
+    for offset in range(7):
+        offsets.commit("g", "t", 0, offset)
+    assert offsets.data_version.counter == 2
+
+
+def test_a_reset_wins_over_commits_until_a_pull_takes_it() -> None:
+    offsets = table()
+    offsets.commit("g", "t", 0, 10)
+    offsets.assign_reset("g", "t", 0, 3)
+    assert offsets.reset_pending("g", "t", 0)
+    assert offsets.query("g", "t", 0) == 3
+    assert offsets.take_reset("g", "t", 0) == 3
+    assert not offsets.has_resets
+    assert offsets.take_reset("g", "t", 0) is None
+    offsets.commit("g", "t", 0, 4)
+    assert offsets.query("g", "t", 0) == 4
+
+
+def test_a_pending_reset_is_not_looked_at_when_resets_are_the_clients_business() -> None:
+    offsets = ConsumerOffsetTable(Clock(), server_side_reset=False)
+    offsets.assign_reset("g", "t", 0, 3)
+    offsets.commit("g", "t", 0, 9)
+    assert offsets.query("g", "t", 0) == 9
+
+
+def test_an_illegal_reset_is_ignored() -> None:
+    offsets = table()
+    offsets.assign_reset("g", "t", -1, 3)
+    offsets.assign_reset("g", "t", 0, -3)
+    offsets.assign_reset("", "t", 0, 3)
+    assert offsets.table == {}
+
+
+def test_what_was_pulled_is_known_apart_from_what_was_consumed() -> None:
+    offsets = table()
+    offsets.commit("g", "t", 0, 5)
+    assert offsets.query_pull("g", "t", 0) == 5
+    offsets.commit_pull("g", "t", 0, 9)
+    assert offsets.query_pull("g", "t", 0) == 9
+    assert offsets.query("g", "t", 0) == 5
+
+
+def test_topics_and_groups_are_found_by_each_other() -> None:
+    offsets = table()
+    offsets.commit("g1", "a", 0, 1)
+    offsets.commit("g1", "b", 0, 1)
+    offsets.commit("g2", "a", 0, 1)
+    assert offsets.topics_of("g1") == {"a", "b"}
+    assert offsets.groups_of("a") == {"g1", "g2"}
+    assert offsets.queues("g1", "a") == {0: 1}
+    assert offsets.queues("g9", "a") == {}
+
+
+def test_cloned_offsets_are_independent_of_their_source() -> None:
+    offsets = table()
+    offsets.commit("g1", "t", 0, 7)
+    offsets.clone("g1", "g2", "t")
+    offsets.clone("nobody", "g3", "t")
+    offsets.commit("g1", "t", 0, 8)
+    assert offsets.query("g2", "t", 0) == 7
+    assert offsets.query("g3", "t", 0) is None
+
+
+def test_forgetting_a_group_or_topic_drops_its_resets_too() -> None:
+    offsets = table()
+    offsets.commit("g1", "t", 0, 7)
+    offsets.assign_reset("g2", "t", 0, 1)
+    offsets.commit_pull("g2", "t", 0, 5)
+    assert offsets.forget_group("g2")
+    assert not offsets.has_resets
+    assert offsets.query_pull("g2", "t", 0) is None
+    assert offsets.forget_topic("t")
+    assert offsets.table == {}
+    assert not offsets.forget_topic("t")
+
+
+def test_the_lowest_offset_leaves_out_skipped_groups_and_offsets_the_store_has_passed() -> None:
+    offsets = table()
+    offsets.commit("slow", "t", 0, 2)
+    offsets.commit("fast", "t", 0, 9)
+    offsets.commit("gone", "t", 0, 5)
+    offsets.commit("fast", "other", 0, 1)
+    assert offsets.lowest("t", lambda queue_id: 0) == {0: 2}
+    assert offsets.lowest("t", lambda queue_id: 4) == {0: 5}
+    assert offsets.lowest("t", lambda queue_id: 4, ["gone"]) == {0: 9}
+
+
+def test_changes_are_counted_so_that_the_file_is_written_only_when_needed() -> None:
+    offsets = table()
+    before = offsets.changes
+    offsets.query("g", "t", 0)
+    offsets.commit_pull("g", "t", 0, 1)
+    assert offsets.changes == before
+    offsets.commit("g", "t", 0, 1)
+    assert offsets.changes > before
+
+
+def test_a_file_or_master_replaces_the_table() -> None:
+    offsets = table()
+    offsets.commit("g", "t", 0, 1)
+    offsets.restore({"a@b": {1: 2}}, DataVersion(5, 0, 6))
+    assert offsets.table == {"a@b": {1: 2}}
+    assert offsets.data_version == DataVersion(5, 0, 6)
+
+
+def test_offsets_ahead_of_the_log_are_taken_back_to_its_end() -> None:
+    offsets = table()
+    offsets.restore({"a@g": {0: 9, 1: 5, 2: 3}, "b@g": {0: 4}}, DataVersion(5, 0, 6))
+    changes = offsets.changes
+    assert offsets.clamp(lambda topic, queue_id: 5 if topic == "a" and queue_id < 2 else 0) == 3
+    assert offsets.table == {"a@g": {0: 5, 1: 5, 2: 0}, "b@g": {0: 0}}
+    assert offsets.changes == changes + 1
+    assert offsets.clamp(lambda topic, queue_id: 5) == 0
+    assert offsets.changes == changes + 1

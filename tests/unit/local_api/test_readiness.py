@@ -1,0 +1,141 @@
+"""Who is ready, by role, lag and quorum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from epochmq_broker.local_api.lag_estimator import LagEstimator
+from epochmq_broker.local_api.readiness import ReadinessFacts, not_ready_reasons
+from epochmq_controller.controller import local_api as of_controllers
+from epochmq_protocol.admin_api.operations import ReadinessLimits
+from epochmq_protocol.admin_api.results import ControllerPeer, ControllerState
+
+LIMITS = ReadinessLimits(max_lag_bytes=1000, max_lag_ms=5000)
+MASTER = ReadinessFacts(
+    role="master", controlled=True, broker_id=1, sync_state_set=frozenset({1, 2}), registered=True,
+    leading_controller="c:1", lag_bytes=0, lag_ms=0,
+)  # fmt: skip
+REPLICA = ReadinessFacts(
+    role="replica", controlled=True, broker_id=2, sync_state_set=frozenset({1, 2}), registered=True,
+    leading_controller="c:1", following=True, lag_bytes=10, lag_ms=20, may_write=False, replicas_enough=False,
+)  # fmt: skip
+NOBODY = ReadinessFacts(role="none", controlled=True, broker_id=None, sync_state_set=frozenset())
+
+
+def reasons(facts: ReadinessFacts, **changes: Any) -> list[str]:
+    return not_ready_reasons(msgspec.structs.replace(facts, **changes), LIMITS)
+
+
+def test_a_master_that_takes_messages_and_a_replica_that_could_are_ready() -> None:
+    assert reasons(MASTER) == []
+    assert reasons(REPLICA) == []
+    assert reasons(REPLICA, lag_bytes=1000, lag_ms=5000) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"may_write": False}, "the master has no write lease"),
+        (
+            {"replicas_enough": False, "min_in_sync_replicas": 3},
+            "2 replicas are in sync, minInSyncReplicas=3 are needed",
+        ),
+        ({"registered": False}, "no nameserver knows it yet"),
+        ({"fenced": True}, "it was fenced, and takes no messages until it is unfenced"),
+        ({"flaws": ("the disk is full",)}, "the disk is full"),
+    ],
+)
+def test_a_master_that_takes_no_messages_is_not_ready(changes: dict[str, Any], said: str) -> None:
+    assert reasons(MASTER, **changes) == [said]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sync_state_set": frozenset({1})}, "it is not in the SyncStateSet [1]; it lacks 10 bytes"),
+        (
+            {"following": False, "step": "connects"},
+            "it does not follow a master: it connects",
+        ),
+        ({"lag_bytes": None, "lag_ms": None}, "how much it lacks is not known"),
+        ({"lag_bytes": 1001}, "it lacks 1001 bytes, at most 1000 are allowed"),
+        ({"lag_ms": 5001}, "it has been behind for 5001 ms, at most 5000 are allowed"),
+        ({"drained": True}, "it was drained, and takes no part until it is undrained"),
+        ({"fenced": True}, "it was fenced, and takes no messages until it is unfenced"),
+    ],
+)
+def test_a_replica_that_could_not_become_master_without_a_loss_is_not_ready(
+    changes: dict[str, Any], said: str
+) -> None:
+    assert reasons(REPLICA, **changes) == [said]
+
+
+def test_a_replica_in_no_syncstateset_by_its_settings_only_has_to_follow() -> None:
+    assert reasons(REPLICA, learner=True, sync_state_set=frozenset({1})) == []
+    assert reasons(REPLICA, controlled=False, broker_id=1, sync_state_set=frozenset()) == []
+    assert reasons(REPLICA, controlled=False, following=False) == ["it does not follow a master: it has none"]
+
+
+def test_who_has_no_role_says_whom_it_waits_for() -> None:
+    assert reasons(NOBODY) == ["no leading controller is known"]
+    assert reasons(NOBODY, leading_controller="c:1") == ["the leading controller c:1 has named no master yet"]
+    assert reasons(NOBODY, controlled=False) == ["it has not started"]
+
+
+CONTROLLER = ControllerState(
+    id="n0", group="g", address="a:1", role="follower", term=3, leader="n1", leader_address="a:2",
+    leads=False, committed_index=1, applied_index=1, groups=[], ready=True, not_ready=[],
+    peers=[ControllerPeer(id=name, address="a") for name in ("n0", "n1", "n2")],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"role": "leader", "leader": "n0", "leads": True}, []),
+        (
+            {"role": "leader", "leader": "n0"},
+            ["it leads, but has not yet applied what earlier leaders committed"],
+        ),
+        ({"role": "candidate", "leader": None}, ["it knows no leader of the 3 controllers in term 3"]),
+        ({"id": "n7"}, ["n7 does not belong to the quorum"]),
+    ],
+)
+def test_a_controller_is_ready_when_it_knows_who_leads(changes: dict[str, Any], said: list[str]) -> None:
+    assert of_controllers.not_ready_reasons(msgspec.structs.replace(CONTROLLER, **changes)) == said
+
+
+def test_lag_counts_from_the_last_moment_at_which_nothing_was_lacking() -> None:
+    clock = LagEstimator()
+    assert clock.lag(0, 0) == (None, None)
+    clock.observe(1000, 500)
+    assert clock.lag(1001, 500) == (0, 0)
+    clock.observe(2000, 800)
+    clock.observe(3000, 900)
+    assert clock.lag(3100, 500) == (400, 2100)  # at 1000 it had all
+    assert clock.lag(3100, 850) == (50, 1100)  # it had all of 2000 by now
+    assert clock.lag(3100, 900) == (0, 0)
+    assert clock.lag(8000, 900) == (0, 0)
+    assert clock.lag(8001, 900) == (None, None)  # since the last look too much may have happened
+
+
+def test_a_replica_that_starts_far_behind_has_been_behind_since_it_was_first_looked_at() -> None:
+    clock = LagEstimator()
+    for second in range(1, 700):
+        clock.observe(second * 1000, 10_000)
+    bytes_, ms = clock.lag(700_000, 0)
+    assert bytes_ == 10_000
+    assert ms is not None
+    assert ms >= 600_000
+
+
+def test_a_busy_group_with_a_quick_replica_shows_no_lag() -> None:
+    clock = LagEstimator()
+    for second in range(1, 100):
+        clock.observe(second * 1000, second * 1_000_000)
+        # The look's end is here a moment after it; what came since is not known yet.
+        assert clock.lag(second * 1000 + 5, second * 1_000_000 + 3000) == (0, 0)

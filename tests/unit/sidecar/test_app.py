@@ -1,0 +1,290 @@
+"""The HTTP surface: what is asked of the process for which path, who may, and what a fault looks like."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE, make_app
+from epochmq_broker.sidecar.config import SidecarConfig
+from epochmq_broker.sidecar.credentials import Tokens
+from epochmq_broker.sidecar.openapi import MASTER, PATHS
+from epochmq_protocol.admin_api import results
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
+from epochmq_protocol.admin_api.operations import (
+    AdminArguments,
+    AdminOperation,
+    ChangeConfigArguments,
+    HandoverArguments,
+    LogLevelArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
+from epochmq_protocol.errors import CallTimeoutError, ConnectError, EpochMQError, RemoteProtocolError
+
+TOKEN = "a-token-of-good-length"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Process:
+    """Stands in for the process: keeps what it is asked, answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, AdminArguments | None, int]] = []
+        self.answer: object = {"done": True}
+        self.fault: EpochMQError | None = None
+
+    async def __call__(self, operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
+        self.asked.append((operation, arguments, timeout_ms))
+        if self.fault is not None:
+            raise self.fault
+        return msgspec.json.encode(self.answer)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+Client = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+async def open_client(process: Process, tmp_path: Path) -> AsyncIterator[Client]:
+    """Makes a client of a sidecar with these settings."""
+    made: list[httpx.AsyncClient] = []
+    (tmp_path / "token").write_text(TOKEN)
+
+    def make(*, certificate: bool = False, token: bool = True, **settings: Any) -> httpx.AsyncClient:
+        config = SidecarConfig(admin_token_file=str(tmp_path / "token") if token else "", **settings)
+        app = make_app(config, Tokens(config), process)
+
+        async def over_a_connection(scope: Any, receive: Any, send: Any) -> None:
+            scope["state"] = {CLIENT_CERTIFICATE: certificate}
+            await app(scope, receive, send)
+
+        transport = httpx.ASGITransport(app=over_a_connection)
+        made.append(httpx.AsyncClient(transport=transport, base_url="http://sidecar"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.aclose()
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [
+        ("/v1/state", AdminOperation.STATE),
+        ("/v1/epochs", AdminOperation.EPOCHS),
+        ("/v1/sync-state-set", AdminOperation.SYNC_STATE_SET),
+        ("/v1/lag", AdminOperation.LAG),
+        ("/v1/lease", AdminOperation.LEASE),
+        ("/v1/config", AdminOperation.CONFIG),
+        ("/live", AdminOperation.LIVE),
+    ],
+)
+async def test_what_the_process_says_is_passed_on(
+    process: Process, open_client: Client, path: str, operation: AdminOperation
+) -> None:
+    process.answer = {"some": ["thing", 1]}
+    answer = await open_client(socket_timeout_ms=700, ready_max_lag_bytes=9).get(path)
+    assert (answer.status_code, answer.json()) == (200, process.answer)
+    limits = ReadinessLimits(max_lag_bytes=9) if operation is AdminOperation.STATE else None
+    assert process.asked == [(operation, limits, 700)]
+
+
+async def test_the_epoch_file_comes_as_it_is(process: Process, open_client: Client) -> None:
+    process.answer = results.EpochFileContent(path="x", content=b"\x00raw\n")
+    answer = await open_client().get("/v1/epoch-file")
+    assert (answer.status_code, answer.content) == (200, b"\x00raw\n")
+
+
+async def test_readiness_says_why_not(process: Process, open_client: Client) -> None:
+    process.answer = MASTER
+    answer = await open_client().get("/ready")
+    assert answer.status_code == 200
+    assert answer.json() == {"ready": True, "notReady": [], "component": "broker", "role": "master"}
+    process.answer = msgspec.structs.replace(MASTER, ready=False, not_ready=["the disk is full"])
+    answer = await open_client().get("/ready")
+    assert (answer.status_code, answer.json()["notReady"]) == (503, ["the disk is full"])
+    process.fault = ConnectError("no process listens at /s")
+    answer = await open_client().get("/ready")
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"ready": False, "notReady": ["no process listens at /s"]},
+    )
+
+
+async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
+    process: Process, open_client: Client
+) -> None:
+    process.answer = results.MetricValues(state=MASTER, figures={})
+    answer = await open_client().get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "epochmq_up 1\n" in answer.text
+    assert len(list(text_string_to_metric_families(answer.text))) > 10
+    process.fault = CallTimeoutError("late")
+    answer = await open_client().get("/metrics")
+    assert (answer.status_code, "epochmq_up 0\n" in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (AdminError(FaultKind.UNKNOWN, "a controller knows no epochs"), 404),
+        (AdminError(FaultKind.INVALID, "no"), 400),
+        (AdminError(FaultKind.REFUSED, "no"), 409),
+        (AdminError(FaultKind.TIMEOUT, "no"), 504),
+        (AdminError(FaultKind.BUSY, "no"), 503),
+        (AdminError(FaultKind.FAILED, "no"), 500),
+        (ConnectError("no"), 503),
+        (CallTimeoutError("no"), 504),
+        (RemoteProtocolError("no"), 502),
+    ],
+)
+async def test_a_fault_has_a_status_and_says_what_it_is(
+    process: Process, open_client: Client, fault: EpochMQError, status: int
+) -> None:
+    process.fault = fault
+    answer = await open_client().get("/v1/epochs")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(fault))
+
+
+WRITES = [
+    (
+        "POST",
+        "/v1/promote",
+        {"brokerId": 2, "timeoutMs": 900},
+        (AdminOperation.PROMOTE, PromoteArguments(broker_id=2), 900),
+    ),
+    ("POST", "/v1/promote", None, (AdminOperation.PROMOTE, PromoteArguments(), 15_000)),
+    ("POST", "/v1/handover", {"timeoutMs": 20_000}, (AdminOperation.HANDOVER, HandoverArguments(), 20_000)),
+    (
+        "POST",
+        "/v1/handover",
+        {"lingerMs": 900},
+        (AdminOperation.HANDOVER, HandoverArguments(linger_ms=900), 15_900),
+    ),
+    ("POST", "/v1/fence", None, (AdminOperation.FENCE, None, 10_000)),
+    ("POST", "/v1/unfence", None, (AdminOperation.UNFENCE, None, 10_000)),
+    ("POST", "/v1/drain", None, (AdminOperation.DRAIN, None, 30_000)),
+    ("POST", "/v1/undrain", {}, (AdminOperation.UNDRAIN, None, 10_000)),
+    (
+        "PUT",
+        "/v1/log-level",
+        {"level": "DEBUG"},
+        (AdminOperation.LOG_LEVEL, LogLevelArguments(level="DEBUG"), 10_000),
+    ),
+    (
+        "PATCH",
+        "/v1/config",
+        {"a": True, "b": 5, "c": "x"},
+        (
+            AdminOperation.CHANGE_CONFIG,
+            ChangeConfigArguments(changes={"a": "true", "b": "5", "c": "x"}),
+            10_000,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "asked"), WRITES)
+async def test_what_changes_something_needs_a_token_or_a_certificate(
+    process: Process, open_client: Client, method: str, path: str, body: Any, asked: Any
+) -> None:
+    client = open_client()
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
+        answer = await client.request(method, path, json=body, headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert process.asked == []
+    answer = await client.request(method, path, json=body, headers=AUTHORIZED)
+    assert (answer.status_code, answer.json()) == (200, {"done": True})
+    assert process.asked == [asked]
+    answer = await open_client(certificate=True).request(method, path, json=body)
+    assert (answer.status_code, process.asked) == (200, [asked, asked])
+
+
+async def test_without_any_credentials_nothing_is_changed(process: Process, open_client: Client) -> None:
+    answer = await open_client(token=False).post("/v1/fence", headers=AUTHORIZED)
+    assert answer.status_code == 403
+    assert "adminTokenFile is not set" in answer.json()["error"]["message"]
+    assert process.asked == []
+
+
+async def test_reading_can_be_guarded_but_probes_are_not(process: Process, open_client: Client) -> None:
+    process.answer = MASTER
+    client = open_client(admin_reads="guarded")
+    guarded = ["/v1/state", "/v1/config", "/v1/epoch-file", "/metrics"]
+    assert [(await client.get(path)).status_code for path in guarded] == [401] * 4
+    assert [(await client.get(path)).status_code for path in ("/live", "/ready")] == [200, 200]
+    assert (await client.get("/v1/state", headers=AUTHORIZED)).status_code == 200
+    assert (await open_client(admin_reads="guarded", certificate=True).get("/v1/state")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        ("POST", "/v1/promote", b'{"brokerId":"two"}', "Expected `int | null`, got `str` - at `$.brokerId`"),
+        ("POST", "/v1/promote", b'{"broker":2}', "unknown field `broker`"),
+        ("POST", "/v1/handover", b'{"timeoutMs":0}', "timeoutMs=0: expected 1 to 120000"),
+        ("POST", "/v1/handover", b'{"timeoutMs":120001}', "timeoutMs=120001: expected 1 to 120000"),
+        ("POST", "/v1/handover", b'{"lingerMs":90001}', "Expected `int` <= 90000"),
+        ("POST", "/v1/fence", b"[]", "the body: Expected `object`, got `array`"),
+        ("PUT", "/v1/log-level", b'{"level":"LOUD"}', "Invalid enum value 'LOUD'"),
+        ("PATCH", "/v1/config", b'{"a":null}', "the body:"),
+        ("PATCH", "/v1/config", b"\xff", "the body:"),
+        ("PATCH", "/v1/config", b"[" * 30_000, "the body:"),
+    ],
+)
+async def test_a_wrong_body_is_not_passed_on(
+    process: Process, open_client: Client, method: str, path: str, body: bytes, said: str
+) -> None:
+    answer = await open_client().request(method, path, content=body, headers=AUTHORIZED)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+    assert process.asked == []
+
+
+async def test_a_body_that_is_too_large_is_not_read_to_its_end(process: Process, open_client: Client) -> None:
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while taken < 100:
+            taken += 1
+            yield b"x" * 8192
+
+    answer = await open_client().post("/v1/fence", content=endless(), headers=AUTHORIZED)
+    assert (answer.status_code, process.asked) == (413, [])
+
+
+async def test_the_description_has_every_path_with_examples_of_its_type(open_client: Client) -> None:
+    found = (await open_client().get("/openapi.json")).json()
+    paths = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
+    assert paths == set(PATHS)
+    schemas = found["components"]["schemas"]
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            assert operation["summary"]
+            if method != "get":
+                assert "example" in operation["requestBody"]["content"]["application/json"]
+            elif path.startswith("/v1/") and path != "/v1/epoch-file":
+                content = operation["responses"]["200"]["content"]["application/json"]
+                assert content["examples"]
+    assert {"BrokerState", "ControllerState", "NameserverState", "SwitchoverResult"} <= schemas.keys()
+    example = found["paths"]["/v1/state"]["get"]["responses"]["200"]["content"]["application/json"]
+    for value in example["examples"].values():
+        assert msgspec.convert(value["value"], results.ProcessState)
+
+
+async def test_what_is_no_path_is_not_found(open_client: Client) -> None:
+    client = open_client()
+    assert (await client.get("/v2/state")).status_code == 404
+    assert (await client.get("/v1/fence")).status_code == 405

@@ -1,0 +1,74 @@
+"""A wrong setting is named with its value and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from epochmq_broker.sidecar.config import SidecarConfig, load
+from epochmq_broker.sidecar.credentials import Tokens, server_context
+from epochmq_broker.sidecar.main import EXIT_CONFIG, run
+from epochmq_protocol.errors import ConfigError
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    config, warnings = load(None)
+    assert (config.bind_address, config.listen_port) == ("0.0.0.0", 9880)
+    assert config.admin_socket_path == "/run/epochmq/admin.sock"
+    assert warnings == []
+    assert server_context(config) is None
+    assert not Tokens(config).exist
+
+
+def test_a_file_and_what_wins_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "admin.conf"
+    path.write_text("listenPort = 9900\nreadyMaxLagBytes=7\nadminTokenFiel=x\n")
+    config, warnings = load(str(path), {"listenPort": "9901"})
+    assert (config.listen_port, config.limits.max_lag_bytes) == (9901, 7)
+    assert warnings == ["adminTokenFiel: unknown key, ignored (did you mean adminTokenFile?)"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"listenPort": "0"}, "listenPort=0: expected a whole number from 1 to 65535"),
+        ({"adminSocketPath": "run.sock"}, "adminSocketPath=run.sock: expected an absolute path"),
+        ({"adminTlsCertFile": "a"}, "adminTlsKeyFile=: expected set together with adminTlsCertFile"),
+        ({"adminTlsCaFile": "a"}, "adminTlsCaFile=a: expected nothing, or adminTlsCertFile"),
+        ({"adminTlsClientAuth": "require"}, "adminTlsClientAuth=require: expected adminTlsCaFile"),
+        ({"adminTlsClientAuth": "maybe"}, "adminTlsClientAuth=maybe: expected one of optional, require"),
+        ({"adminReads": "guarded"}, "adminReads=guarded: expected adminTokenFile or adminTlsCaFile"),
+        ({"readyMaxLagMs": "-1"}, "readyMaxLagMs=-1: expected a whole number of at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, values)
+    assert said in str(caught.value)
+
+
+def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a readable file"):
+        load(str(tmp_path / "none"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="expected a readable file"):
+        load(str(tmp_path / "binary"))
+
+
+def test_the_process_ends_with_2_when_a_setting_cannot_be(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(None, {"adminTokenFile": str(tmp_path / "none")}) == EXIT_CONFIG
+    said = capfd.readouterr().err
+    assert "adminTokenFile" in said
+    assert "expected a readable file" in said
+
+
+def test_every_key_is_in_the_documents() -> None:
+    text = (DOCS / "admin.md").read_text()
+    keys = [field.encode_name for field in msgspec.structs.fields(SidecarConfig)]
+    assert [key for key in keys if f"`{key}`" not in text] == []

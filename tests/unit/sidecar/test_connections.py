@@ -1,0 +1,105 @@
+"""A client that asks for nothing keeps no connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from epochmq_broker.sidecar import main
+from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE
+
+
+class Wire:
+    """A transport that keeps what is written."""
+
+    def __init__(self, certificate: dict[str, str] | None = None) -> None:
+        self.written = b""
+        self.closed = asyncio.Event()
+        self._certificate = certificate
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._certificate if name == "peercert" else default
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def set_protocol(self, protocol: object) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class App:
+    """Answers when it may; keeps the state of the connection."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.asked = asyncio.Semaphore(0)
+        self.states: list[dict[str, Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.states.append(scope["state"])
+        self.asked.release()
+        await self.may.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    monkeypatch.setattr(main, "IDLE_S", 0.03)
+    app = App()
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+    opened: list[main.HTTPConnection] = []
+
+    def connect(wire: Wire) -> main.HTTPConnection:
+        made = main.HTTPConnection(config, ServerState(), {})
+        made.connection_made(wire)  # type: ignore[arg-type]
+        opened.append(made)
+        return made
+
+    yield SimpleNamespace(app=app, connect=connect)
+    for one in opened:
+        one.connection_lost(None)
+
+
+REQUEST = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /live HT", REQUEST[:-1]])
+async def test_who_begins_no_request_is_let_go(served: Any, data: bytes) -> None:
+    wire = Wire()
+    connection = served.connect(wire)
+    if data:
+        connection.data_received(data)
+    await asyncio.wait_for(wire.closed.wait(), 60)
+
+
+async def test_who_waits_for_an_answer_is_not(served: Any) -> None:
+    wire = Wire()
+    served.connect(wire).data_received(REQUEST)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wire.closed.wait(), 0.3)
+    served.app.may.set()
+    await asyncio.wait_for(wire.closed.wait(), 60)
+    assert b"200 OK" in wire.written
+
+
+async def test_a_connection_says_whether_a_certificate_was_shown(served: Any) -> None:
+    served.app.may.set()
+    for certificate in (None, {"subject": "x"}):
+        served.connect(Wire(certificate)).data_received(REQUEST)
+    for _ in range(2):
+        await asyncio.wait_for(served.app.asked.acquire(), 60)
+    assert [state[CLIENT_CERTIFICATE] for state in served.app.states] == [False, True]

@@ -1,0 +1,76 @@
+"""The metrics are Prometheus's format, each is described, and each is in the documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from epochmq_broker.sidecar import metrics
+from epochmq_broker.sidecar.openapi import CONTROLLER, MASTER, NAMESERVER
+from epochmq_protocol.admin_api.results import MetricValues, NameserverCounts
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def parsed(text: str) -> dict[str, Metric]:
+    found = list(text_string_to_metric_families(text))
+    assert len({family.name for family in found}) == len(found), "a metric is described twice"
+    return {family.name: family for family in found}
+
+
+def test_a_broker_is_described() -> None:
+    figures = {"broker_messages_put_total": 12.0, "broker_put_rate": 1.5, "unknown": 3.0}
+    found = parsed(metrics.exposition(MetricValues(state=MASTER, figures=figures)))
+    labels = {"cluster": "orders", "broker_name": "orders", "broker_id": "1"}
+    roles = {sample.labels["role"]: sample.value for sample in found["epochmq_broker_role"].samples}
+    assert roles == {"master": 1, "replica": 0, "none": 0}
+    assert found["epochmq_broker_lease_remaining_seconds"].samples[0].value == 0.24
+    assert found["epochmq_broker_sync_state_set_size"].samples[0].value == 3
+    put = found["epochmq_broker_messages_put"]
+    assert (put.type, put.samples[0].name, put.samples[0].value, put.samples[0].labels) == (
+        "counter",
+        "epochmq_broker_messages_put_total",
+        12,
+        labels,
+    )
+    assert "epochmq_unknown" not in found
+    assert found["epochmq_up"].samples[0].value == 1
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    state = msgspec.structs.replace(MASTER, lease=None, lag_bytes=None, lag_ms=None, broker_id=None)
+    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    assert "epochmq_broker_lag_bytes" not in found
+    assert "epochmq_broker_lease_remaining_seconds" not in found
+    assert "broker_id" not in found["epochmq_ready"].samples[0].labels
+
+
+def test_a_controller_and_its_groups_are_described() -> None:
+    part = NameserverCounts(address="a:1", brokers=3, broker_names=1, topics=4)
+    state = msgspec.structs.replace(CONTROLLER, nameserver=part)
+    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    assert found["epochmq_controller_leads"].samples[0].value == 1
+    alive = found["epochmq_group_replicas_alive"].samples[0]
+    assert (alive.labels, alive.value) == ({"cluster": "orders", "broker_name": "orders"}, 1)
+    assert found["epochmq_nameserver_topics"].samples[0].value == 4
+
+
+def test_a_nameserver_and_a_process_that_is_silent_are_described() -> None:
+    found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, figures={})))
+    assert found["epochmq_nameserver_brokers"].samples[0].value == 3
+    found = parsed(metrics.silent("nobody answers\nat all"))
+    assert [sample.value for sample in found["epochmq_up"].samples] == [0]
+
+
+def test_names_with_quotes_and_line_breaks_stay_readable() -> None:
+    state = msgspec.structs.replace(MASTER, broker_name='a"b\\c\nd')
+    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    assert found["epochmq_ready"].samples[0].labels["broker_name"] == 'a"b\\c\nd'
+
+
+def test_every_metric_is_in_the_documents() -> None:
+    text = (ROOT / "docs" / "admin.md").read_text()
+    assert [name for name in metrics.HELP if f"`epochmq_{name}`" not in text] == []
