@@ -66,7 +66,7 @@ class DLedgerProcessor:
         def reply(answer: RequestOrResponse) -> None:
             connection.respond_encoded(command.opaque, encode(_envelope(command, answer)))
 
-        self._peer.call(request, reply)
+        self._peer.handle_request(request, reply)
 
     def _heartbeat(self, connection: RemotingConnection, command: Command) -> None:
         """A leader's; the end of its connection is news of it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochmq_dledger.core.types import RaftSettings, Snapshot
-from epochmq_dledger.results import StateMachine
+from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close

@@ -1,10 +1,10 @@
-"""What became of what a peer was asked, and what it asks of the state machine that it drives."""
+"""Defines the results of a peer's operations: proposals, reads, transfers and membership changes."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from epochmq_protocol.dledger import DLedgerResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class RaftOperationError(EpochMQError):
-    """A proposal, read or transfer that failed, with DLedger's code. TERM_CHANGED and WAIT_QUORUM_ACK_TIMEOUT
-    leave open whether a proposal will be committed."""
+    """A proposal, read, transfer or membership change failed, with DLedger's code. After TERM_CHANGED and
+    WAIT_QUORUM_ACK_TIMEOUT a proposal may still be committed."""
 
     def __init__(self, code: DLedgerResponseCode) -> None:
         super().__init__(f"{code.name} ({code.value})")
@@ -23,28 +23,18 @@ class RaftOperationError(EpochMQError):
 
 @dataclass(frozen=True)
 class AppendResult:
-    """Where a proposal's last entry stands."""
+    """Index, position and term of a proposal's last entry."""
 
     index: int
     pos: int
     term: int
 
 
-class StateMachine(Protocol):
-    """What a peer that takes snapshots drives, beside `apply`."""
-
-    def save(self) -> bytes:
-        """All that the entries applied so far have made."""
-
-    def restore(self, data: bytes) -> None:
-        """Becomes what `save` gave, here or at another peer. ValueError when it was not `save`."""
-
-
-def complete_future(future: asyncio.Future[T], outcome: T | RaftOperationError) -> None:
-    """Hands an outcome to whoever waits for it, if somebody still does."""
+def complete_future(future: asyncio.Future[T], result: T | RaftOperationError) -> None:
+    """Sets a future to a result or an error, unless its owner has cancelled it."""
     if future.done():
         return
-    if isinstance(outcome, RaftOperationError):
-        future.set_exception(outcome)
+    if isinstance(result, RaftOperationError):
+        future.set_exception(result)
     else:
-        future.set_result(outcome)
+        future.set_result(result)

@@ -11,7 +11,7 @@ from typing import Any
 from epochmq_dledger.core.types import RaftRole, RaftSettings
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.processor import DLedgerProcessor
-from epochmq_dledger.results import StateMachine
+from epochmq_dledger.state_machine import StateMachine
 from epochmq_protocol.dledger import DLedgerEntry, RequestOrResponse, encode_body
 from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient, split_address

@@ -54,14 +54,15 @@ async def test_proposals_of_one_turn_are_pushed_together(
     leader = await group.leader()
     await leader.propose(b"first")
     pushed: list[int] = []
-    call = leader._client.call
+    client = leader._calls._client
+    call = client.call
 
     async def counted(address: str, command: Command, timeout_ms: float = 3000) -> Command:
         if command.code == DLedgerRequestCode.PUSH:
             pushed.append(len(decode_body(PushEntryRequest, command.body).entries))
         return await call(address, command, timeout_ms)
 
-    monkeypatch.setattr(leader._client, "call", counted)
+    monkeypatch.setattr(client, "call", counted)
     await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(100)))
     assert max(pushed) >= 100  # 101 for a peer that has not had the first one yet
     assert len(pushed) <= 20  # a few, some of which a slow disk makes come again

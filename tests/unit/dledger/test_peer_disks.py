@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_dledger import peer as peer_module
+from epochmq_dledger import checkpoint_writer
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.results import RaftOperationError
@@ -63,9 +63,9 @@ async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
     leader = await group.leader()
     await leader.propose(b"first")
     term = leader.term
-    monkeypatch.setattr(peer_module, "CHECKPOINT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(checkpoint_writer, "CHECKPOINT_INTERVAL_S", 0.05)
     for running in group.running.values():
-        running.peer._checkpoint_at = 0.0
+        running.peer._checkpoints.due_s = 0.0
     with monkeypatch.context() as patch:
         disk = SlowDisk(patch)
         outcomes: list[Any] = []
@@ -110,7 +110,7 @@ async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_ful
     leader = await group.leader()
     await leader.propose(b"x")
     fatal: list[Exception] = []
-    leader._on_fatal = fatal.append
+    leader._driver._on_fatal = fatal.append
 
     def broken(*_: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
@@ -129,7 +129,7 @@ async def test_a_mistake_in_the_core_ends_the_peer(group: RaftGroup, monkeypatch
     """It must not go on half dead, without its timer."""
     leader = await group.leader()
     fatal: list[Exception] = []
-    leader._on_fatal = fatal.append
+    leader._driver._on_fatal = fatal.append
 
     def wrong(*_: object) -> None:
         raise AssertionError("a mistake")
@@ -302,10 +302,10 @@ async def test_a_checkpoint_says_nothing_that_is_not_durable(
     follower = await fill(group, 3)
     leader = await group.leader()
     end = follower.log.durable_index
-    monkeypatch.setattr(follower._worker, "run", lambda *_: None)
+    monkeypatch.setattr(follower._context.sync_worker, "run", lambda *_: None)
     appended = await leader.propose(b"x")
     await leader.propose(b"y")
     await until(lambda: follower.committed_index >= appended.index)
-    assert follower._durable() == (end, end)
+    assert follower._checkpoints.durable() == (end, end)
     monkeypatch.undo()
-    follower._is_syncing = False
+    follower._syncer._is_syncing = False

@@ -1,0 +1,70 @@
+"""Writes a peer's checkpoint from time to time: the end of its durable log, and the committed index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from epochmq_dledger.peer_context import PeerContext, is_disk_full
+from epochmq_dledger.store import state_files
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_INTERVAL_S = 3.0
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one peer."""
+
+    def __init__(self, context: PeerContext) -> None:
+        self._context = context
+        self._is_saving = False
+        self._saved = (-1, -1)
+        self.due_s = 0.0
+        """When to write the next checkpoint, on the clock of the event loop."""
+
+    def start(self) -> None:
+        """Schedules the first checkpoint."""
+        self.due_s = asyncio.get_running_loop().time() + CHECKPOINT_INTERVAL_S
+
+    def next_due_s(self) -> float | None:
+        """When to write the next checkpoint, None while one is being written."""
+        return None if self._is_saving else self.due_s
+
+    def save_if_due(self) -> None:
+        """Starts to write a checkpoint on a worker thread, if it is time and the last one is outdated."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self.due_s or self._is_saving or self._context.error is not None:
+            return
+        self.due_s = now_s + CHECKPOINT_INTERVAL_S
+        values = self.durable()
+        if values != self._saved:
+            self._is_saving = True
+            job = partial(state_files.save_checkpoint, self._context.folder, *values)
+            self._context.file_worker.run(job, lambda _: self._on_saved(values), self._on_failed)
+
+    def save_now(self) -> None:
+        """Writes a checkpoint, on a worker thread at the stop of the peer."""
+        state_files.save_checkpoint(self._context.folder, *self.durable())
+
+    def durable(self) -> tuple[int, int]:
+        """The end of the durable log, and the committed index up to it. A committed index beyond it would
+        make recovery take the log for damaged."""
+        durable_index = self._context.log.durable_index
+        return durable_index, min(self._context.committed_index, durable_index)
+
+    def _on_saved(self, values: tuple[int, int]) -> None:
+        self._is_saving = False
+        self._saved = values
+        self._context.wake()
+
+    def _on_failed(self, error: Exception) -> None:
+        """On a full disk the previous checkpoint stays, which is still true. Any other error is a failed
+        disk."""
+        self._is_saving = False
+        if is_disk_full(error):
+            log.warning("%s: cannot write the checkpoint: %s", self._context.folder, error)
+            self._context.wake()
+        else:
+            self._context.fail(error)
