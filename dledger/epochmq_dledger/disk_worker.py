@@ -1,4 +1,4 @@
-"""Runs what waits for the disk on a thread of its own, one job after another, beside an event loop."""
+"""Runs jobs that wait for the disk on a worker thread, one after another, beside an event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 class DiskWorker:
-    """One thread. `on_failure` is told, on the loop, when a job failed that has no handler of its own."""
+    """One worker thread. `on_failure` is called on the event loop if a job fails that has no handler of its
+    own."""
 
     def __init__(self, name: str, on_failure: Callable[[Exception], None]) -> None:
         self._pool = ThreadPoolExecutor(1, name)
@@ -25,8 +26,8 @@ class DiskWorker:
         done: Callable[[T], None],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Runs a job after those before it, then `done` with its result, or `failed`, on the loop. The
-        callers bound the number of jobs: each has at most one under way for one purpose."""
+        """Runs a job after the earlier ones, and then `done` with its result, or `failed`, on the event loop.
+        The callers bound the number of jobs: each has at most one at a time for one purpose."""
         future = asyncio.get_running_loop().run_in_executor(self._pool, job)
         self._jobs.add(future)
         future.add_done_callback(partial(self._ended, done, failed or self._on_failure))
@@ -42,11 +43,11 @@ class DiskWorker:
             failed(error if isinstance(error, Exception) else OSError(str(error)))
 
     async def drain(self) -> None:
-        """Returns when no job is under way, nor any that those have led to."""
+        """Returns when no job runs or waits, and none that their callbacks have added."""
         while self._jobs:
             await asyncio.wait(self._jobs)
-            await asyncio.sleep(0)  # what they have led to begins
+            await asyncio.sleep(0)  # lets callbacks add jobs
 
     def close(self) -> None:
-        """Ends the thread once its job is done."""
+        """Ends the thread after its current job."""
         self._pool.shutdown()

@@ -1,6 +1,6 @@
-"""A DLedger peer as a process, with DLedger's own settings
-(`io.openmessaging.storage.dledger.cmdline.BossCommand server`): for groups of a log alone, and to stand
-beside Java peers."""
+"""Runs a DLedger peer as a process with DLedger's own settings
+(`io.openmessaging.storage.dledger.cmdline.BossCommand server`): for groups that only replicate a log, and for
+groups with Java peers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pathlib import Path
 
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.peer import DLedgerPeer
-from epochmq_dledger.processor import DLedgerProcessor, parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
+from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_protocol.transport.client import RemotingClient, split_address
 from epochmq_protocol.transport.server import RemotingServer
 
 
 def run(settings: RaftSettings, addresses: dict[str, str], folder: Path, *, flush_async: bool = False) -> int:
-    """Runs a peer until SIGTERM or SIGINT. 0 after an orderly stop, 1 when its disk failed."""
+    """Runs a peer until SIGTERM or SIGINT. Returns 0 after an orderly stop, 1 if its disk failed."""
     with contextlib.suppress(ImportError):
         import uvloop
 
@@ -60,21 +61,25 @@ async def _serve(settings: RaftSettings, addresses: dict[str, str], folder: Path
 
 
 def main() -> int:
-    """`python -m epochmq_dledger.main -g GROUP -i ID -p PEERS -s FOLDER`, BossCommand's letters."""
+    """Parses `-g GROUP -i ID -p PEERS -s DIR`, the options of BossCommand, and runs the peer."""
     parser = argparse.ArgumentParser(prog="epochmq_dledger", description=__doc__)
     parser.add_argument("-g", "--group", default="default", help="name of the group")
     parser.add_argument("-i", "--id", default="n0", help="this peer's id")
     parser.add_argument("-p", "--peers", default="n0-localhost:20911", help="id-host:port;id-host:port;…")
-    parser.add_argument("-s", "--store-base-dir", required=True, type=Path, help="folder of dledger-<id>")
     parser.add_argument(
-        "--file-size", type=int, default=1 << 30, help="bytes of a data file, as on all peers"
+        "-s", "--store-base-dir", required=True, type=Path, help="directory that holds dledger-<id>"
     )
-    parser.add_argument("--heartbeat-ms", type=int, default=2000, help="interval of the leader's heartbeats")
+    parser.add_argument(
+        "--file-size", type=int, default=1 << 30, help="bytes of a data file, equal on all peers"
+    )
+    parser.add_argument(
+        "--heartbeat-ms", type=int, default=2000, help="interval of the leader's heartbeats, milliseconds"
+    )
     parser.add_argument(
         "--flush",
         choices=["sync", "async"],
         default="sync",
-        help="acknowledge entries once they are durable (sync), or once they are written (async, as Java's)",
+        help="acknowledge entries when they are durable (sync), or when they are written (async, as Java)",
     )
     options = parser.parse_args()
     try:

@@ -1,6 +1,9 @@
-"""Recovers a peer's folder at its start: vote, log, snapshot, state machine; and finds out whether the disk
-has lost something that this peer had acknowledged. Then the evidence is kept, and the peer comes back
-without a vote (`core.rejoin`), or does not start and says what to do."""
+"""Recovers a peer's directory at its start: vote, log, snapshot and state machine.
+
+Recovery finds out whether the disk has lost entries or votes that this peer had acknowledged. If so, it
+preserves the evidence. The peer then rejoins without a vote (`core.rejoin`), or does not start and says what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RecoveredPeer:
-    """What a start has found. `memberships` are the log's membership entries after the snapshot."""
+    """The result of a recovery. `memberships` are the log's membership entries after the snapshot."""
 
     vote: SavedVote
     committed: int
@@ -35,7 +38,7 @@ class RecoveredPeer:
 
 
 class PeerRecovery:
-    """One start. All of it waits for the disk."""
+    """One recovery. Its functions wait for the disk."""
 
     def __init__(
         self, settings: RaftSettings, folder: Path, entries: FileLog, snapshots: SnapshotFile
@@ -47,15 +50,15 @@ class PeerRecovery:
         self._accepted = False
 
     def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> RecoveredPeer:
-        """Recovers, and applies what is known to be committed. ValueError when the folder is not that of
-        such a peer, or has lost something and cannot be used."""
+        """Recovers, and applies the entries that are known to be committed. ValueError if the directory
+        belongs to another peer, or is too damaged to use."""
         self._accepted = damage_evidence.consume_accept_loss(self.folder)
         committed = state_files.load_committed(self.folder)
         covered = self._snapshot_index()
         self.entries.open(committed if committed > covered else -1)
         vote = self._vote()
         if self.entries.damage is not None:
-            self._lost(self.entries.damage.text)
+            self._handle_loss(self.entries.damage.text)
         snapshot = open_snapshot(self.entries, self.snapshots, is_needed=machine is not None)
         self._sync()
         committed = min(committed, self.entries.end_index)
@@ -73,7 +76,8 @@ class PeerRecovery:
         )
 
     def _snapshot_index(self) -> int:
-        """The last entry that a snapshot includes, -1 without one; `open_snapshot` judges a garbled one."""
+        """The last entry that the snapshot includes, -1 without one. `open_snapshot` handles a damaged
+        one."""
         try:
             self.snapshots.open()
         except ValueError:
@@ -81,7 +85,7 @@ class PeerRecovery:
         return self.snapshots.current.index if self.snapshots.current is not None else -1
 
     def _sync(self) -> None:
-        """What a process that was killed has left in the kernel's hands becomes durable before it counts."""
+        """Syncs entries that a killed process has written, before they count."""
         sync_and_close(self.entries.take_unsynced())
         self.entries.durable_index = self.entries.end_index
 
@@ -90,21 +94,23 @@ class PeerRecovery:
         is_new = self.entries.end_index < 0 and self.entries.damage is None
         is_missing = not (self.folder / state_files.CURRTERM).exists()
         if vote.is_lost or (is_missing and vote == SavedVote() and not is_new):
-            self._lost(f"{self.folder / state_files.CURRTERM} is missing, empty or garbled", vote_lost=True)
+            self._handle_loss(
+                f"{self.folder / state_files.CURRTERM} is missing, empty or damaged", vote_lost=True
+            )
             state_files.save_vote(self.folder, vote.term, None)
         return vote
 
     def _replay(
         self, first: int, committed: int, apply: Callable[[DLedgerEntry], None]
     ) -> list[DLedgerEntry]:
-        """Applies what is known to be committed; the membership entries of the log after the snapshot."""
+        """Applies the committed entries. Returns the membership entries of the log after the snapshot."""
         found: list[DLedgerEntry] = []
         for index in range(first, self.entries.end_index + 1):
             entry = self.entries.entry(index)
             if entry is None:
                 self.entries.mark_unreadable(index)
                 assert self.entries.damage is not None
-                self._lost(self.entries.damage.text)
+                self._handle_loss(self.entries.damage.text)
                 self._sync()
                 break
             if entry.channel == MEMBERS_CHANNEL:
@@ -115,15 +121,15 @@ class PeerRecovery:
 
     # Losses -------------------------------------------------------------------------------------------------
 
-    def _lost(self, text: str, *, vote_lost: bool = False) -> None:
-        """Keeps the evidence, and lets the log end before what is lost. ValueError: this start is refused."""
-        place = None
+    def _handle_loss(self, text: str, *, vote_lost: bool = False) -> None:
+        """Preserves the evidence, and ends the log before the lost entries. DamagedFolderError: this peer
+        must not start."""
         if not self._accepted and self._voters() <= {self.settings.self_id}:
             raise damage_evidence.DamagedFolderError(
-                f"{text}. This peer is the only voter of its group, so nobody has what is lost. "
+                f"{text}. This peer is the only voter of its group, so no other peer has the lost entries. "
                 f"Restore {self.folder} from a backup; or make an empty file "
-                f"{self.folder / damage_evidence.ACCEPT_LOSS} and start again: the log then ends before "
-                "what is lost, for good"
+                f"{self.folder / damage_evidence.ACCEPT_LOSS} and start again: the log then ends before the "
+                "lost entries for good"
             )
         place = damage_evidence.preserve_evidence(self.folder, self.entries, text)
         if not self._accepted:
@@ -135,7 +141,7 @@ class PeerRecovery:
             end = self.entries.end_index
             state_files.save_checkpoint(self.folder, end, min(state_files.load_committed(self.folder), end))
         log.error(
-            "%s: %s. The files are kept in %s; the log goes on after entry %d%s",
+            "%s: %s. The evidence is in %s; this peer continues after entry %d%s",
             self.settings.self_id,
             text,
             place,
@@ -144,7 +150,7 @@ class PeerRecovery:
         )
 
     def _voters(self) -> set[str]:
-        """Who votes, as far as this folder says."""
+        """The voters that this directory names."""
         entries, current = self.entries, self.snapshots.current
         for index in range(entries.end_index, max(entries.begin_index, 0) - 1, -1):
             entry = entries.entry(index)

@@ -23,6 +23,7 @@ from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.store import damage_detection, segments
 from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.log_files import LogFiles
 from epochmq_dledger.store.segments import Segments
 from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
@@ -322,8 +323,8 @@ STORE = [
     Mutation(
         "a torn body counts",
         "store",
-        FileLog,
-        "_read_entry",
+        LogFiles,
+        "read_entry",
         " if entry.body_crc in (0, crc_of(entry.body)) else None",
         "",
     ),
@@ -359,7 +360,7 @@ DISKS = [
         "raft",
         FileLog,
         "append",
-        "self._cut(marked=False)",
+        "self._drop_after_end(marked=False)",
         "pass",
     ),
     Mutation(

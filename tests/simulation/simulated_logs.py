@@ -151,7 +151,7 @@ class StoredLog:
     def opened(self) -> FileLog:
         """The store as it recovers."""
         store = FileLog(Path("/nowhere"), self.file_size, INDEX_FILE_SIZE)
-        store._data.folder, store._index.folder, store._mark.folder = (
+        store._files.data.folder, store._files.index.folder, store._mark.folder = (
             cast(Path, folder) for folder in self.folders
         )
         store.open(self.committed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from epochmq_dledger.core.types import Proposal
-from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
 from tests.simulation.scenario import (
     during,
     ends_well,

@@ -18,7 +18,7 @@ from epochmq_controller import settings_file
 from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
 from epochmq_controller.replica_groups.state_machine_types import ControllerStateMachineSettings
 from epochmq_dledger.core.types import RaftSettings
-from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import split_address

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.dledger import (
     ChangeMembersRequest,

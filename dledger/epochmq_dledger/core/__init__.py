@@ -6,8 +6,8 @@ Modules, from the bottom up:
 - `types`: settings, inputs and effects. `raft_log`: the log interface that the core uses.
 - `member_state`: the state that all parts share: term, vote, role, leader, and how far the log is durable and
   committed. `membership`: the voters. `rejoin`: the state of a peer that has lost data.
-- `election`: votes and leadership transfer. `follower`: applies a leader's pushes to the log.
-  `snapshot_receiver`: receives a leader's snapshot.
+- `election`: votes. `takeover`: leadership transfer to this peer. `follower`: applies a leader's pushes to
+  the log. `snapshot_receiver`: receives a leader's snapshot.
 - `leader_state`, `entry_pusher`, `membership_change`, `heartbeat_rounds`, `leader`: one term's leadership.
 - `node`: passes each input to the part that handles it.
 

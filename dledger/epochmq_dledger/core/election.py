@@ -1,4 +1,4 @@
-"""Elects leaders: handles votes, candidacies, heartbeats received and leadership transfer.
+"""Elects leaders: handles votes, candidacies and the heartbeats of a leader.
 
 The responses to VOTE and HEART_BEAT are DLedger's (`DLedgerLeaderElector`), with one difference: a vote
 request of a newer term, or a newer leader's heartbeat, gets its final response at once. (Java first responds
@@ -27,8 +27,6 @@ from epochmq_protocol.dledger import (
     DLedgerResponseCode,
     HeartBeatRequest,
     HeartBeatResponse,
-    LeadershipTransferRequest,
-    LeadershipTransferResponse,
     VoteRequest,
     VoteResponse,
     VoteResult,
@@ -46,16 +44,6 @@ class Candidacy(Enum):
     VOTE = "vote"
 
 
-class LeadershipTakeover:
-    """A leader's request that this peer takes over the leadership, once its log reaches `index`."""
-
-    def __init__(self, call: int, request: LeadershipTransferRequest, deadline_ms: int) -> None:
-        self.call = call
-        self.request = request
-        self.index = request.take_leadership_ledger_index
-        self.deadline_ms = deadline_ms
-
-
 class Election:
     """The part of a peer that follows a leader, votes, and starts elections."""
 
@@ -67,7 +55,6 @@ class Election:
         self.candidacy = Candidacy.NONE
         self.candidacy_term = -1
         self.vote_results: dict[str, VoteResult] = {}
-        self.takeover: LeadershipTakeover | None = None
         self.increase_term = member.voted_for == member.settings.self_id
         """Whether the next candidacy beside Java peers moves to a new term. It must do so after a restart in
         a term that this peer may have led: the peer may have lost entries of that term that others hold, and
@@ -255,8 +242,7 @@ class Election:
             self._schedule_candidacy(now_ms, 0)
         return VoteResult.ACCEPT
 
-    # Candidacies
-    # -----------------------------------------------------------------------------------------------
+    # Candidacies --------------------------------------------------------------------------------------------
 
     @property
     def _uses_pre_vote(self) -> bool:
@@ -269,13 +255,14 @@ class Election:
         if self._uses_pre_vote:
             self._request_votes(Candidacy.PRE_VOTE, self.member.term + 1, now_ms)
         elif self.increase_term:
-            self._request_votes_in_new_term(now_ms)
+            self.request_votes_in_new_term(now_ms)
         else:
             if self.member.voted_for is None:
                 self.member.save_vote(self.member.term, self.member.settings.self_id)
             self._request_votes(Candidacy.VOTE, self.member.term, now_ms)
 
-    def _request_votes_in_new_term(self, now_ms: int) -> None:
+    def request_votes_in_new_term(self, now_ms: int) -> None:
+        """Moves to a new term, votes for this peer, and asks the other voters for their votes."""
         member = self.member
         self.increase_term = False
         member.save_vote(member.term + 1, member.settings.self_id)
@@ -344,7 +331,7 @@ class Election:
         results = list(self.vote_results.values())
         if results.count(VoteResult.ACCEPT) >= member.quorum:
             if self.candidacy is Candidacy.PRE_VOTE:
-                self._request_votes_in_new_term(now_ms)
+                self.request_votes_in_new_term(now_ms)
             else:
                 self.candidacy = Candidacy.NONE
                 member.become(RaftRole.LEADER, member.settings.self_id)
@@ -370,43 +357,3 @@ class Election:
         else:
             self.increase_term = results.count(VoteResult.ACCEPT) + not_ready < quorum
             self._schedule_candidacy(now_ms, 0)
-
-    # Leadership transfer
-    # --------------------------------------------------------------------------------------------
-
-    def on_transfer(self, call: int, request: LeadershipTransferRequest, now_ms: int) -> None:
-        """Handles a leader's request to take over (`DLedgerLeaderElector.handleTakeLeadership`)."""
-        member = self.member
-        may_lead = member.rejoin is None and member.role is not RaftRole.LEADER
-        if self.takeover is not None or request.term != member.term or not may_lead:
-            code = DLedgerResponseCode.EXPIRED_TERM
-            if request.term == member.term:
-                code = DLedgerResponseCode.REPEATED_REQUEST
-            member.reply(call, request, LeadershipTransferResponse(term=member.term, code=code))
-            return
-        self.takeover = LeadershipTakeover(call, request, now_ms + member.settings.transfer_wait_max_ms)
-        self.advance_takeover(now_ms)
-
-    def advance_takeover(self, now_ms: int) -> None:
-        """Starts the election once the log is complete. Responds once this peer leads or cannot lead."""
-        member, takeover = self.member, self.takeover
-        if takeover is None:
-            return
-        if member.role is RaftRole.LEADER:
-            self._end_takeover(takeover, DLedgerResponseCode.SUCCESS)
-        elif now_ms > takeover.deadline_ms or member.term > takeover.request.term + 1:
-            self._end_takeover(takeover, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED)
-        elif (
-            member.term == takeover.request.term
-            and member.log.end_index >= takeover.index
-            and member.is_voter
-        ):
-            member.become(RaftRole.CANDIDATE, None)
-            self._request_votes_in_new_term(
-                now_ms
-            )  # no pre-vote: voters reject it while the old leader lives
-
-    def _end_takeover(self, takeover: LeadershipTakeover, code: DLedgerResponseCode) -> None:
-        self.takeover = None
-        response = LeadershipTransferResponse(term=self.member.term, code=code)
-        self.member.reply(takeover.call, takeover.request, response)

@@ -40,7 +40,9 @@ class MemberState:
         voted_for: str | None,
         committed: int,
         snapshot: Snapshot | None,
+        memberships: Sequence[DLedgerEntry],
     ) -> None:
+        """`memberships`: the membership entries of the log after the snapshot."""
         self.settings = settings
         self.log = log
         self.jitter = jitter
@@ -71,6 +73,9 @@ class MemberState:
         self.heartbeat_round = 0
         """The number of the latest heartbeat round, over all leaderships of this process."""
         self._context = 0
+        self._report_members(
+            self.membership.add_entries(memberships) or self.membership.addresses is not None
+        )
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -222,10 +227,6 @@ class MemberState:
         held, self._after_erasure = self._after_erasure, []
         for effect in held:
             self.emit(effect)
-
-    def recover(self, entries: Sequence[DLedgerEntry]) -> None:
-        """Records the membership entries that the log held when this peer started."""
-        self._report_members(self.membership.add_entries(entries) or self.membership.addresses is not None)
 
     def _report_members(self, changed: bool) -> None:
         if changed and self.membership.addresses is not None:

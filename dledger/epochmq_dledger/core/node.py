@@ -10,6 +10,7 @@ from epochmq_dledger.core.peer_progress import InstallSnapshotState
 from epochmq_dledger.core.raft_log import RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
+from epochmq_dledger.core.takeover import TakeoverHandler
 from epochmq_dledger.core.types import (
     CallCompleted,
     ChangeMembers,
@@ -88,13 +89,15 @@ class RaftNode:
     ) -> None:
         if snapshot is not None:
             committed = max(committed, snapshot.index)
-        self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot)
-        self.member.recover(_membership_entries(log, snapshot) if memberships is None else memberships)
+        if memberships is None:
+            memberships = _membership_entries(log, snapshot)
+        self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot, memberships)
         if rejoins:
             self.member.rejoin = Rejoin(1 + int(jitter() * (1 << 53)), vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
         self.receiver = SnapshotReceiver(self.member, self.election, self.follower)
+        self.takeover = TakeoverHandler(self.member, self.election)
         self.leader: Leader | None = None
         self._transfer: tuple[int, int] | None = None  # (token, context)
 
@@ -162,15 +165,15 @@ class RaftNode:
             deadline_ms = self.leader.next_deadline_ms()
             if self.member.quorum > 1:
                 deadline_ms = min(deadline_ms, self.leader.contact_ms + election.election_timeout_ms + 1)
-        if election.takeover is not None:
-            deadline_ms = min(deadline_ms, election.takeover.deadline_ms + 1)
+        if self.takeover.pending is not None:
+            deadline_ms = min(deadline_ms, self.takeover.pending.deadline_ms + 1)
         return deadline_ms
 
     def _advance(self, now_ms: int) -> None:
         """Does what time, or the input, makes necessary."""
         self.follower.advance_rejoin(now_ms)
         self._update_leadership(now_ms)
-        self.election.advance_takeover(now_ms)
+        self.takeover.advance(now_ms)
         if self.leader is None:
             self.election.on_timeout(now_ms)
             self._update_leadership(now_ms)
@@ -221,7 +224,7 @@ class RaftNode:
             case InstallSnapshotRequest():
                 self.receiver.on_chunk(call, request, now_ms)
             case LeadershipTransferRequest():
-                self.election.on_transfer(call, request, now_ms)
+                self.takeover.on_transfer(call, request, now_ms)
             case _:
                 raise TypeError(f"not a request of the core: {type(request).__name__}")
 

@@ -1,2 +1,2 @@
-"""A DLedger peer's directory, as DLedger 0.3.1.2 writes and reads it: `data/`, `index/`, `currterm`,
+"""Stores a peer's log and state in a directory, as DLedger 0.3.1.2 does: `data/`, `index/`, `currterm`,
 `checkpoint`."""

@@ -1,11 +1,10 @@
-"""Looks behind the first unreadable byte of a log: is it where the writing stopped, or was something there
-that is lost?
+"""Decides whether the first unreadable byte of a log is a torn write, or damage to entries that were durable.
 
-After a power failure the entries that were written and not synced are there in part, in any order. So an
-unreadable entry with whole ones behind it may be harmless. It is not if one of those says that the unreadable
-one was durable when it was written (`entry_marks`). An entry without such a mark, DLedger's or an earlier
-release's, counts as evidence if there is anything at all where the unreadable header should be: a write that
-was lost leaves the zeros of a new file.
+A power failure can leave the entries that were written but not synced in part, and in any order. So an
+unreadable entry with readable ones after it may be harmless. It is damage if a later entry records that the
+unreadable one was durable when the later one was written (`entry_encoding`). An entry without such a record,
+by DLedger or an earlier release, counts as evidence if there is any byte but zero where the unreadable header
+should be: a lost write leaves the zeros of a new file.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ ReadEntry = Callable[[int], DLedgerEntry | None]
 
 @dataclass(frozen=True)
 class LogDamage:
-    """What a log has lost that had been durable. The log as recovered ends before byte `pos`, with entry
-    `end_index`."""
+    """A loss of durable entries. The recovered log ends before byte `pos`, with entry `end_index`."""
 
     pos: int
     end_index: int
@@ -34,8 +32,8 @@ class LogDamage:
 
 
 def find_lost_entry(data: Segments, read: ReadEntry, pos: int, index: int | None) -> DLedgerEntry | None:
-    """A whole entry behind the unreadable one at byte `pos` that shows that this one was durable; None: it
-    may be a write that never ended. `index` is what should stand at `pos`; None: it is the first one of the
+    """Finds an entry after the unreadable one at byte `pos` that proves that the unreadable one was durable.
+    None if it may be a torn write. `index` is the index of the unreadable entry, None for the first one of a
     log."""
     is_blank = not data.read(pos, ENTRY_HEADER_SIZE).strip(b"\0")
     for entry in _entries_after(data, read, pos):
@@ -50,7 +48,7 @@ def find_lost_entry(data: Segments, read: ReadEntry, pos: int, index: int | None
 
 
 def _entries_after(data: Segments, read: ReadEntry, pos: int) -> Iterator[DLedgerEntry]:
-    """Whole, well-placed entries at or behind byte `pos`, wherever they begin."""
+    """The readable entries at or after byte `pos`, wherever they begin."""
     for base in data.bases:
         at: int | None = max(pos, base)
         end = base + data.file_size

@@ -1,9 +1,9 @@
-"""Keeps what recovery found damaged, before anything in a peer's folder is changed.
+"""Preserves damaged files as evidence, before recovery changes anything in a peer's directory.
 
-`damaged-1` to `damaged-3` hold the data files from the first unreadable byte on, copies of the small files,
-and `REPORT`, which says what was found. After three of them a start is refused: the disk cannot be trusted.
-`rejoin` says, over restarts, that this peer has no vote until it has caught up. `accept-loss`, made by an
-operator, lets a start go on without what is lost, with a vote.
+`damaged-1` to `damaged-3` hold the data files from the first unreadable byte on, copies of the state files,
+and `REPORT` with a description. A peer that has three of them does not start: its disk cannot be trusted. The
+file `rejoin` says, over restarts, that this peer has no vote until it has caught up. An operator makes the
+file `accept-loss` to let a peer start without the lost entries and with a vote.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _AT_ONCE = 1 << 20
 
 
 class DamagedFolderError(ValueError):
-    """A peer's folder has lost what this peer had acknowledged, and it cannot start by itself."""
+    """A peer's directory has lost entries that the peer had acknowledged, and an operator must decide."""
 
 
 def load_rejoin(folder: Path) -> bool | None:
-    """None: this peer has lost nothing. Otherwise whether its vote is lost, too. What cannot be read says the
-    worst."""
+    """None if this peer has lost nothing. Otherwise whether its vote is lost, too; an unreadable file means
+    yes."""
     path = folder / REJOIN
     if not path.exists():
         return None
@@ -41,29 +41,29 @@ def load_rejoin(folder: Path) -> bool | None:
 
 
 def save_rejoin(folder: Path, *, vote_lost: bool) -> None:
-    """Makes durable that this peer has no vote."""
+    """Records durably that this peer has no vote."""
     replace_file(folder / REJOIN, f"voteLost={str(vote_lost).lower()}\n".encode())
 
 
 def remove_rejoin(folder: Path) -> None:
-    """This peer has caught up."""
+    """Records durably that this peer has caught up."""
     (folder / REJOIN).unlink(missing_ok=True)
     sync_directory(folder)
 
 
 def consume_accept_loss(folder: Path) -> bool:
-    """Whether an operator accepts the loss. The order counts once."""
+    """Whether an operator accepts the loss. The order counts once: this removes its file."""
     path = folder / ACCEPT_LOSS
     if not path.exists():
         return False
     path.unlink()
     remove_rejoin(folder)
-    log.warning("%s: what is lost is accepted, as %s orders", folder, path)
+    log.warning("%s: the loss of entries is accepted, because %s exists", folder, path)
     return True
 
 
 def preserve_evidence(folder: Path, entries: FileLog, report: str) -> Path:
-    """Keeps the evidence; returns the folder that has it. DamagedFolderError when it cannot be kept."""
+    """Copies the evidence. Returns the directory that holds it. DamagedFolderError if it cannot be copied."""
     for number in range(1, EVIDENCE_FOLDERS_MAX + 1):
         place = folder / f"damaged-{number}"
         if not place.exists():
@@ -71,7 +71,8 @@ def preserve_evidence(folder: Path, entries: FileLog, report: str) -> Path:
                 _copy_evidence(folder, place, entries, report)
             except OSError as error:
                 raise DamagedFolderError(
-                    f"{report}. It cannot be kept in {place} ({error}): free some space there and start again"
+                    f"{report}. The evidence cannot be copied to {place} ({error}): free some space there, "
+                    "then start again"
                 ) from error
             return place
     raise DamagedFolderError(
@@ -94,7 +95,7 @@ def _copy_evidence(folder: Path, place: Path, entries: FileLog, report: str) -> 
 
 
 def _copy_without_holes(path: Path, copy: Path) -> None:
-    """Copies a file, without its holes."""
+    """Copies a file without its holes."""
     copy.unlink(missing_ok=True)
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -1,17 +1,16 @@
 # pure: bytes of entries
-"""Encodes entries as they stand in data files, with the two checksums that DLedger has fields for and
-leaves 0.
+"""Encodes entries as data files hold them, with two checksums, for which DLedger has fields that it leaves 0.
 
 `bodyCrc` is the CRC-32 of the body. `chainCrc` holds two numbers of 16 bits:
 
-- the low half is the entry's lag: how many entries before it, itself included, were not durable yet when it
-  was written. So an entry with lag k at index i says that the entries up to i - k had been synced. Recovery
-  needs that to tell a write that a power failure has torn from damage to what was durable before
-  (`recovery`). 65535 stands for every lag that is not smaller.
-- the high half is the low half of the CRC-32 of the header with the high half zero: a flipped bit in index,
-  term or channel is noticed.
+- The low half is the entry's lag: how many entries up to and including it were not durable when it was
+  written. An entry with lag k at index i says that the entries up to i - k were synced. With it recovery
+  tells a write that a power failure has torn from damage to durable entries (`damage_detection`). 65535
+  stands for every larger lag.
+- The high half is the low half of the CRC-32 of the header with this half zero. It reveals a flipped bit in
+  index, term or channel.
 
-0 in either field, as DLedger and earlier releases write it, says nothing and is not checked.
+DLedger and earlier releases write 0 in both fields; 0 is not checked.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ LAG_MAX = 0xFFFF
 
 
 def crc_of(body: bytes) -> int:
-    """CRC-32 as a signed 32-bit number."""
+    """The CRC-32 as a signed 32-bit number."""
     crc = crc32(body)
     return crc - (1 << 32) if crc >= 1 << 31 else crc
 
 
 class EntryEncoder:
-    """Encodes the entries of one log. It reuses one buffer, so it is for one thread at a time."""
+    """Encodes the entries of one log. It reuses a buffer: use it on one thread at a time."""
 
     def __init__(self) -> None:
         self._head = bytearray(ENTRY_HEADER_SIZE)
 
     def encode(self, entry: DLedgerEntry, durable_index: int) -> bytearray:
-        """The entry's bytes in a data file whose entries up to `durable_index` are durable."""
+        """The bytes of an entry that is written while entries up to `durable_index` are durable."""
         head, body, index = self._head, entry.body, entry.index
         lag = index - durable_index
         size = len(body)
@@ -63,8 +62,8 @@ class EntryEncoder:
 
 
 def is_valid_header(head: bytes, pos: int, room: int) -> bool:
-    """Whether these 48 bytes are the header of a whole entry that was written at byte `pos` and fits into
-    `room` bytes."""
+    """Whether these 48 bytes are the header of an entry that was written at byte `pos` and fits into `room`
+    bytes."""
     if len(head) < ENTRY_HEADER_SIZE:
         return False
     magic, size, index, _, own_pos, _, chain, _, length = _HEADER.unpack_from(head)
@@ -79,6 +78,6 @@ def is_valid_header(head: bytes, pos: int, room: int) -> bool:
 
 
 def durable_index_at_write(entry: DLedgerEntry) -> int | None:
-    """Up to which entry the log was durable when this one was written; None if it does not say."""
+    """The durable index of the log when this entry was written, None if the entry does not hold it."""
     lag = entry.chain_crc & LAG_MAX
     return None if lag in (0, LAG_MAX) else entry.index - lag

@@ -1,12 +1,12 @@
-"""A list of equally sized files that hold one long run of bytes (`MmapFileList`).
+"""Stores a long sequence of bytes in files of equal size (`MmapFileList`).
 
-Files are named by their first byte's offset, twenty digits, and have their full size from the start, zeros
-where nothing is written yet. They are written with pwrite rather than through a mapping: a full disk is then
-an error to answer, where a store into a mapping would kill the process.
+A file's name is its first offset in twenty digits. A file has its full size from the start, with zeros where
+nothing is written yet. The files are written with pwrite rather than through a mapping: a full disk is then
+an error to handle, where a store into a mapping would kill the process.
 
-An event loop may call everything that changes bytes or names here: nothing waits for the disk.
-`UnsyncedFiles` and `Erasure` are what a worker thread does afterwards: they make durable what was written,
-and remove and erase what was cut.
+All functions that change bytes or names here are fast enough for an event loop. A worker thread completes
+their work with `UnsyncedFiles` and `Erasure`: it syncs what was written, and removes and erases what was
+dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass
 class UnsyncedFiles:
-    """Duplicates of descriptors of what was written: files, and folders with new names."""
+    """Duplicated descriptors of files that were written, and of directories with new names."""
 
     files: list[int] = field(default_factory=list)
     folders: list[int] = field(default_factory=list)
@@ -38,7 +38,7 @@ class UnsyncedFiles:
 
 
 def sync_and_close(unsynced: UnsyncedFiles) -> None:
-    """Makes files durable, then their names, and lets go of them. OSError: nothing may be taken for durable
+    """Syncs files, then their directories, and closes the descriptors. OSError: nothing may count as durable
     any more."""
     try:
         for fd in unsynced.files:
@@ -52,9 +52,9 @@ def sync_and_close(unsynced: UnsyncedFiles) -> None:
 
 @dataclass
 class Erasure:
-    """What is left to do, on a worker thread, for what one list of files has dropped. Bytes from `at` on of
-    the file `fd` (a duplicate) become zeros; `removed` are closed and unlinked, in this order, which leaves
-    no gap after a crash."""
+    """The work of a worker thread after files or bytes were dropped. It overwrites the bytes from `at` on of
+    the file `fd` (a duplicated descriptor) with zeros, and closes and unlinks the files `removed`. Their
+    order leaves no gap after a crash."""
 
     folder: Path
     file_size: int
@@ -63,7 +63,7 @@ class Erasure:
     at: int = 0
 
     def run(self) -> None:
-        """Does it, durably. OSError: what was dropped may come back after a power failure."""
+        """Erases durably. OSError: dropped bytes may come back after a power failure."""
         for fd, path in self.removed:
             os.close(fd)
             path.unlink()
@@ -78,7 +78,7 @@ class Erasure:
 
 
 class Segments:
-    """The files of one folder. Offsets are absolute."""
+    """The files of one directory. Offsets are absolute."""
 
     def __init__(self, folder: Path, file_size: int) -> None:
         self.folder = folder
@@ -87,12 +87,12 @@ class Segments:
         self._dirty: set[int] = set()
         self._has_new_names = False
         self.writes = 0
-        """How often anything was changed."""
+        """The number of changes to files."""
 
     def open(self) -> None:
-        """Opens what is there. A file that was never given its size was never synced, and goes. All files
-        count as written: what a process that was killed has left in the kernel's hands is not durable yet,
-        though it can be read. There may be gaps between files (`end_of_run`)."""
+        """Opens all files. A file of size 0 was never synced, and is removed. All files count as unsynced:
+        what a killed process has written can be read, but the kernel may not have synced it. There may be
+        gaps between files. ValueError for a file of another size."""
         self.folder.mkdir(parents=True, exist_ok=True)
         names = sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
         for path in names:
@@ -100,10 +100,10 @@ class Segments:
             if size == 0:
                 path.unlink()
             elif size != self.file_size:
-                raise ValueError(f"{path}: {size} bytes, expected {self.file_size} as configured")
+                raise ValueError(f"{path} has {size} bytes, expected {self.file_size} as configured")
             else:
                 fd = self._files[int(path.name)] = os.open(path, os.O_RDWR)
-                # After a failed sync of an earlier life the kernel may show bytes that never reached the
+                # After a failed sync of an earlier process the kernel may show bytes that never reached the
                 # disk.
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         self._dirty.update(self.bases)
@@ -117,7 +117,7 @@ class Segments:
 
     @property
     def bases(self) -> list[int]:
-        """The first offsets of the files there are, in order."""
+        """The first offsets of the files, in order."""
         return sorted(self._files)
 
     def path(self, base: int) -> Path:
@@ -125,8 +125,7 @@ class Segments:
         return self.folder / f"{base:020d}"
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes at `offset`, which lie in one file; fewer where the file ends, none where there is no
-        file."""
+        """The bytes at `offset`, up to the end of the file there. Empty without a file."""
         base = offset - offset % self.file_size
         fd = self._files.get(base)
         if fd is None:
@@ -134,14 +133,13 @@ class Segments:
         return os.pread(fd, min(size, base + self.file_size - offset), offset - base)
 
     def next_data(self, offset: int) -> int | None:
-        """The first byte at or after `offset`, within its file, that is not in a hole; None when there is
-        none."""
+        """The first offset from `offset` on, within its file, that is not in a hole. None without one."""
         base = offset - offset % self.file_size
         fd = self._files.get(base)
         return None if fd is None else _next_data(fd, base, offset)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Writes within one file, which is made if need be. LogFullError: the disk is full, and any part of
+        """Writes within one file, and creates it if needed. LogFullError: the disk is full, and any part of
         `data` may be written. OSError: the disk failed."""
         base = offset - offset % self.file_size
         assert offset - base + len(data) <= self.file_size, (offset, len(data), self.file_size)
@@ -154,7 +152,7 @@ class Segments:
             while done < len(data):
                 written = os.pwrite(fd, data[done:] if done else data, offset - base + done)
                 if written <= 0:
-                    raise OSError(errno.EIO, "a write took nothing", str(self.path(base)))
+                    raise OSError(errno.EIO, "pwrite wrote no byte", str(self.path(base)))
                 self.writes += 1
                 done += written
         except OSError as error:
@@ -163,7 +161,7 @@ class Segments:
             raise
 
     def _create(self, base: int) -> int:
-        """A new file. It is durable, with its name, once what `take_dirty` gives is synced."""
+        """Creates a file. It is durable, with its name, once the files of `take_unsynced` are synced."""
         path = self.path(base)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -177,18 +175,18 @@ class Segments:
         self.writes += 1
         return fd
 
-    # What is dropped ----------------------------------------------------------------------------------------
+    # Dropping -----------------------------------------------------------------------------------------------
 
     def drop_from(self, offset: int) -> Erasure:
-        """Lets go of the files that begin at or after `offset`; they are removed the last one first."""
+        """Drops the files that begin at or after `offset`. The erasure removes the last one first."""
         return self._drop([base for base in reversed(self.bases) if base >= offset])
 
     def drop_before(self, offset: int) -> Erasure:
-        """Lets go of the files that end at or before `offset`; they are removed the first one first."""
+        """Drops the files that end at or before `offset`. The erasure removes the first one first."""
         return self._drop([base for base in self.bases if base + self.file_size <= offset])
 
     def erase_from(self, offset: int) -> Erasure:
-        """Lets go of everything from byte `offset` on."""
+        """Drops all bytes from `offset` on."""
         base = offset - offset % self.file_size
         if offset == base:
             return self.drop_from(base)
@@ -205,7 +203,7 @@ class Segments:
     # Durability ---------------------------------------------------------------------------------------------
 
     def take_unsynced(self) -> UnsyncedFiles:
-        """What was written since the last call: a thread may sync and close it while this object goes on."""
+        """The files written since the last call. A worker thread may sync and close them meanwhile."""
         found = UnsyncedFiles(
             [os.dup(self._files[base]) for base in sorted(self._dirty) if base in self._files]
         )
@@ -221,13 +219,13 @@ def _next_data(fd: int, base: int, offset: int) -> int | None:
         return base + os.lseek(fd, offset - base, os.SEEK_DATA)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            return None  # nothing but a hole
+            return None  # the rest is a hole
         raise
 
 
 def _erase(fd: int, at: int, file_size: int) -> None:
-    """Makes the rest of a file zeros, where it is not. Only blocks that hold something are written, so that a
-    full disk is not in the way: those have their place."""
+    """Overwrites the rest of a file with zeros. It writes only blocks that hold other bytes: their space is
+    allocated, so a full disk does not prevent it."""
     while at < file_size:
         found = _next_data(fd, 0, at)
         if found is None:
@@ -243,6 +241,6 @@ def _erase(fd: int, at: int, file_size: int) -> None:
             while blank < end:
                 written = os.pwrite(fd, bytes(end - blank), found + block + blank)
                 if written <= 0:
-                    raise OSError(errno.EIO, "a write took nothing")
+                    raise OSError(errno.EIO, "pwrite wrote no byte")
                 blank += written
         at = found + len(piece)

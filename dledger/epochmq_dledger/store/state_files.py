@@ -1,8 +1,8 @@
-"""`currterm` and `checkpoint`: small properties files, replaced as a whole (`MemberState.persistTerm`,
-`DLedgerMmapFileStore.persistCheckPoint`). The previous content stays beside them as `.bak`.
+"""Reads and writes the state files `currterm` and `checkpoint`: properties files that are replaced as a whole
+(`MemberState.persistTerm`, `DLedgerMmapFileStore.persistCheckPoint`). The previous content stays as `.bak`.
 
-The previous content of `currterm` is no substitute for the present one: a peer that falls back to it may vote
-a second time in a term. So a `currterm` that is empty or garbled is a lost vote (`SavedVote.is_lost`).
+The previous content of `currterm` does not replace the current one: a peer that used it could vote twice in a
+term. So an empty or damaged `currterm` is a lost vote (`SavedVote.is_lost`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 CURRTERM, CHECKPOINT = "currterm", "checkpoint"
 STATE_FILE_NAMES = (CURRTERM, f"{CURRTERM}.bak", CHECKPOINT, f"{CHECKPOINT}.bak")
-"""The small files of a peer's folder."""
+"""The state files of a peer's directory."""
 
 
 @dataclass(frozen=True)
 class SavedVote:
-    """The term, and whom this peer voted for in it. `is_lost`: it may have voted since, also in later
+    """The term, and the peer that this peer voted for. `is_lost`: it may have voted since, also in later
     terms."""
 
     term: int = 0
@@ -32,7 +32,7 @@ class SavedVote:
 
 
 def _read_integers(path: Path, *keys: str) -> dict[str, int] | None:
-    """The whole numbers of these keys; None when the file is missing, or one of them cannot be read."""
+    """The integers of these keys, None if the file is missing or one of them cannot be read."""
     try:
         found = properties.parse(path.read_bytes().decode())
         return {key: int(found[key].strip()) for key in keys}
@@ -46,12 +46,12 @@ def _read_vote(path: Path) -> SavedVote | None:
         return None
     found = properties.parse(path.read_text(encoding="utf-8"))
     if "voteLeader" not in found:
-        return None  # cut off: both are written as one
+        return None  # the file is truncated: both keys are written together
     return SavedVote(numbers["currTerm"], found["voteLeader"].strip() or None)
 
 
 def load_vote(folder: Path) -> SavedVote:
-    """The vote of a peer's folder; term 0 for a new one."""
+    """The vote of a peer's directory, term 0 for a new one."""
     path = folder / CURRTERM
     vote = _read_vote(path)
     if vote is not None:
@@ -68,20 +68,20 @@ def load_vote(folder: Path) -> SavedVote:
 
 
 def save_vote(folder: Path, term: int, voted_for: str | None) -> None:
-    """Makes term and vote durable."""
+    """Saves term and vote durably."""
     text = f"currTerm={term}\nvoteLeader={voted_for or ''}\n"
     replace_file(folder / CURRTERM, text.encode(), keep_backup=True)
 
 
 def load_committed(folder: Path) -> int:
-    """The committed index of the last checkpoint, -1 where there is none. The one before it is as true."""
+    """The committed index of the last checkpoint or of the one before, which is also true. -1 without one."""
     path = folder / CHECKPOINT
     for candidate in (path, backup_of(path)):
         found = _read_integers(candidate, "committedIndex")
         if found is not None:
             return found["committedIndex"]
     if path.exists():
-        log.warning("%s: cannot be read; what is committed will be learned from the leader", path)
+        log.warning("cannot read %s; this peer learns the committed index from its leader", path)
     return -1
 
 

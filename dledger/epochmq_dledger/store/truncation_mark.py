@@ -1,10 +1,9 @@
-"""`cut`: a mark in a peer's folder while the end of its log is being erased.
+"""Keeps the file `cut` of a peer's directory: it marks the end of the log while bytes after it are erased.
 
-Erasing is not atomic. After a power failure in the middle of it some of the erased entries may be there
-still, behind others that are gone, and would look like a log that was damaged. The mark says where the log
-ends. It is durable before the first byte is erased, and cleared, durably, before anything is appended
-again. The file is there from the first start on and is written in place, so that a full disk cannot be in
-the way.
+Erasing is not atomic. A power failure during it can leave erased entries behind others that are gone; the log
+would look damaged. The mark names the end of the log. It is durable before the first byte is erased, and is
+cleared durably before the next append. The file exists from the first start on and is written in place, so
+that a full disk does not prevent it.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from epochmq_protocol.durable_files import sync_directory
 
 NAME = "cut"
 _MARK = struct.Struct(">qI")
-"""Where the log ends, and the CRC-32 of these eight bytes. It lies in one sector, which is written as a whole
-or not at all."""
+"""The end of the log, and the CRC-32 of these eight bytes. A disk writes their sector as a whole or not at
+all."""
 
 
 class TruncationMark:
-    """The mark of one folder. Its functions wait for the disk: they are for worker threads, and for
-    starts."""
+    """The mark of one directory. Its functions wait for the disk: call them on worker threads, or at a
+    start."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._fd = -1
 
     def open(self) -> int | None:
-        """The byte from which on the log was being erased; None without a mark."""
+        """The position after which the log was being erased, None without a mark."""
         path = self.folder / NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         data = os.pread(self._fd, _MARK.size, 0)
@@ -44,21 +43,21 @@ class TruncationMark:
         return end_pos if crc and crc == zlib.crc32(data[:8]) else None
 
     def write(self, end_pos: int) -> None:
-        """Makes the mark durable."""
+        """Sets the mark, durably."""
         head = end_pos.to_bytes(8, "big")
         self._put(_MARK.pack(end_pos, zlib.crc32(head)))
 
     def clear(self) -> None:
-        """Takes it back, durably."""
+        """Clears the mark, durably."""
         self._put(bytes(_MARK.size))
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
 
     def _put(self, data: bytes) -> None:
         if os.pwrite(self._fd, data, 0) != len(data):
-            raise OSError(errno.EIO, "written in part only", str(self.folder / NAME))
+            raise OSError(errno.EIO, "short write", str(self.folder / NAME))
         os.fdatasync(self._fd)

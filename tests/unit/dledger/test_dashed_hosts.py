@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from epochmq_broker.config import from_properties
-from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
 from tests.unit.dledger.raft_group import HOST, RaftGroup, until
 
 HOSTS = [f"my-controller-{i}.a-name-space.svc" for i in range(3)]

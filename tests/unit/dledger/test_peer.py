@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from epochmq_dledger.core.types import RaftRole
-from epochmq_dledger.processor import parse_peers
+from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol.dledger import (
     AppendEntryRequest,

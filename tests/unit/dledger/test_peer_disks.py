@@ -180,7 +180,7 @@ async def test_a_failed_append_at_a_full_disk_is_answered_once_nothing_of_it_can
 
 def flip(peer: DLedgerPeer, index: int) -> None:
     """One bit of an entry's body changes on the disk of a stopped peer."""
-    entry = peer.log._cache.get(index)
+    entry = peer.log._cache.entries.get(index)
     assert entry is not None
     base = entry.pos - entry.pos % peer.settings.file_size
     with (peer.folder / "data" / f"{base:020d}").open("r+b") as file:

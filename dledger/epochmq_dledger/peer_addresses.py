@@ -1,0 +1,20 @@
+"""Reads lists of peers, as DLedger writes them in settings."""
+
+from __future__ import annotations
+
+
+def parse_peers(text: str) -> dict[str, str]:
+    """Parses `n0-host:port;n1-host:port` to addresses by id. An id ends at the first dash, so a host may have
+    dashes. ValueError says what is wrong."""
+    peers: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, dash, address = part.partition("-")
+        host, colon, port = address.rpartition(":")
+        if not (name and dash and host and colon and port.isdigit()):
+            raise ValueError(f"{part!r}, expected id-host:port")
+        if name in peers:
+            raise ValueError(f"{part!r}: the id {name} appears twice")
+        peers[name] = address
+    if not peers:
+        raise ValueError(f"{text!r}, expected id-host:port;id-host:port;…")
+    return peers

@@ -1,0 +1,153 @@
+"""Reads and writes the data files and index files of a log, at byte positions and indexes (`MmapFileList`).
+
+A data file holds whole entries; a filler closes it where the next entry does not fit. An index file holds a
+unit of 32 bytes for each entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from epochmq_dledger.store.entry_encoding import crc_of, is_valid_header
+from epochmq_dledger.store.segments import Segments, UnsyncedFiles
+from epochmq_protocol.dledger import (
+    ENTRY_HEADER_SIZE,
+    FILLER_MAGIC,
+    FILLER_SIZE_MIN,
+    INDEX_UNIT_SIZE,
+    DLedgerEntry,
+    decode_entry,
+    decode_index_unit,
+)
+from epochmq_protocol.errors import RemoteProtocolError
+
+_FILLER = struct.Struct(">ii")
+_HEADER_START = struct.Struct(">iiqqq")
+
+IndexUnit = tuple[int, int, int, int, int]
+"""(magic, position, size, index, term) of an entry."""
+
+
+class LogFiles:
+    """The files of one log."""
+
+    def __init__(self, folder: Path, file_size: int, index_file_size: int) -> None:
+        self.data = Segments(folder / "data", file_size)
+        self.index = Segments(folder / "index", index_file_size)
+        self.file_size = file_size
+
+    def open(self) -> list[int]:
+        """Opens all files. Returns the first positions of the data files, in order."""
+        self.data.open()
+        self.index.open()
+        return self.data.bases
+
+    def close(self) -> None:
+        """Closes all files. The kernel still holds what was not synced."""
+        self.data.close()
+        self.index.close()
+
+    @property
+    def begin_pos(self) -> int:
+        """The position of the first data file, 0 without one."""
+        return self.data.bases[0] if self.data.bases else 0
+
+    def describe(self, pos: int, index: int) -> str:
+        """The place of an entry, for messages."""
+        base = pos - pos % self.file_size
+        return f"byte {pos - base} of {self.data.folder}/{base:020d} (entry {index})"
+
+    # Reading ------------------------------------------------------------------------------------------------
+
+    def read_entry(self, pos: int, *, with_body: bool = True) -> DLedgerEntry | None:
+        """The entry at byte `pos`, None if there is no whole entry that was written there."""
+        head = self.data.read(pos, ENTRY_HEADER_SIZE)
+        if not is_valid_header(head, pos, self.file_size - pos % self.file_size):
+            return None
+        _, size, index, term, _ = _HEADER_START.unpack_from(head)
+        if not with_body:
+            return DLedgerEntry(index, term, pos, b"", size)
+        try:
+            entry = decode_entry(self.data.read(pos, size))
+        except RemoteProtocolError:
+            return None
+        return entry if entry.body_crc in (0, crc_of(entry.body)) else None
+
+    def first_entry(self, base: int) -> DLedgerEntry | None:
+        """The first entry of the data file at `base`, without its body. A log that was reset begins in the
+        middle of a file, behind a filler. Without the filler the start of the file was never durable, and the
+        log is empty."""
+        entry = self.read_entry(base, with_body=False)
+        if entry is not None:
+            return entry
+        magic, size = self._read_filler(base)
+        return self.read_entry(base + size, with_body=False) if magic == FILLER_MAGIC else None
+
+    def entries_from(self, pos: int, end_pos: int | None) -> Iterator[DLedgerEntry]:
+        """The readable entries from byte `pos` up to `end_pos`, over fillers."""
+        while end_pos is None or pos < end_pos:
+            entry = self.read_entry(pos)
+            if entry is not None:
+                yield entry
+                pos += entry.size
+                continue
+            next_base = self._base_after_filler(pos)
+            if next_base is None:
+                return
+            pos = next_base
+
+    def _base_after_filler(self, pos: int) -> int | None:
+        """The position of the next data file, if the rest of this one is a filler or too short for one."""
+        next_base = pos - pos % self.file_size + self.file_size
+        is_filler = self._read_filler(pos)[0] == FILLER_MAGIC
+        at_end = pos % self.file_size == 0 and pos not in self.data.bases
+        if at_end or (not is_filler and next_base - pos >= FILLER_SIZE_MIN):
+            return None
+        return next_base if next_base in self.data.bases else None
+
+    def _read_filler(self, pos: int) -> tuple[int, int]:
+        """The magic number at byte `pos`, and the size after it."""
+        head = self.data.read(pos, _FILLER.size)
+        magic, size = _FILLER.unpack(head) if len(head) == _FILLER.size else (0, 0)
+        return magic, size
+
+    def read_index_unit(self, index: int) -> IndexUnit | None:
+        """The index unit of an entry, None if there is none."""
+        data = self.index.read(index * INDEX_UNIT_SIZE, INDEX_UNIT_SIZE) if index >= 0 else b""
+        return decode_index_unit(data) if len(data) == INDEX_UNIT_SIZE else None
+
+    # Writing ------------------------------------------------------------------------------------------------
+
+    def write_entries(self, pos: int, encoded: list[bytearray]) -> None:
+        """Writes entries that lie in one data file."""
+        if encoded:
+            self.data.write(pos, b"".join(encoded))
+
+    def write_index_units(self, first_index: int, units: list[bytes]) -> None:
+        """Writes index units that follow each other."""
+        per_file = self.index.file_size // INDEX_UNIT_SIZE
+        at = 0
+        while at < len(units):
+            room = per_file - (first_index + at) % per_file
+            self.index.write((first_index + at) * INDEX_UNIT_SIZE, b"".join(units[at : at + room]))
+            at += room
+
+    def write_filler(self, pos: int, end_pos: int) -> None:
+        """Writes a filler from `pos` to `end_pos`, if it is large enough for one."""
+        size = end_pos - pos
+        if size >= FILLER_SIZE_MIN:
+            assert size < self.file_size
+            self.data.write(pos, _FILLER.pack(FILLER_MAGIC, size))
+
+    def take_unsynced(self, *, with_index: bool) -> UnsyncedFiles:
+        """The files to sync: data files, and index files on request."""
+        if not with_index:
+            return self.data.take_unsynced()
+        return self.data.take_unsynced() + self.index.take_unsynced()
+
+
+def index_unit_of(entry: DLedgerEntry) -> IndexUnit:
+    """The index unit that an entry has."""
+    return (entry.magic, entry.pos, entry.size, entry.index, entry.term)
