@@ -52,7 +52,7 @@ class FakeConnection:
     def defer(self, opaque: int) -> None:
         self.deferred.append(opaque)
 
-    def answer(self, opaque: int, data: bytes) -> bool:
+    def respond_encoded(self, opaque: int, data: bytes) -> bool:
         assert opaque in self.deferred
         self.sent.append(data)
         return True
