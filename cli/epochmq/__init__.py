@@ -1,1 +1,1 @@
-"""The front door: the command `epochmq`, its verbs and its small clients."""
+"""The command `epochmq`: its verbs, and small clients for them."""

@@ -1,4 +1,5 @@
-"""The interactive verbs and their options. What a verb does lies in `verbs/`, imported when it is called."""
+"""Declares the interactive verbs and their options. Their implementations are in `verbs/` and are imported on
+use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from epochmq.exits import exit_code_of
 
 app = typer.Typer(
     name="epochmq",
-    help="RocketMQ broker groups and controllers: run them on this machine, look at them, send and read.",
+    help="Run RocketMQ broker groups and controllers, show their state, and send and receive messages.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,7 +25,7 @@ STATE_DEFAULT = Path(".epochmq")
 
 
 class OutputFormat(StrEnum):
-    """How results are printed."""
+    """The format of the output."""
 
     TEXT = "text"
     TABLE = "table"
@@ -33,23 +34,28 @@ class OutputFormat(StrEnum):
 
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", "-N", metavar="NAME", help="On a cluster: groups of this namespace."),
+    typer.Option("--namespace", "-N", metavar="NAME", help="On Kubernetes: the namespace of the groups."),
 ]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="On a cluster: this context of the kubeconfig."),
+    typer.Option("--context", metavar="NAME", help="On Kubernetes: the context in the kubeconfig."),
 ]
 KubeconfigOption = Annotated[
     str | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="On a cluster: this kubeconfig, not kubectl's."),
+    typer.Option(
+        "--kubeconfig", metavar="FILE", help="On Kubernetes: the kubeconfig to use, instead of kubectl's."
+    ),
 ]
 StateOption = Annotated[
-    Path, typer.Option("--state", metavar="DIR", help="The directory that holds everything of this run.")
+    Path,
+    typer.Option(
+        "--state", metavar="DIR", help="The state directory: configuration, processes and data of the run."
+    ),
 ]
 OptionalStateOption = Annotated[
     Path | None,
     typer.Option(
-        "--state", metavar="DIR", help="The run to talk to, by its state directory. [default: .epochmq]"
+        "--state", metavar="DIR", help="The state directory of the run to connect to. [default: .epochmq]"
     ),
 ]
 NameserverOption = Annotated[
@@ -58,23 +64,23 @@ NameserverOption = Annotated[
         "--nameserver",
         "-n",
         metavar="ADDR",
-        help="Nameservers to ask instead, host:port, several with ';' between.",
+        help="Nameservers to connect to instead: host:port, separated by ';'.",
     ),
 ]
 BrokerGroupOption = Annotated[
     str | None,
     typer.Option(
-        "--broker-group", metavar="NAME", help="Which group's nameservers, when the run has several."
+        "--broker-group", metavar="NAME", help="The group whose nameservers to use, if the run has several."
     ),
 ]
-OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How results are printed.")]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="The format of the output.")]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer.")
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The time limit for a response.")
 ]
 
 
 def run(arguments: list[str]) -> int:
-    """Runs the command line; the exit code."""
+    """Runs the command line; returns the exit code."""
     try:
         app(arguments, prog_name="epochmq")
     except SystemExit as end:
@@ -82,7 +88,7 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _end(action: Callable[[], int]) -> None:
+def _exit_with(action: Callable[[], int]) -> None:
     raise typer.Exit(exit_code_of(action))
 
 
@@ -90,36 +96,39 @@ def _end(action: Callable[[], int]) -> None:
 def up(
     files: Annotated[
         list[Path],
-        typer.Option("--file", "-f", metavar="FILE", help="A file with resources; '-' reads the input."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="A file with resources; '-' is the standard input."
+        ),
     ],
     state: StateOption = STATE_DEFAULT,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when all is ready; it goes on running.")
+        bool, typer.Option("--detach", "-d", help="Return when all pods are ready; they continue to run.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long it may take to be ready.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="The time limit until all pods are ready."),
     ] = 60,
     admin: Annotated[
-        bool, typer.Option("--admin", help="Put its admin sidecar (HTTP, port 9880) beside every pod.")
+        bool, typer.Option("--admin", help="Start an admin sidecar (HTTP, port 9880) with every pod.")
     ] = False,
 ) -> None:
     """Run resources on this machine.
 
-    They run until Ctrl-C or, detached, `epochmq down`. A second `up` of the same files changes nothing; of
-    changed ones, it says what differs and restarts the pods that differ."""
+    They run until Ctrl-C or, with --detach, until `epochmq down`. If they run already, `up` prints what has
+    changed in the files and restarts the pods that this affects."""
     from epochmq.verbs import up as verb
 
-    _end(lambda: verb.run(files, state, detach=detach, timeout_s=timeout, admin=admin))
+    _exit_with(lambda: verb.run(files, state, detach=detach, timeout_s=timeout, admin=admin))
 
 
 @app.command()
 def down(state: StateOption = STATE_DEFAULT) -> None:
     """Stop what `up` started.
 
-    Brokers first, then controllers, then nameservers. Their data stays."""
+    Stops brokers first, then controllers, then nameservers. Their data is kept."""
     from epochmq.verbs import down as verb
 
-    _end(lambda: verb.run(state))
+    _exit_with(lambda: verb.run(state))
 
 
 @app.command()
@@ -130,27 +139,27 @@ def status(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Show what runs, as it is now.
+    """Show the pods that run, and their present state.
 
-    On this machine; with --namespace, --context or --kubeconfig on a Kubernetes cluster. Ends with 3 when
-    nothing does."""
+    On this machine or, with --namespace, --context or --kubeconfig, on a Kubernetes cluster. The exit code is
+    3 if nothing runs."""
     from epochmq.verbs import status as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
+    _exit_with(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
 
 
 ReplicaArgument = Annotated[
     str,
     typer.Argument(
-        metavar="GROUP/REPLICA", help="Such as orders/0, or orders/orders-broker-0; `status` shows them."
+        metavar="GROUP/REPLICA", help="For example orders/0 or orders/orders-broker-0, as `status` shows it."
     ),
 ]
 SwitchoverTimeoutOption = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long it may take.")
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The time limit.")
 ]
-OffOption = Annotated[bool, typer.Option("--off", help="Take it back.")]
+OffOption = Annotated[bool, typer.Option("--off", help="Undo it.")]
 
 
 @app.command()
@@ -165,12 +174,12 @@ def promote(
 ) -> None:
     """Make a replica the master.
 
-    It catches up to the last byte first; sends wait for a moment, and none fails."""
+    The replica first catches up completely. Sends wait for a moment during the switchover; none fails."""
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is OutputFormat.JSON))
+    _exit_with(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is OutputFormat.JSON))
 
 
 @app.command()
@@ -183,14 +192,15 @@ def fence(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Stop a replica from taking messages.
+    """Make a replica reject messages.
 
-    Until `--off`, also after a restart. It keeps its role: of a master, the whole group takes none."""
+    It does so until --off, also after a restart, and keeps its role. While a master is fenced, the whole
+    group accepts no messages."""
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is OutputFormat.JSON))
+    _exit_with(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is OutputFormat.JSON))
 
 
 @app.command()
@@ -204,15 +214,15 @@ def drain(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Get a replica ready to be removed.
+    """Prepare a replica for removal.
 
-    A mastership goes to another; then it leaves the SyncStateSet, for good until `--off`, and only copies the
-    log."""
+    If it is the master, another replica becomes master. Then it leaves the SyncStateSet until --off and only
+    copies the log."""
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.of(namespace, context, kubeconfig)
-    _end(
+    _exit_with(
         lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is OutputFormat.JSON)
     )
 
@@ -221,13 +231,14 @@ def drain(
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The message; else one per line of the input.")
+        str | None,
+        typer.Argument(metavar="[BODY]", help="The message. Without it, each line of the input is one."),
     ] = None,
     tags: Annotated[
-        str | None, typer.Option("--tags", help="The messages' tag, by which consumers choose.")
+        str | None, typer.Option("--tags", help="The tag of the messages, by which consumers filter.")
     ] = None,
     keys: Annotated[
-        str | None, typer.Option("--keys", help="The messages' keys, blanks between, to find them by.")
+        str | None, typer.Option("--keys", help="The keys of the messages for searches, separated by spaces.")
     ] = None,
     group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
     state: OptionalStateOption = None,
@@ -238,12 +249,12 @@ def produce(
 ) -> None:
     """Send messages to a topic.
 
-    A topic that is not there is created, where brokers do that."""
+    A missing topic is created if the brokers allow it (autoCreateTopicEnable)."""
     from epochmq.verbs import produce as verb
     from epochmq.verbs.target import NameserverTarget
 
     target = NameserverTarget(state, nameserver, broker_group)
-    _end(
+    _exit_with(
         lambda: verb.run(
             target,
             topic,
@@ -261,18 +272,18 @@ def produce(
 def consume(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     count: Annotated[
-        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="End after so many messages.")
+        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N messages.")
     ] = None,
     group: Annotated[
         str, typer.Option("--group", "-g", help="The consumer group; its members share the queues.")
     ] = "epochmq_consume",
     tags: Annotated[
-        str, typer.Option("--tags", help="Only messages with these tags: 'a || b'; '*' is all.")
+        str, typer.Option("--tags", help="Only messages with these tags: 'a || b'; '*' means all.")
     ] = "*",
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", metavar="SECONDS", min=0.1, help="End with 1 when nothing came for so long."
+            "--timeout", metavar="SECONDS", min=0.1, help="Exit with 1 if no message arrives in this time."
         ),
     ] = None,
     state: OptionalStateOption = None,
@@ -280,15 +291,15 @@ def consume(
     broker_group: BrokerGroupOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Print a topic's messages.
+    """Print the messages of a topic.
 
-    They are printed as they come, until Ctrl-C. A group that never read the topic starts at its beginning,
-    another goes on where it left off."""
+    Prints messages as they arrive, until Ctrl-C. A consumer group that has not read the topic before starts
+    at its beginning; others continue at their offsets."""
     from epochmq.verbs import consume as verb
     from epochmq.verbs.target import NameserverTarget
 
     target = NameserverTarget(state, nameserver, broker_group)
-    _end(
+    _exit_with(
         lambda: verb.run(
             target,
             topic,
@@ -303,33 +314,35 @@ def consume(
 
 @app.command()
 def audit(
-    places: Annotated[
+    directories: Annotated[
         list[str],
-        typer.Argument(metavar="DIR", help="Replicas' stores; NAME=DIR gives one a name."),
+        typer.Argument(metavar="DIR", help="The store of a replica; NAME=DIR names the replica."),
     ],
     group: Annotated[
-        str | None, typer.Option("--group", help="The group's name, if not the stores'.")
+        str | None, typer.Option("--group", help="The name of the group. [default: from the stores]")
     ] = None,
     metadata: Annotated[
         Path | None,
-        typer.Option("--metadata", metavar="FILE", help="What the controllers know: `status -o json`."),
+        typer.Option("--metadata", metavar="FILE", help="The controllers' view, from `status -o json`."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where the results go. [default: STATE/audits/TIME]"),
+        typer.Option("--out", metavar="DIR", help="The folder for the results. [default: STATE/audits/TIME]"),
     ] = None,
-    cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="How many to use.")] = None,
+    cores: Annotated[
+        int | None, typer.Option("--cores", metavar="N", min=1, help="CPU cores for Spark. [default: all]")
+    ] = None,
     state: StateOption = STATE_DEFAULT,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Prove, or disprove, that the replicas of a group tell the same story.
+    """Check the stores of a group's replicas for damage and contradictions.
 
-    Ends with 0 when they do, 4 when they do not, 5 when something could not be read."""
+    The exit code is 0 if they are healthy, 4 if there is an error, 5 if something could not be checked."""
     from epochmq.verbs import audit as verb
 
-    _end(
+    _exit_with(
         lambda: verb.run(
-            places,
+            directories,
             state,
             group=group,
             out=out,
@@ -347,58 +360,59 @@ def report(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Print where the last audit's report is.
+    """Print the path of the last audit's report.
 
-    On this machine; with --namespace, --context or --kubeconfig the last verdict of each audit of a
-    Kubernetes cluster. Ends with 3 when there is none."""
+    With --namespace, --context or --kubeconfig it prints the last verdict of each audit on a Kubernetes
+    cluster. The exit code is 3 if there is none."""
     from epochmq.verbs import audit as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.of(namespace, context, kubeconfig)
-    _end(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
+    _exit_with(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
 
 
 ConfigOption = Annotated[
-    str | None, typer.Option("--config", "-c", metavar="FILE", help="Its configuration file.")
+    str | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")
 ]
 OverridesOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key that wins over the file.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A configuration key; overrides the file."),
 ]
 
 
 @app.command()
 def nameserver(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """What a nameserver pod runs."""
+    """Run a nameserver."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
 def controller(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """What a controller pod runs."""
+    """Run a controller."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
 def broker(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """What a broker pod runs."""
+    """Run a broker."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
 def operator(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """What looks after groups on a Kubernetes cluster."""
+    """Run the operator, which manages groups on Kubernetes."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command()
 def admin(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """What stands beside a broker or controller in its pod."""
+    """Run the admin sidecar of a broker, controller or nameserver."""
     raise AssertionError("main() starts it before this module is imported")
 
 
 @app.command("admin-call")
 def admin_call() -> None:
-    """Ask a process on this machine over its local socket."""
+    """Call a process on this machine over its admin socket."""
     raise AssertionError("main() starts it before this module is imported")
 
 

@@ -1,5 +1,4 @@
-"""The exit codes of the command, and how an error reaches the person who typed it: one readable message, no
-traceback."""
+"""Defines the exit codes of the command, and prints errors: one readable message, no traceback."""
 
 from __future__ import annotations
 
@@ -10,35 +9,34 @@ from collections.abc import Callable
 from enum import IntEnum
 
 TRACEBACK = "EPOCHMQ_TRACEBACK"
-"""Set to anything, this variable of the environment shows where an unexpected error came from."""
+"""The environment variable that adds a traceback to unexpected errors, if set to anything."""
 
 
 class ExitCode(IntEnum):
-    """What the command ends with."""
+    """The exit codes of the command."""
 
     OK = 0
     FAILED = 1
-    """What was asked for could not be done."""
+    """The request could not be carried out."""
     USAGE = 2
-    """It was asked for in a wrong way: an option, a file, a value."""
+    """The request was wrong: an option, a file, a value."""
     NOTHING = 3
     """There is nothing to show: nothing runs here."""
     INTERNAL = 70
-    """A fault of this program."""
+    """An error in this program."""
     INTERRUPTED = 130
     """Ctrl-C."""
     PIPE = 141
-    """Whoever read the output has gone."""
+    """The reader of the output has closed it."""
 
 
 def print_error(message: str) -> None:
-    """A message on the error output."""
+    """Prints a message to standard error."""
     print(f"epochmq: {message}", file=sys.stderr, flush=True)
 
 
 def exit_code_of(action: Callable[[], int]) -> int:
-    """Runs an action and returns its exit code, or that of the error it ended with, after saying what it
-    was."""
+    """Runs an action and returns its exit code. An exception is printed and gives its own exit code."""
     from epochmq_protocol.errors import ConfigError, EpochMQError, RequestError
 
     try:
@@ -46,7 +44,7 @@ def exit_code_of(action: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Nothing that is still buffered can be written; do not let the interpreter try when it ends.
+        # Buffered output can no longer be written: keep the interpreter from trying that at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.PIPE
     except (ConfigError, UsageError) as error:
@@ -61,13 +59,12 @@ def exit_code_of(action: Callable[[], int]) -> int:
     except Exception as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        print_error(f"unexpected {type(error).__name__}: {error} (set {TRACEBACK}=1 to see where)")
+        print_error(f"internal error: {type(error).__name__}: {error} (set {TRACEBACK}=1 for a traceback)")
         return ExitCode.INTERNAL
 
 
 class UsageError(Exception):
-    """What was typed, or a file that was named, cannot be used. The message is for the person who typed
-    it."""
+    """An option, or a file that it names, cannot be used. The message is for the user of the command."""
 
 
 def _code_name(code: int) -> str:

@@ -1,5 +1,5 @@
-"""The command `epochmq`. What the pods run (`broker`, `controller`, `nameserver`, `admin`, `operator`) is
-started from here directly, before anything of the interactive verbs is imported: a broker's memory holds no
+"""The entry point of the command `epochmq`. It starts the processes of pods (`broker`, `controller`,
+`nameserver`, `admin`, `operator`) without importing the interactive verbs, so that a broker does not load a
 terminal toolkit."""
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def main() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """The first process of a container gets no signal that it has no handler for. Until the process that is
-    to run has one of its own, which may take many seconds on a busy machine, SIGTERM ends it here."""
+    """Exits on SIGTERM if this is process 1. The kernel does not deliver signals without a handler to process
+    1 of a container, and on a busy machine it may take many seconds until the started program sets its own
+    handler."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))

@@ -1,5 +1,5 @@
-"""The verbs that a runtime starts: one process of a pod each. Their arguments are read without help, so that
-nothing is imported that the process does not need."""
+"""Runs the verbs that a runtime starts, one process of a pod each. It parses their arguments itself, so that
+they import only what the process needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Usage: epochmq broker [--config FILE] [--set KEY=VALUE]…
   Runs a broker in the foreground until SIGTERM or SIGINT.
 
   -c, --config FILE   a broker.conf with RocketMQ's keys
-  --set KEY=VALUE     a key that wins over the file; may be given several times
+  --set KEY=VALUE     a key that overrides the file; may be repeated
 """,
     "controller": """\
 Usage: epochmq controller [--config FILE] [--set KEY=VALUE]…
@@ -23,11 +23,11 @@ Usage: epochmq controller [--config FILE] [--set KEY=VALUE]…
   Runs a controller in the foreground until SIGTERM or SIGINT.
 
   -c, --config FILE   a controller.conf with RocketMQ's keys
-  --set KEY=VALUE     a key that wins over the file; may be given several times
+  --set KEY=VALUE     a key that overrides the file; may be repeated
 
        epochmq controller members --help
 
-  Shows and changes who belongs to a quorum.
+  Shows and changes the members of a quorum.
 """,
     "nameserver": """\
 Usage: epochmq nameserver [--config FILE] [--set KEY=VALUE]…
@@ -35,7 +35,7 @@ Usage: epochmq nameserver [--config FILE] [--set KEY=VALUE]…
   Runs a nameserver in the foreground until SIGTERM or SIGINT.
 
   -c, --config FILE   a namesrv.conf with RocketMQ's keys
-  --set KEY=VALUE     a key that wins over the file; may be given several times
+  --set KEY=VALUE     a key that overrides the file; may be repeated
 """,
     "admin": """\
 Usage: epochmq admin [--config FILE] [--set KEY=VALUE]…
@@ -43,7 +43,7 @@ Usage: epochmq admin [--config FILE] [--set KEY=VALUE]…
   Runs the admin sidecar of a broker, controller or nameserver in the foreground until SIGTERM or SIGINT.
 
   -c, --config FILE   an admin.conf with the keys of docs/admin.md
-  --set KEY=VALUE     a key that wins over the file; may be given several times
+  --set KEY=VALUE     a key that overrides the file; may be repeated
 """,
     "operator": """\
 Usage: epochmq operator [--config FILE] [--set KEY=VALUE]… [--release]
@@ -51,13 +51,13 @@ Usage: epochmq operator [--config FILE] [--set KEY=VALUE]… [--release]
   Runs the operator in the foreground until SIGTERM or SIGINT.
 
   -c, --config FILE   YAML or KEY=VALUE lines with the keys of docs/operator.md
-  --set KEY=VALUE     a key that wins over the file; may be given several times
-  --release           takes the deletion guard off every group and ends: for when the operator goes for good
+  --set KEY=VALUE     a key that overrides the file; may be repeated
+  --release           removes the deletion guard from every group and exits: before you uninstall the operator
 """,
     "supervise": """\
 Usage: epochmq supervise --state DIR
 
-  Runs what `epochmq up` wrote into a state directory. `epochmq up --detach` starts this.
+  Runs the resources that `epochmq up` wrote to a state directory. `epochmq up --detach` starts it.
 """,
 }
 
@@ -71,7 +71,7 @@ class _ProcessOptions:
 
 
 def run_process(verb: str, arguments: list[str]) -> int:
-    """Runs the verb with these arguments to its end; the exit code."""
+    """Runs the verb with these arguments until it ends; returns the exit code."""
     if verb == "controller" and arguments[:1] == ["members"]:
         from epochmq_controller.controller.members_command import run as run_members
 
@@ -97,17 +97,17 @@ def run_process(verb: str, arguments: list[str]) -> int:
 
 
 def _parse(verb: str, arguments: list[str]) -> _ProcessOptions:
-    """ValueError for what the verb does not take."""
+    """Parses the arguments. Raises ValueError for unknown options and missing values."""
     options = _ProcessOptions()
     rest = iter(arguments)
     for argument in rest:
         name, assigned, value = argument.partition("=")
         if name not in (("--state",) if verb == "supervise" else ("--config", "-c", "--set")):
-            raise ValueError(f"what is {argument!r}?")
+            raise ValueError(f"unknown argument {argument!r}")
         if not assigned:
             value = next(rest, "")
         if not value:
-            raise ValueError(f"{name} takes a value")
+            raise ValueError(f"{name} needs a value")
         if name == "--state":
             options.state = value
         elif name == "--set":
@@ -146,5 +146,5 @@ def _run(verb: str, options: _ProcessOptions) -> int:
         return run_controller(options.config, options.overrides)
     from epochmq.verbs.supervise import run as run_supervisor
 
-    assert options.state is not None, "_parse insists on it"
+    assert options.state is not None, "_parse requires it"
     return run_supervisor(options.state)

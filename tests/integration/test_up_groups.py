@@ -194,7 +194,7 @@ def promote_all(run: Run, topic: str) -> None:
             run.until(lambda pod=pod: run.is_master(pod), f"{pod} says that it is the master")
             run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends go on")
     assert senders.failures == {}
-    assert f"{before['pod']} (id {before['brokerId']}) is the master already" in run.ok(
+    assert f"{before['pod']} (id {before['brokerId']}) is already the master" in run.ok(
         "promote", f"orders/{before['pod']}"
     )
     run.until(run.whole, "all are in sync")
@@ -251,12 +251,12 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None
     master = run.wait_master()
     name = f"orders/{master['pod'].rpartition('-')[2]}"
     run.ok("produce", "fenced", "before")
-    assert run.ok("fence", name) == f"{master['pod']} (master) takes no messages until it is unfenced\n"
+    assert run.ok("fence", name) == f"{master['pod']} (master) accepts no messages until it is unfenced\n"
     run.until(lambda: run.wait_master()["fenced"], "it is shown to be fenced")
     header = send_header(0, "0" * 32)
     assert call(master["address"], SEND_MESSAGE_V2, header, b"x").code == SERVICE_NOT_AVAILABLE
     assert run.here("produce", "fenced", "while", "--timeout", "1").returncode == 1
-    assert run.ok("fence", name, "--off") == f"{master['pod']} (master) takes messages again\n"
+    assert run.ok("fence", name, "--off") == f"{master['pod']} (master) accepts messages again\n"
     run.ok("produce", "fenced", "after")
     said = run.ok("consume", "fenced", "--count", "2", "--timeout", "120")
     assert sorted(said.splitlines()) == ["after", "before"]
@@ -266,7 +266,7 @@ def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> Non
     run.until(run.whole, "all are in sync")
     master = run.wait_master()
     said = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
-    assert f"{master['pod']} is out of the SyncStateSet; it may be stopped now" in said
+    assert f"{master['pod']} has left the SyncStateSet; it may be stopped now" in said
     found: list[Any] = []
 
     def check() -> None:

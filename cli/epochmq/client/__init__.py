@@ -1,5 +1,5 @@
-"""A small producer and a small consumer over RocketMQ's remoting protocol: what `epochmq produce` and
-`epochmq consume` need, usable from scripts that run an event loop."""
+"""A small producer and consumer over RocketMQ's remoting protocol, for `epochmq produce` and `epochmq
+consume`. Scripts with an event loop can use them, too."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which of a topic's queues a member of a consumer group reads (AllocateMessageQueueAveragely)."""
+"""Assigns the queues of a topic to the members of a consumer group (AllocateMessageQueueAveragely)."""
 
-# pure: every member of a group must come to the same result
+# pure: every member of a group must compute the same result
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def allocate_averagely(queues: Sequence[T], clients: Sequence[str], own: str) -> list[T]:
-    """The queues of `own`, one run of neighbours; every member must pass the same queues and clients in the
-    same order. Empty when `own` is not among the clients, or there are more clients than queues before it."""
+    """The queues of the client `own`: consecutive ones. Every member must pass the same queues and clients in
+    the same order. The result is empty if `own` is not a client, or if there are too few queues."""
     if own not in clients:
         return []
     index, share, extra = clients.index(own), len(queues) // len(clients), len(queues) % len(clients)

@@ -1,13 +1,13 @@
-"""A consumer: a member of a group that shares a topic's queues with the other members.
+"""A consumer: a member of a consumer group, which shares the queues of a topic with the other members.
 
-Each queue is read by one task, which pulls (the broker holds a pull until something comes), hands the
-messages over, waits until all of them were dealt with, commits the offset at the broker, and pulls on.
-`_rebalance` decides which queues are this member's: whenever the broker says that the group changed, and from
-time to time.
+One task reads each assigned queue. It pulls (the broker holds a pull until a message arrives), delivers the
+messages, waits until all of them are acknowledged, commits the offset at the broker, and pulls again.
+`_rebalance` determines the assigned queues, whenever the broker reports a change of the group, and
+periodically.
 
-What RocketMQ's groups promise holds: every message reaches the group at least once. A queue that changes
-hands is given up with its offset committed, and taken over a moment after the change, so that in an orderly
-change nothing is read twice; after a crash what was not committed is read again."""
+Like RocketMQ's consumers it delivers every message to the group at least once. It releases a queue with its
+offset committed, and starts to read a new queue only a moment after the change, so that an orderly change
+delivers no message twice. After a crash, messages without a committed offset are delivered again."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ SUSPEND_MS = 15_000
 """How long a broker may hold a pull (Java: brokerSuspendMaxTimeMillis)."""
 PULL_TIMEOUT_MS = 30_000
 PULL_COUNT_MAX = 32
-HANDED_OVER_MAX = 16
-"""Batches that wait for the reader, over all queues."""
+WAITING_BATCHES_MAX = 16
+"""Pulled batches that wait for delivery, over all queues."""
 REBALANCE_S = 20.0
 HEARTBEAT_S = 30.0
 RETRY_S = 1.0
-TAKE_OVER_S = 0.3
-"""A queue that may have been another member's is left to it for this long, to commit what it has dealt
-with."""
+TAKE_OVER_DELAY_S = 0.3
+"""The time for which another member can still commit its offset, before this one reads a queue that it
+gets."""
 
 NOTICES_MAX = 100
 
 SUSPEND_FLAG = 2
 SUBSCRIPTION_FLAG = 4
-"""PullSysFlag: the broker may hold the pull; it carries its own subscription, so that a subscription that the
-broker learnt another way, or not yet, does not matter."""
+"""PullSysFlag: the broker may hold the pull; the pull carries its own subscription and does not depend on the
+one that the broker has from heartbeats."""
 PULL_CODES = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -83,7 +83,7 @@ PULL_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A message, with its body as the producer gave it."""
+    """A message, with its uncompressed body."""
 
     queue: MessageQueue
     record: MessageExt
@@ -92,37 +92,38 @@ class ReceivedMessage:
 
     @property
     def msg_id(self) -> str:
-        """The producer's unique key; the offset id for a message that has none."""
+        """The unique key of the producer; for a message without one, the offset id."""
         return self.properties.get(message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, self.record.msg_id)
 
 
 @dataclass(slots=True, eq=False)
 class _AssignedQueue:
-    """A queue that is this member's. `done` is the offset behind the last message that was dealt with,
-    `committed` the one that the broker has; None before the first."""
+    """A queue that is assigned to this member. `consumed_offset` is the offset after the last acknowledged
+    message, `committed_offset` the one that the broker has; None before the first."""
 
     queue: MessageQueue
-    is_mine: bool = True
-    done: int | None = None
-    committed: int | None = None
+    is_assigned: bool = True
+    consumed_offset: int | None = None
+    committed_offset: int | None = None
     task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _PulledBatch:
-    """What one pull brought. `given` counts the records that were looked at, `open` those of them that were
-    handed on and not dealt with yet."""
+    """The result of one pull. `delivered` counts the records that were delivered or filtered out,
+    `unacknowledged` those that were delivered and not acknowledged yet."""
 
-    reading: _AssignedQueue
+    assigned: _AssignedQueue
     records: Sequence[MessageExt]
     next_offset: int
-    given: int = 0
-    open: int = 0
+    delivered: int = 0
+    unacknowledged: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Consumer:
-    """One member of a group, reading one topic. Use it as a context; `messages` gives the messages."""
+    """A member of a consumer group that reads one topic. It is an asynchronous context manager; `messages`
+    delivers the messages."""
 
     def __init__(
         self,
@@ -133,8 +134,8 @@ class Consumer:
         tags: str = "*",
         notice: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`tags`: `a || b`, or `*` for all. `notice` is told once of each thing that hinders reading; reading
-        goes on when it is over."""
+        """`tags`: `a || b`, or `*` for all. `notice` is called once for each problem; the consumer retries
+        and continues when the problem is solved."""
         self.client_id = client_id()
         self._group = group
         self._topic = topic
@@ -147,112 +148,113 @@ class Consumer:
         )
         self._routes = RouteLookup(self._remoting, nameservers)
         self._addresses: dict[str, str] = {}
-        self._got_through = False  # a nameserver has answered; the group may be without a master at times
-        self._readings: dict[MessageQueue, _AssignedQueue] = {}
-        self._handed_over: asyncio.Queue[_PulledBatch] = asyncio.Queue(HANDED_OVER_MAX)
+        self._had_route = False  # a nameserver has returned a route: later errors are temporary
+        self._assigned: dict[MessageQueue, _AssignedQueue] = {}
+        self._batches: asyncio.Queue[_PulledBatch] = asyncio.Queue(WAITING_BATCHES_MAX)
         self._wake = asyncio.Event()
         self._heartbeat_at: dict[str, float] = {}
-        self._keeper: asyncio.Task[None] | None = None
+        self._membership_task: asyncio.Task[None] | None = None
         self._current: _PulledBatch | None = None
         self._last: tuple[_PulledBatch, int] | None = None
 
     async def __aenter__(self) -> Self:
-        self._keeper = asyncio.create_task(self._keep())
+        self._membership_task = asyncio.create_task(self._maintain_membership())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Gives up all queues with their offsets committed, and takes leave of the brokers."""
-        assert self._keeper is not None, "it was entered"
-        self._keeper.cancel()
-        await asyncio.wait({self._keeper})
-        await self._give_up(list(self._readings.values()))
+        """Releases all queues with their offsets committed, and unregisters at the brokers."""
+        assert self._membership_task is not None, "the context was entered"
+        self._membership_task.cancel()
+        await asyncio.wait({self._membership_task})
+        await self._release(list(self._assigned.values()))
         for address in self._addresses.values():
             header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=self._group)
             try:
                 await self._call(address, request(RequestCode.UNREGISTER_CLIENT, header))
             except EpochMQError:
-                continue  # it notices by itself that this client is gone
+                continue  # the broker removes this client when the connection closes
         await self._remoting.close()
 
     async def messages(self) -> AsyncGenerator[ReceivedMessage, None]:
-        """The messages as they come, for ever; those of one queue in order. Call `done` after each that was
-        dealt with."""
+        """Delivers messages as they arrive, without end; those of one queue in order. Call `acknowledge`
+        after each message that has been processed."""
         while True:
-            # What an earlier call left over comes first.
+            # The rest of the batch of an earlier call comes first.
             batch = self._current = self._current or await self._next_batch()
-            reading = batch.reading
-            while reading.is_mine and batch.given < len(batch.records):  # else its new owner reads it
-                record = batch.records[batch.given]
-                batch.given += 1
+            assigned = batch.assigned
+            # If the queue was released, its new owner delivers the rest.
+            while assigned.is_assigned and batch.delivered < len(batch.records):
+                record = batch.records[batch.delivered]
+                batch.delivered += 1
                 properties = message.parse_properties(record.properties)
                 if self._is_wanted(properties):
                     self._last = batch, record.queue_offset
-                    batch.open += 1
+                    batch.unacknowledged += 1
                     yield ReceivedMessage(
-                        reading.queue, record, message.uncompressed_body(record), properties
+                        assigned.queue, record, message.uncompressed_body(record), properties
                     )
             self._finish(batch)
 
-    def done(self) -> None:
-        """The message that `messages` gave last was dealt with: the group does not see it again."""
-        assert self._last is not None, "a message was given and not dealt with yet"
+    def acknowledge(self) -> None:
+        """Acknowledges the message that `messages` delivered last: the group does not get it again."""
+        assert self._last is not None, "a message was delivered and not acknowledged yet"
         batch, offset = self._last
         self._last = None
-        batch.open -= 1
-        if batch.reading.is_mine and not batch.open:
-            batch.reading.done = offset + 1
-        if not batch.open and batch.given == len(batch.records):
+        batch.unacknowledged -= 1
+        if batch.assigned.is_assigned and not batch.unacknowledged:
+            batch.assigned.consumed_offset = offset + 1
+        if not batch.unacknowledged and batch.delivered == len(batch.records):
             self._finish(batch)
 
     def _finish(self, batch: _PulledBatch) -> None:
-        """All of it was given: its queue is read on, from behind it."""
-        if not batch.open and batch.reading.is_mine:
-            batch.reading.done = batch.next_offset
+        """Ends a batch of which all messages are delivered; its queue is read on after it."""
+        if not batch.unacknowledged and batch.assigned.is_assigned:
+            batch.assigned.consumed_offset = batch.next_offset
         if self._current is batch:
             self._current = None
         batch.finished.set()
 
-    # inside: membership
+    # membership
 
-    async def _keep(self) -> None:
-        """Holds the membership, until cancelled."""
+    async def _maintain_membership(self) -> None:
+        """Keeps this member in the group until cancelled."""
         while True:
             self._wake.clear()
             try:
                 pause_s = await self._rebalance()
             except (RetryableError, RequestError) as error:
-                if not self._got_through:
-                    raise  # the address is wrong rather than something broken
-                self._note(str(error))
+                if not self._had_route:
+                    raise  # probably the address is wrong
+                self._notify(str(error))
                 pause_s = RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
     async def _rebalance(self) -> float:
-        """Takes and gives up queues as the group's members stand now; after how many seconds to look
-        again."""
+        """Takes and releases queues according to the present members of the group. Returns the seconds until
+        the next rebalance."""
         route = await self._routes.lookup(self._topic)
         if route is None:
-            self._note(f"topic {self._topic} does not exist yet; waiting for it")
+            self._notify(f"topic {self._topic} does not exist yet; waiting for it")
             return RETRY_S
         self._addresses = masters(route)
-        self._got_through = True
+        self._had_route = True
         queues = readable_queues(self._topic, route)
         await self._heartbeat()
         members = await self._members()
         mine = set(allocate_averagely(queues, members, self.client_id))
-        await self._give_up([r for queue, r in self._readings.items() if queue not in mine])
-        for queue in sorted(mine.difference(self._readings)):
-            reading = self._readings[queue] = _AssignedQueue(queue)
-            pause_s = TAKE_OVER_S if len(members) > 1 else 0.0
-            reading.task = asyncio.create_task(self._read(reading, pause_s))
+        await self._release([r for queue, r in self._assigned.items() if queue not in mine])
+        for queue in sorted(mine.difference(self._assigned)):
+            assigned = self._assigned[queue] = _AssignedQueue(queue)
+            pause_s = TAKE_OVER_DELAY_S if len(members) > 1 else 0.0
+            assigned.task = asyncio.create_task(self._read(assigned, pause_s))
         return REBALANCE_S if self.client_id in members else RETRY_S
 
     async def _heartbeat(self) -> None:
-        """Tells every broker about this member that was not told lately."""
+        """Sends a heartbeat to every broker that had none recently."""
         beat = HeartbeatData(
             client_id=self.client_id,
             consumer_data_set=[
@@ -272,74 +274,74 @@ class Consumer:
             self._heartbeat_at[address] = time.monotonic()
 
     async def _members(self) -> list[str]:
-        """The group's members, in order, as the first broker knows them that can be asked."""
+        """The sorted members of the group, from the first broker that responds."""
         failure: EpochMQError | None = None
         header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
         for address in self._addresses.values():
             try:
-                answer = await self._call(address, request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
+                response = await self._call(address, request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
             except (RetryableError, RequestError) as error:
                 failure = error
                 continue
-            return sorted(from_json(GetConsumerListByGroupResponseBody, answer.body).consumer_id_list)
-        raise failure or ConnectError(f"topic {self._topic} has no broker that can be asked")
+            return sorted(from_json(GetConsumerListByGroupResponseBody, response.body).consumer_id_list)
+        raise failure or ConnectError(f"topic {self._topic} has no broker with a master now")
 
     def _on_members_changed(self, connection: RemotingConnection, command: Command) -> None:
-        """The broker says that members came or went."""
+        """Rebalances, because the broker reports that members joined or left."""
         self._wake.set()
 
     def _on_lost(self, connection: RemotingConnection) -> None:
-        """The broker at the other end forgets its members when it ends: tell it again."""
+        """Sends the next heartbeat at once: a broker that ended has lost its members."""
         self._heartbeat_at.pop(connection.remote, None)
         self._wake.set()
 
-    # inside: queues
+    # queues
 
-    async def _read(self, reading: _AssignedQueue, pause_s: float) -> None:
-        """Reads one queue, until cancelled."""
+    async def _read(self, assigned: _AssignedQueue, pause_s: float) -> None:
+        """Reads one queue until cancelled."""
         await asyncio.sleep(pause_s)
         offset: int | None = None
         while True:
             try:
                 if offset is None:
-                    offset = await self._start_offset(reading)
-                batch = await self._pull(reading, offset)
+                    offset = await self._start_offset(assigned)
+                batch = await self._pull(assigned, offset)
                 offset = batch.next_offset
                 if batch.records:
-                    await self._handed_over.put(batch)
+                    await self._batches.put(batch)
                     await batch.finished.wait()
-                await self._commit(reading)
+                await self._commit(assigned)
             except (RetryableError, RequestError) as error:
-                self._note(str(error))
+                self._notify(str(error))
                 await asyncio.sleep(RETRY_S)
             else:
                 self._noticed.clear()
 
-    async def _start_offset(self, reading: _AssignedQueue) -> int:
-        """Where the group left off; the queue's beginning for a group that never read it."""
-        queue, address = reading.queue, self._address(reading.queue)
-        asked = QueryConsumerOffsetRequestHeader(
+    async def _start_offset(self, assigned: _AssignedQueue) -> int:
+        """The committed offset of the group; the beginning of the queue if there is none."""
+        queue, address = assigned.queue, self._address(assigned.queue)
+        header = QueryConsumerOffsetRequestHeader(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             set_zero_if_not_found=False,
         )
-        answer = await self._remoting.call(
-            address, request(RequestCode.QUERY_CONSUMER_OFFSET, asked), CALL_TIMEOUT_MS
+        response = await self._remoting.call(
+            address, request(RequestCode.QUERY_CONSUMER_OFFSET, header), CALL_TIMEOUT_MS
         )
-        if answer.code == ResponseCode.SUCCESS:
-            reading.committed = QueryConsumerOffsetResponseHeader.decode(answer.ext).offset
-            return reading.committed
-        if answer.code != ResponseCode.QUERY_NOT_FOUND:
-            raise _rejection(address, answer)
+        if response.code == ResponseCode.SUCCESS:
+            assigned.committed_offset = QueryConsumerOffsetResponseHeader.decode(response.ext).offset
+            return assigned.committed_offset
+        if response.code != ResponseCode.QUERY_NOT_FOUND:
+            raise _rejection(address, response)
         first = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        answer = await self._call(address, request(RequestCode.GET_MIN_OFFSET, first))
-        return max(GetMinOffsetResponseHeader.decode(answer.ext).offset, 0)
+        response = await self._call(address, request(RequestCode.GET_MIN_OFFSET, first))
+        return max(GetMinOffsetResponseHeader.decode(response.ext).offset, 0)
 
-    async def _pull(self, reading: _AssignedQueue, offset: int) -> _PulledBatch:
-        """What comes at or after the offset, as soon as something does; an empty batch when nothing did for
-        long, or when reading must go on elsewhere."""
-        queue, address = reading.queue, self._address(reading.queue)
+    async def _pull(self, assigned: _AssignedQueue, offset: int) -> _PulledBatch:
+        """The next messages at or after the offset. The batch is empty if none arrived in time, or if the
+        broker gives another offset to continue at."""
+        queue, address = assigned.queue, self._address(assigned.queue)
         header = PullMessageRequestHeader(
             consumer_group=self._group,
             topic=queue.topic,
@@ -353,58 +355,60 @@ class Consumer:
             sub_version=self._subscription.sub_version,
             expression_type=self._subscription.expression_type,
         )
-        answer = await self._remoting.call(
+        response = await self._remoting.call(
             address, request(RequestCode.PULL_MESSAGE, header), PULL_TIMEOUT_MS
         )
-        if answer.code not in PULL_CODES:
-            raise _rejection(address, answer)
-        following = PullMessageResponseHeader.decode(answer.ext).next_begin_offset
-        records = message.decode_records(answer.body) if answer.code == ResponseCode.SUCCESS else []
-        return _PulledBatch(reading, records, following)
+        if response.code not in PULL_CODES:
+            raise _rejection(address, response)
+        following = PullMessageResponseHeader.decode(response.ext).next_begin_offset
+        records = message.decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
+        return _PulledBatch(assigned, records, following)
 
-    async def _commit(self, reading: _AssignedQueue) -> None:
-        """Stores at the broker how far the group is in this queue."""
-        if reading.done is None or reading.done == reading.committed:
+    async def _commit(self, assigned: _AssignedQueue) -> None:
+        """Commits the consumed offset at the broker."""
+        if assigned.consumed_offset is None or assigned.consumed_offset == assigned.committed_offset:
             return
-        queue, done = reading.queue, reading.done
+        queue, offset = assigned.queue, assigned.consumed_offset
         header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=done
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         await self._call(self._address(queue), request(RequestCode.UPDATE_CONSUMER_OFFSET, header))
-        reading.committed = done
+        assigned.committed_offset = offset
 
-    async def _give_up(self, readings: Sequence[_AssignedQueue]) -> None:
-        for reading in readings:
-            reading.is_mine = False
-            if reading.task is not None:
-                reading.task.cancel()
-        tasks = [reading.task for reading in readings if reading.task is not None]
+    async def _release(self, queues: Sequence[_AssignedQueue]) -> None:
+        for assigned in queues:
+            assigned.is_assigned = False
+            if assigned.task is not None:
+                assigned.task.cancel()
+        tasks = [assigned.task for assigned in queues if assigned.task is not None]
         if tasks:
             await asyncio.wait(tasks)
-        for reading in readings:
-            self._readings.pop(reading.queue, None)
+        for assigned in queues:
+            self._assigned.pop(assigned.queue, None)
             try:
-                await self._commit(reading)
+                await self._commit(assigned)
             except EpochMQError as error:
-                self._note(f"an offset was not committed, some messages will come again: {error}")
+                self._notify(
+                    f"an offset was not committed, so some messages will be delivered again: {error}"
+                )
 
-    # inside: the rest
+    # helpers
 
     async def _next_batch(self) -> _PulledBatch:
-        assert self._keeper is not None, "messages come inside the context"
-        if self._handed_over.empty():
-            waiting = asyncio.ensure_future(self._handed_over.get())
+        assert self._membership_task is not None, "the context was entered"
+        if self._batches.empty():
+            waiting = asyncio.ensure_future(self._batches.get())
             try:
-                await asyncio.wait({waiting, self._keeper}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({waiting, self._membership_task}, return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
-                    self._keeper.result()  # it ends by its error only
+                    self._membership_task.result()  # raises its error: it ends in no other way
                 return await waiting
             finally:
                 waiting.cancel()
-        return self._handed_over.get_nowait()
+        return self._batches.get_nowait()
 
     def _is_wanted(self, properties: dict[str, str]) -> bool:
-        """The broker compares hashes of tags, so some that are not wanted come too."""
+        """Whether the message has a wanted tag. The broker compares only the hashes of tags."""
         wanted = self._subscription.tags_set
         return not wanted or properties.get(message.PROPERTY_TAGS) in wanted
 
@@ -415,19 +419,19 @@ class Consumer:
         return address
 
     async def _call(self, address: str, command: Command) -> Command:
-        answer = await self._remoting.call(address, command, CALL_TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise _rejection(address, answer)
-        return answer
+        response = await self._remoting.call(address, command, CALL_TIMEOUT_MS)
+        if response.code != ResponseCode.SUCCESS:
+            raise _rejection(address, response)
+        return response
 
-    def _note(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if text not in self._noticed and len(self._noticed) < NOTICES_MAX:
             self._noticed.add(text)
             self._notice(text)
 
 
 def subscription(topic: str, tags: str) -> SubscriptionData:
-    """A subscription by tags: `a || b`, or `*` (or nothing) for all."""
+    """A subscription by tags: `a || b`; `*` or nothing for all."""
     names = {name.strip() for name in tags.split("||") if name.strip()} - {"*"}
     return SubscriptionData(
         topic=topic,
@@ -438,5 +442,5 @@ def subscription(topic: str, tags: str) -> SubscriptionData:
     )
 
 
-def _rejection(address: str, answer: Command) -> RequestError:
-    return RequestError(answer.code, f"{address}: {answer.remark or f'answered {answer.code}'}")
+def _rejection(address: str, response: Command) -> RequestError:
+    return RequestError(response.code, f"{address}: {response.remark or f'response code {response.code}'}")

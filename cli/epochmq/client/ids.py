@@ -1,4 +1,4 @@
-"""The ids that clients make up: of themselves and of their messages."""
+"""Generates the ids of clients and the unique keys of messages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 
 
 def client_id() -> str:
-    """One that no other client has: `host@pid#nanoseconds`, as Java clients name themselves."""
+    """A unique client id: `host@pid#nanoseconds`, as RocketMQ's clients have it."""
     return f"{socket.gethostname()}@{os.getpid()}#{time.monotonic_ns()}"
 
 
 class MessageIds:
-    """Unique keys in the form of Java's MessageClientIDSetter: 32 hex digits, upper case. Address, process, a
-    number of this instance, ms since the month began, a counter. Brokers take them as they are; people's
-    tools read the time out of them."""
+    """Unique keys in the format of RocketMQ's MessageClientIDSetter, 32 upper-case hex digits: address,
+    process id, a random number of this instance, ms since the beginning of the month, a counter. Brokers do
+    not parse them; some tools read the time from them."""
 
     def __init__(self) -> None:
         process = (os.getpid() & 0xFFFF).to_bytes(2, "big")
@@ -26,7 +26,7 @@ class MessageIds:
         self._counter = 0
 
     def next(self) -> str:
-        """A new one; 65,536 of a millisecond are distinct."""
+        """A new unique key. Up to 65,536 keys in one millisecond are distinct."""
         self._counter = (self._counter + 1) & 0xFFFF
         now_ms = time.time_ns() // 1_000_000
         return f"{self._prefix}{(now_ms - self._month_ms) & 0xFFFFFFFF:08X}{self._counter:04X}"

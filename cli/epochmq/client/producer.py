@@ -1,4 +1,4 @@
-"""A producer: finds a queue, sends, and tries another when that one does not take the message."""
+"""A producer: chooses a queue, sends, and retries with another queue if the broker rejects the message."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, validate_topic
 from epochmq_protocol.transport import RemotingClient
 
 ATTEMPT_MAX_MS = 3000
-"""Of one attempt; whoever has not answered by then is left for another."""
+"""The time limit of one attempt; after it another broker is tried."""
 RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 1.0
 ROUTE_MAX_AGE_S = 30.0
 DEFAULT_ROUTE_MAX_AGE_S = 1.0
-"""Of a route borrowed from the topic that new ones are made after: the topic's own comes with the first
-message."""
+"""The age limit of a route of the default topic, used for a topic that does not exist yet: the first message
+creates the topic's own route."""
 DEFAULT_QUEUE_NUMS = 4
-"""Queues a broker of a topic that is created by sending to it (Java: defaultTopicQueueNums)."""
+"""Queues on each broker of a topic that a send creates (Java: defaultTopicQueueNums)."""
 
-TRY_ANOTHER = frozenset(
+RETRY_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -41,12 +41,11 @@ TRY_ANOTHER = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which Java's producer tries another queue."""
+"""Response codes after which RocketMQ's producer tries another queue."""
 
 
 class SendStatus(StrEnum):
-    """What became of a message that the broker took; anything but SEND_OK is a promise short of what was
-    asked."""
+    """The status of a message that a broker stored. All but SEND_OK mean less durability than configured."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -64,7 +63,8 @@ STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """A message's place. `msg_id` is the client's unique key, `offset_msg_id` the broker's."""
+    """Where a message was stored. `msg_id` is the producer's unique key, `offset_msg_id` the broker's message
+    id."""
 
     status: SendStatus
     topic: str
@@ -83,10 +83,10 @@ class _CachedRoute:
 
 
 class Producer:
-    """Sends to any number of topics. Close it in the end."""
+    """Sends messages to any number of topics. The user must close it."""
 
     def __init__(self, nameservers: Sequence[str], group: str, *, timeout_ms: float = 5000) -> None:
-        """`timeout_ms` bounds a send with all its attempts."""
+        """`timeout_ms` limits a send with all its attempts."""
         self._group = group
         self._timeout_ms = timeout_ms
         self._remoting = RemotingClient()
@@ -96,20 +96,24 @@ class Producer:
         self._ids = MessageIds()
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         await self._remoting.close()
 
     async def send(
         self, topic: str, body: bytes, *, tags: str | None = None, keys: str | None = None
     ) -> SendResult:
-        """Sends one message and returns its place; tries again, elsewhere where it can, while there is time.
+        """Sends one message and returns where it was stored. Retries until the time limit, on another broker
+        if there is one.
 
-        RequestError: a broker refused it. RetryableError (CallTimeoutError, …): the last attempt failed;
-        after a time-out or a lost connection the message may be stored all the same, even twice."""
+        Raises RequestError if a broker rejects the message, and RetryableError (CallTimeoutError, …) if the
+        last attempt fails. After a time-out or a lost connection the message may have been stored, even
+        twice."""
         if problem := validate_topic(topic):
             raise RequestError(ResponseCode.INVALID_PARAMETER, problem)
         if not body:
-            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the message is empty; RocketMQ takes none such")
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL, "the message is empty; RocketMQ accepts no empty messages"
+            )
         deadline = time.monotonic() + self._timeout_ms / 1000
         properties = {message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.next()}
         if tags:
@@ -126,12 +130,12 @@ class Producer:
                 avoid = queue.broker_name
                 return await self._attempt(route, queue, body, properties, min(left_ms, ATTEMPT_MAX_MS))
             except RequestError as error:
-                if error.code not in TRY_ANOTHER or time.monotonic() + pause_s > deadline:
+                if error.code not in RETRY_CODES or time.monotonic() + pause_s > deadline:
                     raise
             except RetryableError:
                 if time.monotonic() + pause_s > deadline:
                     raise
-            # What was known may be what was wrong.
+            # The cached route may be outdated.
             self._known.pop(topic, None)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
@@ -148,21 +152,21 @@ class Producer:
             max_age_s, queue_nums_max = DEFAULT_ROUTE_MAX_AGE_S, DEFAULT_QUEUE_NUMS
         if found is None:
             if not await self._routes.has_brokers():
-                raise ConnectError("no broker is registered at the nameserver now")
+                raise ConnectError("no broker is registered at the nameserver")
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
-                f"topic {topic} does not exist, and no broker creates topics (autoCreateTopicEnable)",
+                f"topic {topic} does not exist, and no broker creates topics (autoCreateTopicEnable=false)",
             )
         queues = writeable_queues(topic, found, queue_nums_max)
         if not queues:
             raise RequestError(
-                ResponseCode.NO_PERMISSION, f"topic {topic} has no queue that can be written now"
+                ResponseCode.NO_PERMISSION, f"topic {topic} has no writable queue on a broker with a master"
             )
         route = self._known[topic] = _CachedRoute(queues, masters(found), now + max_age_s)
         return route
 
     def _choose(self, route: _CachedRoute, avoid: str | None) -> MessageQueue:
-        """The next queue in turn, on another broker than `avoid` where there is one."""
+        """The next queue in round-robin order, if possible not on the broker `avoid`."""
         queues = [queue for queue in route.queues if queue.broker_name != avoid] or route.queues
         return queues[next(self._turn) % len(queues)]
 
@@ -190,17 +194,19 @@ class Producer:
             broker_name=queue.broker_name,
         )
         address = route.addresses[queue.broker_name]
-        answer = await self._remoting.call(
+        response = await self._remoting.call(
             address, request(RequestCode.SEND_MESSAGE_V2, header, body), timeout_ms
         )
-        return _result(queue, properties, answer)
+        return _result(queue, properties, response)
 
 
-def _result(queue: MessageQueue, properties: Mapping[str, str], answer: Command) -> SendResult:
-    status = STATUSES.get(ResponseCode(answer.code)) if answer.code in STATUSES else None
+def _result(queue: MessageQueue, properties: Mapping[str, str], response: Command) -> SendResult:
+    status = STATUSES.get(ResponseCode(response.code)) if response.code in STATUSES else None
     if status is None:
-        raise RequestError(answer.code, answer.remark or f"{queue.broker_name} answered {answer.code}")
-    header = SendMessageResponseHeader.decode(answer.ext)
+        raise RequestError(
+            response.code, response.remark or f"{queue.broker_name} responded with code {response.code}"
+        )
+    header = SendMessageResponseHeader.decode(response.ext)
     return SendResult(
         status=status,
         topic=queue.topic,

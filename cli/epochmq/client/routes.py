@@ -1,4 +1,4 @@
-"""Where a topic's queues are, as the nameservers tell."""
+"""Looks up the routes of topics at the nameservers, and lists their queues."""
 
 from __future__ import annotations
 
@@ -19,48 +19,50 @@ LOOKUP_TIMEOUT_MS = 3000
 
 
 class RouteLookup:
-    """Asks the nameservers in turn, beginning with the one that answered last."""
+    """Queries the nameservers in turn, beginning with the one that responded last."""
 
     def __init__(self, remoting: RemotingClient, nameservers: Sequence[str]) -> None:
-        assert nameservers, "there is somebody to ask"
+        assert nameservers, "at least one nameserver"
         self._remoting = remoting
         self._nameservers = list(nameservers)
 
     async def lookup(self, topic: str) -> TopicRouteData | None:
-        """The topic's route; None when the topic does not exist. ConnectError when no nameserver answers,
-        RequestError when one answers with something else."""
+        """The route of the topic; None if the topic does not exist. Raises ConnectError if no nameserver
+        responds, and RequestError for an error response."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        response = await self._call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return from_json(TopicRouteData, _succeeded(answer).body)
+        return from_json(TopicRouteData, _check_success(response).body)
 
     async def has_brokers(self) -> bool:
-        """Whether any broker is registered. Errors as for `lookup`."""
-        answer = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-        return bool(from_json(ClusterInfo, _succeeded(answer).body).broker_addr_table)
+        """Whether any broker is registered. Raises the same errors as `lookup`."""
+        response = await self._call(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        return bool(from_json(ClusterInfo, _check_success(response).body).broker_addr_table)
 
-    async def _ask(self, code: RequestCode, header: Header | None) -> Command:
+    async def _call(self, code: RequestCode, header: Header | None) -> Command:
         failures: list[str] = []
         for nameserver in list(self._nameservers):
             try:
                 return await self._remoting.call(nameserver, request(code, header), LOOKUP_TIMEOUT_MS)
             except RetryableError as error:
                 failures.append(str(error))
-                # The others first, next time.
+                # The next call tries the others first.
                 self._nameservers.remove(nameserver)
                 self._nameservers.append(nameserver)
-        raise ConnectError("no nameserver answers: " + "; ".join(failures))
+        raise ConnectError("no nameserver responds: " + "; ".join(failures))
 
 
-def _succeeded(answer: Command) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        raise RequestError(answer.code, answer.remark or f"the nameserver answered {answer.code}")
-    return answer
+def _check_success(response: Command) -> Command:
+    if response.code != ResponseCode.SUCCESS:
+        raise RequestError(
+            response.code, response.remark or f"the nameserver responded with code {response.code}"
+        )
+    return response
 
 
 def masters(route: TopicRouteData) -> dict[str, str]:
-    """Broker name to the address of its master, of those that have one."""
+    """Maps broker names to the addresses of their masters; brokers without a master are left out."""
     return {
         broker.broker_name: broker.broker_addrs[MASTER_ID]
         for broker in route.broker_datas
@@ -69,7 +71,7 @@ def masters(route: TopicRouteData) -> dict[str, str]:
 
 
 def readable_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
-    """The queues that may be read, in RocketMQ's order: by broker, then number."""
+    """The readable queues in RocketMQ's order: by broker, then by number."""
     known = masters(route)
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
@@ -82,8 +84,8 @@ def readable_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
 def writeable_queues(
     topic: str, route: TopicRouteData, queue_nums_max: int | None = None
 ) -> list[MessageQueue]:
-    """The queues that may be written, in an order that goes round the brokers; `queue_nums_max` bounds their
-    number a broker."""
+    """The writable queues, in an order that alternates between the brokers. `queue_nums_max` limits their
+    number on each broker."""
     known = masters(route)
     queues = [
         MessageQueue(topic, data.broker_name, queue_id)

@@ -1,1 +1,1 @@
-"""What the verbs of the command do, a module each. `run` returns the exit code."""
+"""The verbs of the command, a module each. `run` returns the exit code."""

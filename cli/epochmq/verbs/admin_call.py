@@ -1,5 +1,5 @@
-"""`epochmq admin-call`: asks a process of this machine over its local socket. For a pod's hooks and probes,
-and for people; nothing is imported that a probe would have to wait for."""
+"""`epochmq admin-call`: calls a process on this machine over its admin socket, for the hooks and probes of a
+pod and for people. It imports little, so that a probe starts fast."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from epochmq_protocol.transport.admin_socket import call_admin_socket
 USAGE = """\
 Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VALUE…]
 
-  Asks the broker, controller or nameserver behind a local socket and prints its answer as JSON. Ends with 0
-  when it was done, 1 when not.
+  Calls the broker, controller or nameserver behind an admin socket and prints its response as JSON. The exit
+  code is 0 on success, 1 on failure.
 
-  --socket PATH       the process's adminSocketPath; /run/epochmq/admin.sock without it
-  --timeout SECONDS   how long it may take; 5 s, for switches and drain 30 s
+  --socket PATH       the adminSocketPath of the process (default: /run/epochmq/admin.sock)
+  --timeout SECONDS   the time limit (default: 5 s; 30 s for handover, promote and drain)
 
   live ready state epochs epoch-file sync-state-set lag lease config metrics
-                      look; `ready` ends with 1 when the process is not, and says why. state, ready and
-                      metrics take maxLagBytes=N maxLagMs=N
-  handover            a master gives its mastership away, a leading controller its leadership; done at
-                      once by everybody else. lingerMs=N: goes on for up to so long while clients with
-                      old routes still send here
-  promote             the replica that is asked becomes master; promote brokerId=N: that one
+                      show the state. `ready` exits with 1 if the process is not ready, and prints why.
+                      state, ready and metrics accept maxLagBytes=N maxLagMs=N
+  handover            a master gives up its mastership, a leading controller its leadership; for all other
+                      processes it does nothing. lingerMs=N: return only when clients with old routes have
+                      stopped sending here, or after N ms
+  promote             the called replica becomes master; with brokerId=N that replica
   fence unfence drain undrain
   log-level level=DEBUG logger=NAME
   change-config KEY=VALUE…
@@ -46,8 +46,8 @@ Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VAL
 
 SOCKET_DEFAULT = "/run/epochmq/admin.sock"
 TIMEOUT_S = 5.0
-SWITCH_TIMEOUT_S = 30.0
-SWITCHES = (AdminOperation.HANDOVER, AdminOperation.PROMOTE, AdminOperation.DRAIN)
+SWITCHOVER_TIMEOUT_S = 30.0
+SWITCHOVER_OPERATIONS = (AdminOperation.HANDOVER, AdminOperation.PROMOTE, AdminOperation.DRAIN)
 READY = "ready"
 
 ARGUMENTS: dict[str, type[AdminArguments]] = {
@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, type[AdminArguments]] = {
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _AdminCall:
     socket: str = SOCKET_DEFAULT
     timeout_s: float | None = None
     operation: str = ""
@@ -68,33 +68,33 @@ class _Wanted:
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code."""
+    """Runs the call; returns the exit code."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return ExitCode.OK
     try:
-        wanted = _parse(arguments)
-        operation, values = _arguments(wanted)
+        call = _parse(arguments)
+        operation, values = _arguments(call)
     except UsageError:
         print(USAGE, end="", file=sys.stderr)
         raise
-    default_s = SWITCH_TIMEOUT_S if operation in SWITCHES else TIMEOUT_S
-    timeout_ms = int((wanted.timeout_s if wanted.timeout_s is not None else default_s) * 1000)
+    default_s = SWITCHOVER_TIMEOUT_S if operation in SWITCHOVER_OPERATIONS else TIMEOUT_S
+    timeout_ms = int((call.timeout_s if call.timeout_s is not None else default_s) * 1000)
     try:
-        answer = asyncio.run(call_admin_socket(wanted.socket, operation, values, timeout_ms=timeout_ms))
+        result = asyncio.run(call_admin_socket(call.socket, operation, values, timeout_ms=timeout_ms))
     except AdminError as error:
         print_error(f"{operation}: {error.message}")
         return ExitCode.USAGE if error.kind in (FaultKind.UNKNOWN, FaultKind.INVALID) else ExitCode.FAILED
-    if wanted.operation == READY:
-        return _ready(msgspec.json.decode(answer))
+    if call.operation == READY:
+        return _ready(msgspec.json.decode(result))
     if operation == AdminOperation.EPOCH_FILE:
-        sys.stdout.buffer.write(msgspec.json.decode(answer, type=_File).content)
+        sys.stdout.buffer.write(msgspec.json.decode(result, type=_EpochFile).content)
         return ExitCode.OK
-    print(msgspec.json.format(answer, indent=2).decode())
+    print(msgspec.json.format(result, indent=2).decode())
     return ExitCode.OK
 
 
-class _File(msgspec.Struct):
+class _EpochFile(msgspec.Struct):
     content: bytes
 
 
@@ -104,30 +104,30 @@ def _ready(state: dict[str, Any]) -> int:
     return ExitCode.OK if state["ready"] else ExitCode.FAILED
 
 
-def _parse(arguments: list[str]) -> _Wanted:
-    wanted = _Wanted()
+def _parse(arguments: list[str]) -> _AdminCall:
+    call = _AdminCall()
     rest = iter(arguments)
     for argument in rest:
         name, assigned, value = argument.partition("=")
         if name in ("--socket", "--timeout"):
             value = value if assigned else next(rest, "")
             if not value:
-                raise UsageError(f"{name} takes a value")
+                raise UsageError(f"{name} needs a value")
             if name == "--socket":
-                wanted.socket = value
+                call.socket = value
             else:
-                wanted.timeout_s = _seconds(value)
+                call.timeout_s = _seconds(value)
         elif argument.startswith("-"):
-            raise UsageError(f"what is {argument!r}?")
-        elif not wanted.operation:
-            wanted.operation = argument
+            raise UsageError(f"unknown option {argument!r}")
+        elif not call.operation:
+            call.operation = argument
         elif assigned:
-            wanted.values[name] = value
+            call.values[name] = value
         else:
             raise UsageError(f"{argument}: expected KEY=VALUE")
-    if not wanted.operation:
-        raise UsageError("which operation?")
-    return wanted
+    if not call.operation:
+        raise UsageError("no operation given")
+    return call
 
 
 def _seconds(text: str) -> float:
@@ -140,15 +140,15 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _arguments(wanted: _Wanted) -> tuple[str, AdminArguments]:
-    """(the operation, what it takes). UsageError for what it does not."""
-    operation = AdminOperation.STATE if wanted.operation == READY else wanted.operation
+def _arguments(call: _AdminCall) -> tuple[str, AdminArguments]:
+    """The operation and its arguments. Raises UsageError for unknown or invalid ones."""
+    operation = AdminOperation.STATE if call.operation == READY else call.operation
     if operation == AdminOperation.CHANGE_CONFIG:
-        if not wanted.values:
+        if not call.values:
             raise UsageError(f"{operation}: expected KEY=VALUE")
-        return operation, ChangeConfigArguments(changes=wanted.values)
+        return operation, ChangeConfigArguments(changes=call.values)
     kind = ARGUMENTS.get(operation, AdminArguments)
     try:
-        return operation, msgspec.convert(wanted.values, kind, strict=False)
+        return operation, msgspec.convert(call.values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{wanted.operation}: {error}") from None
+        raise UsageError(f"{call.operation}: {error}") from None

@@ -1,4 +1,4 @@
-"""`epochmq audit` and `epochmq report`."""
+"""Implements `epochmq audit` and `epochmq report`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUDITS = "audits"
 
 
 def run(
-    places: list[str],
+    directories: list[str],
     state: Path,
     *,
     group: str | None,
@@ -28,18 +28,18 @@ def run(
     metadata: Path | None,
     as_json: bool,
 ) -> int:
-    """Audits directories; the verdict's exit code."""
-    _require()
+    """Audits directories; returns the exit code of the verdict."""
+    _require_spark_and_java()
     from epochmq_spark import local_audit
 
-    known = _metadata(metadata) if metadata is not None else None
+    view = _read_metadata(metadata) if metadata is not None else None
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--out {folder}: {error.strerror}, expected a folder to write to") from None
-    replicas = local_audit.replicas_of(places, group)
-    outcome = local_audit.run(replicas, folder, cores=cores, metadata=known, progress=_progress)
+        raise UsageError(f"--out {folder}: {error.strerror}, expected a folder that can be written") from None
+    replicas = local_audit.replicas_of(directories, group)
+    outcome = local_audit.run(replicas, folder, cores=cores, metadata=view, progress=_progress)
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:
@@ -48,17 +48,17 @@ def run(
 
 
 def report(state: Path) -> int:
-    """Prints where the last audit's report is."""
+    """Prints the path of the last audit's report."""
     pages = sorted((state / AUDITS).glob("*/report.html"))
     if not pages:
-        print_error(f"no audit has left a report in {state / AUDITS}; make one with: epochmq audit DIR…")
+        print_error(f"there is no report in {state / AUDITS}; create one with: epochmq audit DIR…")
         return ExitCode.NOTHING
     print(pages[-1].resolve())
     return ExitCode.OK
 
 
 def report_of_cluster(target: KubernetesTarget) -> int:
-    """Prints the last verdict of each audit, and where its report is."""
+    """Prints the last verdict of each audit on a cluster, and a command that shows its report."""
     from epochmq.verbs import kubernetes_cluster
 
     audits = kubernetes_cluster.audits(target)
@@ -68,27 +68,27 @@ def report_of_cluster(target: KubernetesTarget) -> int:
             print(f"{name}: no verdict yet: {status.get('phase', 'Waiting')}")
             continue
         found = f"{status.get('errors', 0)} errors" if verdict == "damaged" else "no errors"
-        print(f"{name}: {verdict}, {found}; the last ended at {status.get('lastFinished')}")
+        print(f"{name}: {verdict}, {found}; finished at {status.get('lastFinished')}")
         if report:
             page = r"{.binaryData.report\.html\.gz}"
             print(f"  kubectl get configmap {report} -o jsonpath='{page}' | base64 -d | gunzip > report.html")
     if not any(status.get("verdict") for _, status in audits):
-        print_error("no audit of the namespace has come to a verdict; make a BrokerGroupAudit")
+        print_error("no audit in the namespace has a verdict yet; create a BrokerGroupAudit")
         return ExitCode.NOTHING
     return ExitCode.OK
 
 
-def _require() -> None:
-    """UsageError unless Spark is installed and there is a Java to run it."""
+def _require_spark_and_java() -> None:
+    """Raises UsageError if PySpark or Java is missing."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
         raise UsageError("the audit needs PySpark: pip install 'epochmq[spark]'") from None
     if shutil.which("java") is None:
-        raise UsageError("the audit needs a Java runtime (17 or newer): no java on the path")
+        raise UsageError("the audit needs a Java runtime, 17 or newer: there is no java on the PATH")
 
 
-def _metadata(path: Path) -> Any:
+def _read_metadata(path: Path) -> Any:
     from epochmq_spark.checks import controller_view
 
     try:

@@ -1,5 +1,5 @@
-"""Asks the broker's and the controller's own configuration what they make of `spec.config`, before anything
-is started or restarted for it: what runs is not given up for a file that no pod takes."""
+"""Checks `spec.config` with the configuration parsers of broker and controller before any pod is started or
+restarted: running pods are not stopped for a configuration that they would reject."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from epochmq_operator.pod_rendering import setting_text
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, Resources, show_value
 from epochmq_protocol.errors import ConfigError
 
-SOME_QUORUM = {
+QUORUM_KEYS = {
     "controllerDLegerGroup": "g",
     "controllerDLegerPeers": "n0-127.0.0.1:9878",
     "controllerDLegerSelfId": "n0",
 }
-"""The operator's own keys, without which no controller's configuration loads."""
+"""Keys that the operator sets, without which the configuration of a controller does not load."""
 
-UNDER_CONTROLLERS = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}
-"""The same of a broker's."""
+CONTROLLER_MODE_KEYS = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}
+"""The same for a broker under controllers."""
 
 Warnings = Sequence[str]
 
 
-def check(resources: Resources) -> None:
-    """UsageError with a line for every value that the pods would refuse; keys that they do not know are only
-    complained about, as they do."""
+def check_config(resources: Resources) -> None:
+    """Raises UsageError with a line for each value that the pods would reject. Unknown keys are only printed,
+    because the pods only log them."""
     faults: list[str] = []
     for group in resources.groups:
-        faults += _faults(group, _controller(group) if isinstance(group, ControllerGroup) else _broker(group))
+        faults += _faults(
+            group, _controller_loader(group) if isinstance(group, ControllerGroup) else _broker_loader(group)
+        )
     if faults:
         raise UsageError("these resources cannot be run:\n" + "\n".join(faults))
 
 
-def _broker(group: BrokerGroup) -> Callable[[Mapping[str, str]], Warnings]:
+def _broker_loader(group: BrokerGroup) -> Callable[[Mapping[str, str]], Warnings]:
     from epochmq_broker.config import from_properties
 
-    base = UNDER_CONTROLLERS if group.controlled_by is not None else {}
+    base = CONTROLLER_MODE_KEYS if group.controlled_by is not None else {}
     return lambda text: from_properties(base | dict(text)).warnings
 
 
-def _controller(group: ControllerGroup) -> Callable[[Mapping[str, str]], Warnings]:
+def _controller_loader(group: ControllerGroup) -> Callable[[Mapping[str, str]], Warnings]:
     if group.spec.nameserver.embedded:
         from epochmq_controller.nameserver.main import load as load_both
 
-        base = SOME_QUORUM | {"enableControllerInNamesrv": "true"}
+        base = QUORUM_KEYS | {"enableControllerInNamesrv": "true"}
         return lambda text: load_both(None, base | dict(text)).warnings
     from epochmq_controller.controller.main import load
 
-    return lambda text: load(None, SOME_QUORUM | dict(text)).warnings
+    return lambda text: load(None, QUORUM_KEYS | dict(text)).warnings
 
 
 def _faults(group: GroupResource, load: Callable[[Mapping[str, str]], Warnings]) -> list[str]:
     text = {key: setting_text(value) for key, value in group.spec.config.items()}
     faults: dict[str, str] = {}
-    # Each key alone, so that every one is named; then all together, for the rules between them.
+    # Each key alone, so that every fault is listed; then all together, for the rules between keys.
     for one in [*({key: value} for key, value in text.items()), text]:
         try:
             warnings = load(one)

@@ -1,4 +1,4 @@
-"""`epochmq consume`."""
+"""Implements `epochmq consume`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(
     as_json: bool,
     timeout_s: float | None,
 ) -> int:
-    """Prints messages until Ctrl-C, or `count` of them, or none for `timeout_s`."""
+    """Prints messages until Ctrl-C, until `count` messages, or until none arrives for `timeout_s`."""
     if problem := validate_topic(topic):
         raise UsageError(f"TOPIC {topic}: {problem}")
     if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
@@ -38,7 +38,7 @@ def run(
             return await _print_all(consumer, count, as_json, timeout_s)
 
     if sys.stderr.isatty():
-        print_error(f"reading {topic} as group {group}; Ctrl-C ends")
+        print_error(f"consuming {topic} as consumer group {group}; press Ctrl-C to stop")
     return asyncio.run(main())
 
 
@@ -51,10 +51,10 @@ async def _print_all(consumer: Consumer, count: int | None, as_json: bool, timeo
                 async with asyncio.timeout(timeout_s):
                     received = await anext(messages)
             except TimeoutError:
-                print_error(f"no message for {timeout_s:g} s; {printed} were printed")
+                print_error(f"no message arrived for {timeout_s:g} s; {printed} printed so far")
                 return ExitCode.FAILED
             _print(received, as_json)
-            consumer.done()
+            consumer.acknowledge()
             printed += 1
     finally:
         await messages.aclose()
@@ -62,7 +62,7 @@ async def _print_all(consumer: Consumer, count: int | None, as_json: bool, timeo
 
 
 def _print(received: ReceivedMessage, as_json: bool) -> None:
-    """JSON, or the body as it is and a line end."""
+    """Prints a message as JSON, or its unchanged body and a line feed."""
     output = sys.stdout.buffer
     output.write(msgspec.json.encode(_as_json(received)) if as_json else received.body)
     output.write(b"\n")
@@ -70,7 +70,7 @@ def _print(received: ReceivedMessage, as_json: bool) -> None:
 
 
 def _as_json(received: ReceivedMessage) -> dict[str, Any]:
-    """The message as one JSON object. A body that is no UTF-8 text is given as `bodyBase64`."""
+    """The message as a JSON object. A body that is not UTF-8 text becomes `bodyBase64`."""
     record, properties = received.record, received.properties
     try:
         body = {"body": received.body.decode()}

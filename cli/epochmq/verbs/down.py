@@ -1,4 +1,4 @@
-"""`epochmq down`."""
+"""Implements `epochmq down`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epochmq.exits import ExitCode
 
 
 def run(state: Path) -> int:
-    """Stops what runs; that nothing did is fine too."""
+    """Stops all pods of the run. It is no error if none runs."""
     from epochmq_operator.local.runtime import down
     from epochmq_operator.local.state_directory import StateDirectory
 

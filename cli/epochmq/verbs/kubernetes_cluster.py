@@ -1,4 +1,4 @@
-"""`epochmq status`, `promote`, `fence` and `drain` on a Kubernetes cluster."""
+"""Implements `epochmq status`, `promote`, `fence` and `drain` on a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from epochmq_protocol.errors import EpochMQError
 
 
 def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
-    """The cluster that was named, or the one that we are in, and the namespace."""
+    """A connection to the cluster of the target, or to the one that this process runs in, and the
+    namespace."""
     try:
         connection = from_kubeconfig(target.kubeconfig, target.context)
     except EpochMQError:
@@ -28,21 +29,21 @@ def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
     return connection, target.namespace or connection.namespace
 
 
-def seen(target: KubernetesTarget) -> StatusReport:
-    """What runs there."""
+def read_status(target: KubernetesTarget) -> StatusReport:
+    """The status of the namespace."""
     connection, namespace = connect(target)
     return report(connection, asyncio.run(observe_namespace(connection, namespace)))
 
 
 def audits(target: KubernetesTarget) -> list[tuple[str, dict[str, Any]]]:
-    """The statuses of the audits there, by name."""
+    """The audits in the namespace: (name, status)."""
     connection, namespace = connect(target)
 
     async def listed() -> list[dict[str, Any]]:
         api = Api(connection)
         try:
-            found, _ = await api.list("BrokerGroupAudit", namespace, "")
-            return found
+            resources, _ = await api.list("BrokerGroupAudit", namespace, "")
+            return resources
         finally:
             await api.close()
 
@@ -50,7 +51,7 @@ def audits(target: KubernetesTarget) -> list[tuple[str, dict[str, Any]]]:
 
 
 def pods(status: StatusReport) -> list[tuple[PodStatus, Component]]:
-    """All pods, those that others depend on first."""
+    """All pods: nameservers, controllers, then brokers."""
     return [
         *((pod, Component.NAMESERVER) for pod in status.nameserver_pods),
         *((pod, Component.CONTROLLER) for pod in status.controllers),
@@ -59,24 +60,24 @@ def pods(status: StatusReport) -> list[tuple[PodStatus, Component]]:
 
 
 def promote(target: KubernetesTarget, name: str, timeout_s: float) -> PromotionResult:
-    """Makes a replica the master."""
+    """Makes a replica the master. Raises ReplicaControlError."""
     connection, namespace = connect(target)
     group, replica = find_replica(
         report(connection, asyncio.run(observe_namespace(connection, namespace))), name
     )
     if replica.broker_id is None:
         raise ReplicaControlError(
-            f"{replica.pod} does not say which replica it is: {replica.reason or 'no answer'}"
+            f"{replica.pod} reports no broker id: {replica.reason or 'it did not respond'}"
         )
     if replica.role == "master":
         return PromotionResult(replica.pod, replica.broker_id, group.master_epoch or 0, None)
-    answer = _call_sidecar(connection, namespace, replica, "promote", timeout_s)
-    epoch = int_or_none(str(answer.get("masterEpoch"))) or 0
-    return PromotionResult(replica.pod, replica.broker_id, epoch, int_or_none(str(answer.get("heldMs"))) or 0)
+    result = _call_sidecar(connection, namespace, replica, "promote", timeout_s)
+    epoch = int_or_none(str(result.get("masterEpoch"))) or 0
+    return PromotionResult(replica.pod, replica.broker_id, epoch, int_or_none(str(result.get("heldMs"))) or 0)
 
 
 def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
-    """Stops a replica from taking messages, or lets it again."""
+    """Fences a replica, or unfences it. Raises ReplicaControlError."""
     connection, namespace = connect(target)
     _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
     _call_sidecar(connection, namespace, replica, "fence" if on else "unfence", 5.0)
@@ -84,7 +85,7 @@ def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
 
 
 def drain(target: KubernetesTarget, name: str, timeout_s: float, *, on: bool) -> ReplicaStatus:
-    """Takes a replica out of the SyncStateSet, or back in."""
+    """Drains a replica, or undrains it. Raises ReplicaControlError."""
     connection, namespace = connect(target)
     _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
     _call_sidecar(connection, namespace, replica, "drain" if on else "undrain", timeout_s)
@@ -97,4 +98,4 @@ def _call_sidecar(
     return asyncio.run(call_replica(connection, namespace, replica.pod, operation, timeout_s))
 
 
-__all__ = ["drain", "fence", "pods", "promote", "readiness_of", "seen"]
+__all__ = ["drain", "fence", "pods", "promote", "read_status", "readiness_of"]

@@ -1,4 +1,4 @@
-"""`epochmq produce`."""
+"""Implements `epochmq produce`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochmq.verbs.target import NameserverTarget
 
 IN_FLIGHT_MAX = 64
 LINE_BYTES_MAX = 16 * 1024 * 1024
-"""More than any broker takes in one frame."""
+"""Larger than any frame that a broker accepts."""
 
 
 def run(
@@ -31,9 +31,9 @@ def run(
     as_json: bool,
     timeout_s: float,
 ) -> int:
-    """Sends the body, or each line of the input, and prints where it went."""
+    """Sends the body, or each line of the input, and prints where each message was stored."""
     if body == "":
-        raise UsageError("the message is empty; RocketMQ takes none such")
+        raise UsageError("the message is empty; RocketMQ accepts no empty messages")
     nameservers = target.nameservers()
 
     async def main() -> int:
@@ -52,37 +52,39 @@ def run(
 async def _send_lines(
     producer: Producer, topic: str, *, tags: str | None, keys: str | None, as_json: bool
 ) -> int:
-    """Several sends are under way at a time; their results are printed in the order of the lines."""
+    """Sends several lines at a time; prints their results in the order of the lines."""
     if sys.stdin.isatty():
-        print_error("one message per line; Ctrl-D ends")
-    under_way: deque[asyncio.Task[SendResult]] = deque()
+        print_error("type one message per line; press Ctrl-D to stop")
+    in_flight: deque[asyncio.Task[SendResult]] = deque()
     empty = 0
     try:
         async for line in _lines():
             if not line:
                 empty += 1
                 continue
-            under_way.append(asyncio.create_task(producer.send(topic, line, tags=tags, keys=keys)))
-            while under_way and (under_way[0].done() or len(under_way) >= IN_FLIGHT_MAX):
-                _print(await under_way[0], as_json)
-                under_way.popleft()
-        while under_way:
-            _print(await under_way[0], as_json)
-            under_way.popleft()
+            in_flight.append(asyncio.create_task(producer.send(topic, line, tags=tags, keys=keys)))
+            while in_flight and (in_flight[0].done() or len(in_flight) >= IN_FLIGHT_MAX):
+                _print(await in_flight[0], as_json)
+                in_flight.popleft()
+        while in_flight:
+            _print(await in_flight[0], as_json)
+            in_flight.popleft()
     finally:
-        for task in under_way:
+        for task in in_flight:
             task.cancel()
-        if under_way:
-            await asyncio.wait(under_way)
+        if in_flight:
+            await asyncio.wait(in_flight)
     if empty:
-        print_error(f"{empty} empty lines were not sent; RocketMQ takes no empty message")
+        print_error(f"{empty} empty lines were not sent; RocketMQ accepts no empty messages")
     return ExitCode.OK
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """The lines of the input, without their ends, each as soon as it is there."""
+    """The lines of the input, without line feeds, each as soon as it arrives."""
     descriptor = sys.stdin.fileno()
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):  # always ready, and nothing that a loop could wait for
+    if stat.S_ISREG(
+        os.fstat(descriptor).st_mode
+    ):  # epoll does not support regular files; they are always ready
         for line in sys.stdin.buffer:
             yield line.rstrip(b"\r\n")
             await asyncio.sleep(0)
@@ -101,11 +103,11 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.readline()
     except ValueError:
-        raise UsageError(f"a line is longer than {LINE_BYTES_MAX} bytes") from None
+        raise UsageError(f"a line of the input is longer than {LINE_BYTES_MAX} bytes") from None
 
 
 class _SendResultJson(msgspec.Struct, rename="camel"):
-    """A result as JSON."""
+    """The JSON of a result."""
 
     status: str
     topic: str

@@ -1,4 +1,4 @@
-"""`epochmq promote`, `fence` and `drain`."""
+"""Implements `epochmq promote`, `fence` and `drain`."""
 
 from __future__ import annotations
 
@@ -14,59 +14,64 @@ from epochmq_operator.local.status import ReplicaStatus
 
 
 def promote(
-    state: Path, cluster: KubernetesTarget | None, name: str, timeout_s: float, *, as_json: bool
+    state: Path, target: KubernetesTarget | None, name: str, timeout_s: float, *, as_json: bool
 ) -> int:
     """Makes a replica the master."""
-    if cluster is not None:
-        from epochmq.verbs.kubernetes_cluster import promote as on_cluster
+    if target is not None:
+        from epochmq.verbs.kubernetes_cluster import promote as promote_on_cluster
 
-        done = on_cluster(cluster, name, timeout_s)
+        result = promote_on_cluster(target, name, timeout_s)
     else:
-        done = asyncio.run(replica_control.promote(_running_directory(state), name, timeout_s))
-    return _print(_describe(done), _document(done), as_json=as_json)
+        result = asyncio.run(replica_control.promote(_running_directory(state), name, timeout_s))
+    return _print(_describe(result), _document(result), as_json=as_json)
 
 
-def fence(state: Path, cluster: KubernetesTarget | None, name: str, *, on: bool, as_json: bool) -> int:
-    """Stops a replica from taking messages, or lets it again."""
-    if cluster is not None:
-        from epochmq.verbs.kubernetes_cluster import fence as on_cluster
+def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, as_json: bool) -> int:
+    """Fences a replica, so that it accepts no messages, or unfences it."""
+    if target is not None:
+        from epochmq.verbs.kubernetes_cluster import fence as fence_on_cluster
 
-        replica = on_cluster(cluster, name, on=on)
+        replica = fence_on_cluster(target, name, on=on)
     else:
         replica = asyncio.run(replica_control.fence(_running_directory(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
-    said = f"{replica.pod}{role} {'takes no messages until it is unfenced' if on else 'takes messages again'}"
-    return _print(said, {**_named(replica), "fenced": on}, as_json=as_json)
+    state_text = "accepts no messages until it is unfenced" if on else "accepts messages again"
+    return _print(f"{replica.pod}{role} {state_text}", {**_named(replica), "fenced": on}, as_json=as_json)
 
 
 def drain(
     state: Path,
-    cluster: KubernetesTarget | None,
+    target: KubernetesTarget | None,
     name: str,
     timeout_s: float,
     *,
     on: bool,
     as_json: bool,
 ) -> int:
-    """Takes a replica out of the SyncStateSet, or back in."""
-    moved = None
-    if cluster is not None:
-        from epochmq.verbs.kubernetes_cluster import drain as on_cluster
+    """Drains a replica, so that it leaves the SyncStateSet, or undrains it."""
+    promotion = None
+    if target is not None:
+        from epochmq.verbs.kubernetes_cluster import drain as drain_on_cluster
 
-        replica = on_cluster(cluster, name, timeout_s, on=on)
+        replica = drain_on_cluster(target, name, timeout_s, on=on)
     else:
-        replica, moved = asyncio.run(replica_control.drain(_running_directory(state), name, timeout_s, on=on))
-    lines = [_describe(moved)] if moved is not None else []
-    lines.append(
-        f"{replica.pod} is {'out of' if on else 'in'} the SyncStateSet"
-        + ("; it may be stopped now" if on else "")
-    )
-    document = {**_named(replica), "drained": on, "promoted": _document(moved) if moved else None}
+        directory = _running_directory(state)
+        replica, promotion = asyncio.run(replica_control.drain(directory, name, timeout_s, on=on))
+    lines = [_describe(promotion)] if promotion is not None else []
+    if on:
+        lines.append(f"{replica.pod} has left the SyncStateSet; it may be stopped now")
+    else:
+        lines.append(f"{replica.pod} is in the SyncStateSet")
+    document = {
+        **_named(replica),
+        "drained": on,
+        "promoted": _document(promotion) if promotion else None,
+    }
     return _print("\n".join(lines), document, as_json=as_json)
 
 
-def _print(said: str, document: dict[str, object], *, as_json: bool) -> int:
-    print(json.dumps(document) if as_json else said)
+def _print(text: str, document: dict[str, object], *, as_json: bool) -> int:
+    print(json.dumps(document) if as_json else text)
     return ExitCode.OK
 
 
@@ -74,8 +79,13 @@ def _named(replica: ReplicaStatus) -> dict[str, object]:
     return {"pod": replica.pod, "brokerId": replica.broker_id, "role": replica.role}
 
 
-def _document(done: replica_control.PromotionResult) -> dict[str, object]:
-    return {"pod": done.pod, "brokerId": done.broker_id, "masterEpoch": done.epoch, "heldMs": done.held_ms}
+def _document(result: replica_control.PromotionResult) -> dict[str, object]:
+    return {
+        "pod": result.pod,
+        "brokerId": result.broker_id,
+        "masterEpoch": result.epoch,
+        "heldMs": result.held_ms,
+    }
 
 
 def _running_directory(state: Path) -> StateDirectory:
@@ -87,10 +97,10 @@ def _running_directory(state: Path) -> StateDirectory:
     return directory
 
 
-def _describe(done: replica_control.PromotionResult) -> str:
-    if done.held_ms is None:
-        return f"{done.pod} (id {done.broker_id}) is the master already, of epoch {done.epoch}"
+def _describe(result: replica_control.PromotionResult) -> str:
+    if result.held_ms is None:
+        return f"{result.pod} (id {result.broker_id}) is already the master, of epoch {result.epoch}"
     return (
-        f"{done.pod} (id {done.broker_id}) is the master of epoch {done.epoch}; "
-        f"sends were held {done.held_ms} ms"
+        f"{result.pod} (id {result.broker_id}) is the master of epoch {result.epoch}; "
+        f"sends were held {result.held_ms} ms"
     )

@@ -1,4 +1,4 @@
-"""What `epochmq up` shows while it runs: a live table in a terminal, a line for each change elsewhere."""
+"""Shows the pods while `epochmq up` runs: a live table in a terminal, otherwise a line for each change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address, row_of_record, table
+from epochmq.verbs.next_steps import nameservers_in, next_steps
+from epochmq.verbs.pod_tables import pod_table, remoting_address, row_of_record
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.resources import Resources
@@ -23,30 +24,30 @@ Pods = Sequence[tuple[PodRecord, Readiness]]
 
 
 class RunView(Protocol):
-    """What is told of a run; open for as long as the run lasts."""
+    """Shows a run. It is open for as long as the run lasts."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def changed(self, record: PodRecord) -> None:
-        """A pod's record changed."""
+        """Called after a change of a pod's record."""
 
     def draw(self, pods: Pods) -> None:
-        """Called often, with how things are."""
+        """Called often, with the present records and readiness."""
 
     def ready(self) -> None:
-        """All pods are ready, for the first time."""
+        """Called once, when all pods are ready."""
 
 
 def view_for(state: StateDirectory, wanted: Resources) -> RunView:
-    """The table in a terminal, lines elsewhere."""
+    """A live table if the output is a terminal, else a line printer."""
     console = Console()
     return LiveTable(console, state, wanted) if console.is_terminal else LinePrinter(state, wanted)
 
 
 class LinePrinter:
-    """A line on the output for each change of a pod's phase."""
+    """Prints a line for each change of a pod's phase."""
 
     def __init__(self, state: StateDirectory, wanted: Resources) -> None:
         self._state = state
@@ -72,21 +73,21 @@ class LinePrinter:
         self._print(f"{record.pod}: {record.phase}{reason}, {remoting_address(record)}{pid}")
 
     def draw(self, pods: Pods) -> None:
-        """Only keeps what is known, for `ready`."""
+        """Stores the pods for `ready`."""
         self._pods = pods
 
     def ready(self) -> None:
-        """Prints what to type next."""
-        self._print(steps(self._state, self._wanted, self._pods))
+        """Prints the next commands."""
+        self._print(_steps(self._state, self._wanted, self._pods))
 
     def _print(self, text: str) -> None:
-        # Pods do not stop because nobody reads about them any more.
+        # Pods continue to run if the reader of the output is gone.
         with contextlib.suppress(OSError):
             print(text, flush=True)
 
 
 class LiveTable:
-    """The table, redrawn in place, with what to type next below it once all is ready."""
+    """A table that is redrawn in place, with the next commands below it when all pods are ready."""
 
     def __init__(self, console: Console, state: StateDirectory, wanted: Resources) -> None:
         self._state = state
@@ -109,31 +110,31 @@ class LiveTable:
             self._live.__exit__(kind, error, trace)
 
     def changed(self, record: PodRecord) -> None:
-        """Shows it at once: some phases are over soon."""
+        """Redraws at once, because some phases are short."""
         self._drawn_at = time.monotonic()
         self._redraw()
 
     def draw(self, pods: Pods) -> None:
-        """Redraws after a change, and from time to time."""
+        """Redraws at most every 0.25 s."""
         self._pods = pods
         if time.monotonic() - self._drawn_at >= REDRAW_S:
             self._drawn_at = time.monotonic()
             self._redraw()
 
     def ready(self) -> None:
-        """From now on what to type next stands below the table."""
-        self._steps = steps(self._state, self._wanted, self._pods)
+        """Adds the next commands below the table."""
+        self._steps = _steps(self._state, self._wanted, self._pods)
         self._drawn_at = 0.0
 
     def _redraw(self) -> None:
         rows = [row_of_record(record, readiness) for record, readiness in self._pods]
         below = [Text(""), Text(self._steps)] if self._steps else []
-        # The terminal may be gone; pods are then still to be stopped in order.
+        # If the terminal is gone, the pods must still be stopped in order.
         with contextlib.suppress(OSError):
-            self._live.update(Group(table(rows, self._live.console.width), *below), refresh=True)
+            self._live.update(Group(pod_table(rows, self._live.console.width), *below), refresh=True)
 
 
-def steps(state: StateDirectory, wanted: Resources, pods: Pods) -> str:
-    """What to type next, given the pods that run."""
+def _steps(state: StateDirectory, wanted: Resources, pods: Pods) -> str:
+    """The next commands, for the pods that run."""
     nameservers = nameservers_in([record for record, _ in pods], wanted)
     return next_steps(state.path, wanted, nameservers, detached=False)

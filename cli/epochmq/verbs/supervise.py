@@ -1,4 +1,4 @@
-"""`epochmq supervise`: what `up --detach` leaves running."""
+"""Implements `epochmq supervise`, the process that `up --detach` starts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from epochmq.exits import ExitCode
 
 
 def run(state: str) -> int:
-    """Until it is told to end."""
+    """Supervises the pods of a state directory until SIGTERM or SIGINT."""
     from epochmq_operator.local.runtime import supervise
     from epochmq_operator.local.state_directory import PodRecord, StateDirectory
     from epochmq_operator.local.supervisor import Supervisor
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
 
-    def note(record: PodRecord) -> None:
+    def log_change(record: PodRecord) -> None:
         logging.info("%s: %s%s", record.pod, record.phase, f": {record.reason}" if record.reason else "")
 
     async def main() -> None:
-        await supervise(Supervisor(StateDirectory(Path(state)), on_change=note))
+        await supervise(Supervisor(StateDirectory(Path(state)), on_change=log_change))
 
     asyncio.run(main())
     return ExitCode.OK

@@ -1,4 +1,5 @@
-"""What a verb is about: a run on this machine, nameservers, or a namespace of a cluster."""
+"""Defines the targets of verbs: nameservers, found through a run on this machine, and a namespace on
+Kubernetes."""
 
 from __future__ import annotations
 
@@ -21,23 +22,23 @@ class _Pod(msgspec.Struct):
 
 
 class _PodsFile(msgspec.Struct):
-    """The part of a state directory's pods.json that matters here; read without the operator's model, which
-    takes longer to load than a message takes to send."""
+    """The part of a state directory's pods.json that is needed here. The operator's model is not used,
+    because importing it takes longer than sending a message."""
 
     pods: list[_Pod]
 
 
 @dataclass(frozen=True, slots=True)
 class NameserverTarget:
-    """What was typed: a state directory, or addresses, or nothing, which is the state directory of `make
-    run`."""
+    """The options that select nameservers: a state directory, or addresses. The default is the state
+    directory of `make run`."""
 
     state: Path | None
     nameserver: str | None
     broker_group: str | None
 
     def nameservers(self) -> list[str]:
-        """The nameservers' addresses, host:port. UsageError when they cannot be known."""
+        """The addresses of the nameservers, host:port. Raises UsageError if they cannot be determined."""
         if self.nameserver is not None:
             if self.state is not None:
                 raise UsageError("give --state or --nameserver, not both")
@@ -48,7 +49,7 @@ class NameserverTarget:
         except FileNotFoundError:
             pods = []
         except (OSError, msgspec.DecodeError) as error:
-            raise UsageError(f"{state} cannot be read: {error}") from None
+            raise UsageError(f"state directory {state}: pods.json cannot be read: {error}") from None
         running = {
             pod.group: pod.nameservers
             for pod in pods
@@ -58,8 +59,8 @@ class NameserverTarget:
         if not groups:
             what = "no broker group" if any(pod.phase != "Stopped" for pod in pods) else "nothing"
             raise UsageError(
-                f"{what} runs in {state}; start something with `epochmq up -f FILE`, or name the run with "
-                "--state DIR, or a nameserver with --nameserver HOST:PORT"
+                f"{what} runs in {state}; start something with `epochmq up -f FILE`, or give another "
+                "state directory with --state DIR, or a nameserver with --nameserver HOST:PORT"
             )
         wanted = self.broker_group if self.broker_group is not None or len(groups) > 1 else groups[0]
         if wanted not in groups:
@@ -73,7 +74,7 @@ class NameserverTarget:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesTarget:
-    """A namespace of a Kubernetes cluster, as it was typed; what is None, the kubeconfig says."""
+    """The options that select a namespace on Kubernetes. None means the value of the kubeconfig."""
 
     namespace: str | None
     context: str | None
@@ -83,9 +84,9 @@ class KubernetesTarget:
     def of(
         cls, namespace: str | None, context: str | None, kubeconfig: str | None
     ) -> KubernetesTarget | None:
-        """None when none of it was typed: this machine is meant."""
-        typed = (namespace, context, kubeconfig)
-        return None if typed == (None, None, None) else cls(*typed)
+        """None if no option is given: then the verb applies to this machine."""
+        options = (namespace, context, kubeconfig)
+        return None if options == (None, None, None) else cls(*options)
 
 
 def _addresses(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`epochmq up`."""
+"""Implements `epochmq up`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from epochmq.exits import ExitCode, UsageError, print_error
-from epochmq.verbs.config_check import check
-from epochmq.verbs.pod_tables import nameservers_in, next_steps, remoting_address
+from epochmq.verbs.config_check import check_config
+from epochmq.verbs.next_steps import nameservers_in, next_steps
+from epochmq.verbs.pod_tables import remoting_address
 from epochmq.verbs.run_view import RunView, view_for
 from epochmq_operator.local import runtime
 from epochmq_operator.local.state_directory import PodRecord, RunOptions, StateDirectory
@@ -22,28 +23,28 @@ WATCH_S = 0.1
 
 
 def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin: bool = False) -> int:
-    """Takes the resources in and runs them, or hands them to the supervisor that runs already."""
+    """Runs the resources, or passes them to the supervisor that already runs."""
     wanted = _load(files)
     runtime.check_single_namespace(wanted)
-    check(wanted)
+    check_config(wanted)
     directory = StateDirectory(state)
     directory.create()
     with contextlib.ExitStack() as applying:
         applying.enter_context(directory.applying())
-        plan = runtime.merge_resources(directory.resources(), wanted)
-        runtime.check_single_namespace(plan.merged)
-        runtime.check_controller_groups_exist(plan.merged)
-        runtime.check_controller_counts(directory, plan.merged)
-        runtime.check_data_matches_mode(directory, plan.merged)
+        changes = runtime.merge_resources(directory.resources(), wanted)
+        runtime.check_single_namespace(changes.merged)
+        runtime.check_controller_groups_exist(changes.merged)
+        runtime.check_controller_counts(directory, changes.merged)
+        runtime.check_data_matches_mode(directory, changes.merged)
         if directory.supervisor() is not None:
             if admin and not directory.options().admin:
-                raise UsageError("what runs here was started without --admin; run down first")
-            return _apply_to_supervisor(directory, plan, applying, timeout_s)
+                raise UsageError(f"the run in {state} was started without --admin; run down first")
+            return _apply_to_supervisor(directory, changes, applying, timeout_s)
         directory.write_options(RunOptions(admin=admin))
-        directory.write_resources(plan.merged)
+        directory.write_resources(changes.merged)
         if not detach:
-            return _foreground(directory, wanted, applying, timeout_s)
-        return _detached(directory, wanted, applying, timeout_s)
+            return _run_in_foreground(directory, wanted, applying, timeout_s)
+        return _run_detached(directory, wanted, applying, timeout_s)
 
 
 def _load(files: list[Path]) -> Resources:
@@ -61,16 +62,15 @@ def _load(files: list[Path]) -> Resources:
         raise UsageError("these resources cannot be run:\n" + str(error)) from None
 
 
-# ------------------------------------------------------------------------------------------- a run that is
-# there
-
-
 def _apply_to_supervisor(
-    directory: StateDirectory, plan: runtime.ResourceChanges, applying: contextlib.ExitStack, timeout_s: float
+    directory: StateDirectory,
+    changes: runtime.ResourceChanges,
+    applying: contextlib.ExitStack,
+    timeout_s: float,
 ) -> int:
-    if plan.changes:
-        print("\n".join(plan.changes))
-        directory.write_resources(plan.merged)
+    if changes.changes:
+        print("\n".join(changes.changes))
+        directory.write_resources(changes.merged)
         runtime.reload(directory)
     else:
         print("nothing changed")
@@ -80,11 +80,7 @@ def _apply_to_supervisor(
     return ExitCode.OK
 
 
-# -------------------------------------------------------------------------------------------------------
-# detached
-
-
-def _detached(
+def _run_detached(
     directory: StateDirectory, wanted: Resources, applying: contextlib.ExitStack, timeout_s: float
 ) -> int:
     try:
@@ -106,16 +102,12 @@ def _print_ready(directory: StateDirectory, records: list[PodRecord]) -> None:
         print(f"{record.pod}: {record.phase} at {remoting_address(record)}, pid {pid}")
 
 
-# -----------------------------------------------------------------------------------------------------
-# foreground
-
-
-def _foreground(
+def _run_in_foreground(
     directory: StateDirectory, wanted: Resources, applying: contextlib.ExitStack, timeout_s: float
 ) -> int:
     view = view_for(directory, wanted)
     try:
-        failure = asyncio.run(_attend(directory, view, applying, timeout_s))
+        failure = asyncio.run(_supervise(directory, view, applying, timeout_s))
     except BaseException:
         directory.write_resources(Resources())
         raise
@@ -126,24 +118,25 @@ def _foreground(
     return ExitCode.OK
 
 
-async def _attend(
+async def _supervise(
     directory: StateDirectory, view: RunView, applying: contextlib.ExitStack, timeout_s: float
 ) -> str:
-    """Supervises until told to end; why the start failed, if it did."""
+    """Supervises until SIGTERM, Ctrl-C or a failed start. Returns the reason of a failed start, else an empty
+    string."""
     supervisor = Supervisor(directory, on_change=view.changed)
-    ending = asyncio.Event()
+    stopping = asyncio.Event()
     failure = ""
     deadline = time.monotonic() + timeout_s
 
     async def watch() -> None:
-        """Draws, and ends a start that fails."""
+        """Redraws the view, and ends a start that fails."""
         nonlocal failure
         started = False
         while True:
             view.draw(supervisor.pods())
             records = [record for record, _ in supervisor.pods()]
             left = runtime.unready(records)
-            if not started and not ending.is_set() and records:
+            if not started and not stopping.is_set() and records:
                 if not left:
                     started = True
                     view.ready()
@@ -152,12 +145,12 @@ async def _attend(
                 elif time.monotonic() > deadline:
                     failure = runtime.explain(directory, left, f"not ready after {timeout_s:.0f} s")
                 if failure:
-                    ending.set()
+                    stopping.set()
             await asyncio.sleep(WATCH_S)
 
     with view:
         async with owned_task(watch()) as watching:
-            await runtime.supervise(supervisor, on_pass=applying.close, until=ending)
+            await runtime.supervise(supervisor, on_pass=applying.close, until=stopping)
             if watching.done():
                 watching.result()
         view.draw(supervisor.pods())

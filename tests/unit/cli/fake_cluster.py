@@ -1,5 +1,5 @@
-"""A nameserver and a broker in this process, as small as the clients under test need: messages in lists,
-pulls that are held, groups that know their members."""
+"""A fake nameserver and broker in this process, with only what the clients under test need: messages in
+lists, held pulls, and consumer groups with members."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ QUEUES = 4
 
 
 class FakeCluster:
-    """Use it as a context. `refuse` holds (code, remark) pairs that the next sends are answered with,
-    `status` is what the others are."""
+    """An asynchronous context manager. `rejections` are (code, remark) pairs for the next sends, `status` is
+    the response code of the others."""
 
     def __init__(self, *, auto_create: bool = True) -> None:
         self.host = loopback(55)
         self.topics: dict[str, list[list[message.MessageExt]]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.members: dict[str, dict[str, RemotingConnection]] = defaultdict(dict)
-        self.refuse: list[tuple[int, str]] = []
+        self.rejections: list[tuple[int, str]] = []
         self.requests: list[int] = []
         self.status = ResponseCode.SUCCESS
         self.pulls_held = 0
@@ -94,18 +94,18 @@ class FakeCluster:
         return f"{self.host}:{self._nameserver.port}"
 
     async def restart_broker(self) -> None:
-        """The broker ends and comes back at the same address; its groups have no members then."""
+        """Restarts the broker at the same address. Its consumer groups have no members afterwards."""
         await self._broker.stop(0)
         self.members.clear()
         self._broker = self._make_broker()
         await self._broker.start(self.host, self.broker_port)
 
     def create(self, topic: str, queues: int = QUEUES) -> list[list[message.MessageExt]]:
-        """The topic's queues, made if they are not there."""
+        """The queues of the topic, created if it is missing."""
         return self.topics.setdefault(topic, [[] for _ in range(queues)])
 
     def put(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"", sys_flag: int = 0) -> int:
-        """Stores a message, and wakes pulls; its offset."""
+        """Stores a message and wakes held pulls; returns its queue offset."""
         queue = self.create(topic)[queue_id]
         stored = message.MessageExt(
             topic,
@@ -151,15 +151,15 @@ class FakeCluster:
 
     def _send(self, connection: RemotingConnection, command: Command) -> Command:
         self.requests.append(command.code)
-        if self.refuse:
-            code, remark = self.refuse.pop(0)
+        if self.rejections:
+            code, remark = self.rejections.pop(0)
             raise RequestError(code, remark)
         header = SendMessageRequestHeaderV2.decode(command.ext)
         queue_id = header.queue_id
         offset = self.put(header.topic, queue_id, command.body, (header.properties or "").encode())
         stored = self.topics[header.topic][queue_id][offset]
-        answer = SendMessageResponseHeader(msg_id=stored.msg_id, queue_id=queue_id, queue_offset=offset)
-        return response(command, self.status, header=answer)
+        header_out = SendMessageResponseHeader(msg_id=stored.msg_id, queue_id=queue_id, queue_offset=offset)
+        return response(command, self.status, header=header_out)
 
     async def _pull(self, connection: RemotingConnection, command: Command) -> Command:
         header = PullMessageRequestHeader.decode(command.ext)

@@ -1,4 +1,4 @@
-"""The small producer and consumer, against a nameserver and a broker in this process."""
+"""Tests the producer and the consumer against a fake nameserver and broker in this process."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ async def producer(cluster: FakeCluster) -> AsyncIterator[Producer]:
     await made.close()
 
 
-async def take(consumer: Consumer, count: int, *, done: bool = True) -> list[ReceivedMessage]:
+async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     messages = consumer.messages()
     async with asyncio.timeout(120):
         while len(found) < count:
             found.append(await anext(messages))
-            if done:
-                consumer.done()
+            if acknowledge:
+                consumer.acknowledge()
     await messages.aclose()
     return found
 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 (the fake cluster brings it about)
+        while not condition():  # noqa: ASYNC110 (the fake cluster changes it)
             await asyncio.sleep(0.01)
 
 
@@ -65,11 +65,11 @@ def test_members_share_all_queues_evenly_and_without_overlap(queues: int, client
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_share_of_each_member_is_that_of_rocketmq() -> None:
+def test_the_queues_of_each_member_are_those_of_rocketmq() -> None:
     # AllocateMessageQueueAveragely with 8 queues and 3 consumers: 3, 3, 2.
     names = ["a", "b", "c"]
     assert [allocate_averagely(range(8), names, n) for n in names] == [[0, 1, 2], [3, 4, 5], [6, 7]]
-    assert allocate_averagely(range(8), names, "stranger") == []
+    assert allocate_averagely(range(8), names, "unknown") == []
 
 
 # routes
@@ -92,7 +92,7 @@ def test_only_queues_with_permission_and_a_master_are_used() -> None:
     assert writeable == [("both", 0), ("write", 0)]
 
 
-async def test_another_nameserver_is_asked_when_one_does_not_answer(cluster: FakeCluster) -> None:
+async def test_another_nameserver_is_tried_if_one_does_not_respond(cluster: FakeCluster) -> None:
     nowhere = f"{cluster.host}:{free_port(cluster.host)}"
     producer = Producer([nowhere, cluster.nameserver], "p")
     try:
@@ -101,7 +101,7 @@ async def test_another_nameserver_is_asked_when_one_does_not_answer(cluster: Fak
         await producer.close()
 
 
-async def test_nobody_answering_is_said_with_every_address() -> None:
+async def test_the_error_names_every_nameserver_if_none_responds() -> None:
     host = loopback(55)
     addresses = [f"{host}:{free_port(host)}" for _ in range(2)]
     producer = Producer(addresses, "p", timeout_ms=2000)
@@ -140,21 +140,21 @@ async def test_a_message_is_stored_with_its_tag_and_keys(cluster: FakeCluster, p
     assert result.offset_msg_id == stored.msg_id
 
 
-async def test_messages_go_round_the_queues(cluster: FakeCluster, producer: Producer) -> None:
+async def test_messages_alternate_between_the_queues(cluster: FakeCluster, producer: Producer) -> None:
     cluster.create("t", 4)
     for number in range(8):
         await producer.send("t", str(number).encode())
     assert [len(queue) for queue in cluster.topics["t"]] == [2, 2, 2, 2]
 
 
-async def test_a_new_topic_is_sent_to_where_the_brokers_create_it(
+async def test_messages_of_a_new_topic_use_only_the_queues_that_the_broker_creates(
     cluster: FakeCluster, producer: Producer
 ) -> None:
     results = [await producer.send("new", b"x") for _ in range(8)]
     assert {result.queue_id for result in results} == {0, 1, 2, 3}
 
 
-async def test_a_topic_that_nobody_creates_is_refused() -> None:
+async def test_a_topic_that_no_broker_creates_is_an_error() -> None:
     async with FakeCluster(auto_create=False) as cluster:
         producer = Producer([cluster.nameserver], "p")
         try:
@@ -173,7 +173,7 @@ async def test_a_topic_that_nobody_creates_is_refused() -> None:
         ("t", b"", "is empty"),
     ],
 )
-async def test_what_no_broker_takes_is_not_even_sent(
+async def test_an_invalid_message_is_not_sent(
     cluster: FakeCluster, producer: Producer, topic: str, body: bytes, problem: str
 ) -> None:
     with pytest.raises(RequestError, match=problem):
@@ -181,17 +181,15 @@ async def test_what_no_broker_takes_is_not_even_sent(
     assert cluster.requests == []
 
 
-async def test_a_busy_broker_is_tried_again_with_the_same_id(
-    cluster: FakeCluster, producer: Producer
-) -> None:
-    cluster.refuse = [(ResponseCode.SYSTEM_BUSY, "busy"), (ResponseCode.SERVICE_NOT_AVAILABLE, "not yet")]
+async def test_a_busy_broker_is_retried_with_the_same_id(cluster: FakeCluster, producer: Producer) -> None:
+    cluster.rejections = [(ResponseCode.SYSTEM_BUSY, "busy"), (ResponseCode.SERVICE_NOT_AVAILABLE, "not yet")]
     result = await producer.send("t", b"x")
     assert result.status is SendStatus.SEND_OK
     assert len(cluster.requests) == 3
 
 
-async def test_when_the_time_is_over_the_last_answer_is_the_error(cluster: FakeCluster) -> None:
-    cluster.refuse = [(ResponseCode.SYSTEM_BUSY, f"busy {n}") for n in range(50)]
+async def test_after_the_time_limit_the_last_response_is_the_error(cluster: FakeCluster) -> None:
+    cluster.rejections = [(ResponseCode.SYSTEM_BUSY, f"busy {n}") for n in range(50)]
     producer = Producer([cluster.nameserver], "p", timeout_ms=500)
     try:
         with pytest.raises(RequestError) as caught:
@@ -202,7 +200,7 @@ async def test_when_the_time_is_over_the_last_answer_is_the_error(cluster: FakeC
     assert f"busy {len(cluster.requests) - 1}" in str(caught.value)
 
 
-async def test_a_broker_that_is_not_registered_yet_is_waited_for(
+async def test_a_send_waits_for_the_registration_of_a_broker(
     cluster: FakeCluster, producer: Producer
 ) -> None:
     cluster.create("t")
@@ -213,16 +211,14 @@ async def test_a_broker_that_is_not_registered_yet_is_waited_for(
     assert (await sending).status is SendStatus.SEND_OK
 
 
-async def test_a_final_refusal_is_not_tried_again(cluster: FakeCluster, producer: Producer) -> None:
-    cluster.refuse = [(ResponseCode.MESSAGE_ILLEGAL, "too long")]
+async def test_a_final_rejection_is_not_retried(cluster: FakeCluster, producer: Producer) -> None:
+    cluster.rejections = [(ResponseCode.MESSAGE_ILLEGAL, "too long")]
     with pytest.raises(RequestError, match="too long"):
         await producer.send("t", b"x")
     assert len(cluster.requests) == 1
 
 
-async def test_a_promise_short_of_what_was_asked_is_a_result(
-    cluster: FakeCluster, producer: Producer
-) -> None:
+async def test_a_status_of_less_durability_is_a_result(cluster: FakeCluster, producer: Producer) -> None:
     cluster.status = ResponseCode.FLUSH_DISK_TIMEOUT
     result = await producer.send("t", b"x")
     assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
@@ -238,7 +234,9 @@ async def test_a_restarted_broker_is_found_again(cluster: FakeCluster, producer:
 # consuming
 
 
-async def test_a_new_group_reads_from_the_beginning_and_the_next_member_goes_on(cluster: FakeCluster) -> None:
+async def test_a_new_group_starts_at_the_beginning_and_the_next_member_continues(
+    cluster: FakeCluster,
+) -> None:
     for number in range(100):
         cluster.put("t", number % 4, str(number).encode())
     async with Consumer([cluster.nameserver], "g", "t") as consumer:
@@ -252,14 +250,14 @@ async def test_a_new_group_reads_from_the_beginning_and_the_next_member_goes_on(
         assert own == sorted(own)
 
 
-async def test_only_what_was_dealt_with_is_committed(cluster: FakeCluster) -> None:
+async def test_only_acknowledged_messages_are_committed(cluster: FakeCluster) -> None:
     for number in range(10):
         cluster.put("t", 0, str(number).encode())
     async with Consumer([cluster.nameserver], "g", "t") as consumer:
         await take(consumer, 3)
     assert cluster.offsets["g", "t", 0] == 3
     async with Consumer([cluster.nameserver], "g", "t") as consumer:
-        again = await take(consumer, 2, done=False)
+        again = await take(consumer, 2, acknowledge=False)
     assert [received.body for received in again] == [b"3", b"4"]
     assert cluster.offsets["g", "t", 0] == 3
 
@@ -273,7 +271,7 @@ async def test_a_message_arrives_while_the_pull_is_held(cluster: FakeCluster) ->
         assert [received.body for received in await taking] == [b"now"]
 
 
-async def test_a_topic_that_comes_later_is_waited_for(cluster: FakeCluster) -> None:
+async def test_the_consumer_waits_for_a_topic_that_is_created_later(cluster: FakeCluster) -> None:
     notices: list[str] = []
     async with Consumer([cluster.nameserver], "g", "later", notice=notices.append) as consumer:
         taking = asyncio.create_task(take(consumer, 1))
@@ -283,7 +281,7 @@ async def test_a_topic_that_comes_later_is_waited_for(cluster: FakeCluster) -> N
     assert notices == ["topic later does not exist yet; waiting for it"]
 
 
-async def test_two_members_share_the_queues_and_nothing_is_read_twice(cluster: FakeCluster) -> None:
+async def test_two_members_share_the_queues_and_no_message_is_delivered_twice(cluster: FakeCluster) -> None:
     cluster.create("t")
     seen: Counter[bytes] = Counter()
     queues: dict[str, set[int]] = {}
@@ -293,7 +291,7 @@ async def test_two_members_share_the_queues_and_nothing_is_read_twice(cluster: F
             async for received in consumer.messages():
                 seen[received.body] += 1
                 queues.setdefault(name, set()).add(received.record.queue_id)
-                consumer.done()
+                consumer.acknowledge()
 
     one = asyncio.create_task(read("one"))
     await until(lambda: cluster.pulls_held == 4)
@@ -319,7 +317,9 @@ async def test_two_members_share_the_queues_and_nothing_is_read_twice(cluster: F
     assert cluster.members["g"] == {}
 
 
-async def test_only_the_wanted_tags_come_and_the_others_count_as_read(cluster: FakeCluster) -> None:
+async def test_only_wanted_tags_are_delivered_and_other_messages_count_as_consumed(
+    cluster: FakeCluster,
+) -> None:
     for tag in ("red", "blue", "green", "red"):
         cluster.put("t", 0, tag.encode(), message.format_properties({"TAGS": tag}))
     async with Consumer([cluster.nameserver], "g", "t", tags="red || green") as consumer:
@@ -329,21 +329,21 @@ async def test_only_the_wanted_tags_come_and_the_others_count_as_read(cluster: F
     assert cluster.offsets["g", "t", 0] == 4
 
 
-async def test_a_tag_with_the_same_hash_is_told_apart(cluster: FakeCluster) -> None:
+async def test_an_unwanted_tag_with_the_same_hash_is_not_delivered(cluster: FakeCluster) -> None:
     for tag in ("Aa", "BB"):
         cluster.put("t", 0, tag.encode(), message.format_properties({"TAGS": tag}))
     async with Consumer([cluster.nameserver], "g", "t", tags="BB") as consumer:
         assert [received.body for received in await take(consumer, 1)] == [b"BB"]
 
 
-async def test_a_compressed_body_comes_as_the_producer_gave_it(cluster: FakeCluster) -> None:
+async def test_a_compressed_body_is_uncompressed(cluster: FakeCluster) -> None:
     cluster.put("t", 0, zlib.compress(b"long " * 1000), sys_flag=message.COMPRESSED_FLAG)
     async with Consumer([cluster.nameserver], "g", "t") as consumer:
         (received,) = await take(consumer, 1)
     assert received.body == b"long " * 1000
 
 
-async def test_reading_goes_on_after_the_broker_was_gone(cluster: FakeCluster) -> None:
+async def test_the_consumer_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:
     cluster.put("t", 0, b"before")
     notices: list[str] = []
     async with Consumer([cluster.nameserver], "g", "t", notice=notices.append) as consumer:
@@ -356,21 +356,21 @@ async def test_reading_goes_on_after_the_broker_was_gone(cluster: FakeCluster) -
     assert cluster.offsets["g", "t", 0] == 2
 
 
-async def test_a_group_that_has_no_master_for_a_while_is_waited_for(cluster: FakeCluster) -> None:
+async def test_the_consumer_waits_while_a_group_has_no_master(cluster: FakeCluster) -> None:
     cluster.put("t", 0, b"before")
     notices: list[str] = []
     async with Consumer([cluster.nameserver], "g", "t", notice=notices.append) as consumer:
         await take(consumer, 1)
         cluster.leads = False
         await cluster.restart_broker()
-        await until(lambda: any("has no broker that can be asked" in notice for notice in notices))
+        await until(lambda: any("has no broker with a master" in notice for notice in notices))
         cluster.leads = True
         cluster.put("t", 0, b"after")
         assert [received.body for received in await take(consumer, 1)] == [b"after"]
 
 
-async def test_a_nameserver_that_is_not_there_ends_the_consumer(cluster: FakeCluster) -> None:
+async def test_an_unreachable_nameserver_ends_the_consumer(cluster: FakeCluster) -> None:
     nowhere = f"{cluster.host}:{free_port(cluster.host)}"
-    with pytest.raises(RetryableError, match="no nameserver answers"):
+    with pytest.raises(RetryableError, match="no nameserver responds"):
         async with Consumer([nowhere], "g", "t") as consumer:
             await take(consumer, 1)

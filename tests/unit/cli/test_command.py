@@ -1,4 +1,4 @@
-"""The command line itself: what it takes, what it refuses, and how it ends."""
+"""Tests the command line: its arguments, its errors, its exit codes and its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from epochmq import exits
 from epochmq.app import run
 from epochmq.exits import ExitCode, UsageError, exit_code_of
 from epochmq.processes import run_process
-from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, next_steps, table, typed_command
+from epochmq.verbs.next_steps import next_steps, typed_command
+from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, pod_table
 from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.replica_groups import ListedReplicaGroup
@@ -31,11 +32,11 @@ from epochmq_protocol.errors import ConfigError, ConnectError, RequestError
 GROUP = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
 
 
-# what pods run
+# processes of pods
 
 
 @pytest.mark.parametrize("verb", ["broker", "nameserver"])
-def test_what_pods_run_imports_nothing_of_the_interactive_verbs(verb: str) -> None:
+def test_the_processes_of_pods_import_no_interactive_verb(verb: str) -> None:
     module = {"broker": "epochmq_broker.main", "nameserver": "epochmq_controller.nameserver.main"}[verb]
     code = (
         f"import sys, epochmq.main, epochmq.processes, {module}; "
@@ -48,24 +49,24 @@ def test_what_pods_run_imports_nothing_of_the_interactive_verbs(verb: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--config"], "--config takes a value"),
-        (["--config="], "--config takes a value"),
+        (["--config"], "--config needs a value"),
+        (["--config="], "--config needs a value"),
         (["--set", "x"], "--set x: expected KEY=VALUE"),
         (["--set", "=x"], "--set =x: expected KEY=VALUE"),
-        (["--port", "1"], "what is '--port'?"),
-        (["file"], "what is 'file'?"),
+        (["--port", "1"], "unknown argument '--port'"),
+        (["file"], "unknown argument 'file'"),
     ],
 )
-def test_what_a_pods_verb_does_not_take_is_said(
+def test_an_invalid_argument_of_a_process_verb_is_an_error_with_the_usage(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_process("broker", arguments) == ExitCode.USAGE
-    said = capsys.readouterr().err
-    assert said.startswith(f"epochmq: broker: {problem}\n")
-    assert "Usage: epochmq broker" in said
+    output = capsys.readouterr().err
+    assert output.startswith(f"epochmq: broker: {problem}\n")
+    assert "Usage: epochmq broker" in output
 
 
-def test_options_of_a_pods_verb_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_a_process_verb_reach_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     monkeypatch.setattr(
         "epochmq_broker.main.run", lambda path, overrides: seen.append((path, overrides)) or 7
@@ -76,9 +77,9 @@ def test_options_of_a_pods_verb_reach_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert all(
-        f"\n  {verb} " in said
+        f"\n  {verb} " in output
         for verb in ("up", "down", "status", "produce", "consume", "nameserver", "broker", "version")
     )
 
@@ -87,14 +88,14 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments",
     [["nonsense"], ["up"], ["consume"], ["consume", "t", "--count", "0"], ["status", "-o", "xml"]],
 )
-def test_a_wrong_command_line_ends_with_the_code_for_that(
+def test_a_wrong_command_line_has_the_exit_code_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == ExitCode.USAGE
     assert "Usage:" in capsys.readouterr().err
 
 
-# how it ends
+# exit codes
 
 
 def fails_with(error: BaseException) -> int:
@@ -105,7 +106,7 @@ def fails_with(error: BaseException) -> int:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "output"),
     [
         (
             ConfigError("brokerId", "x", "a number"),
@@ -120,18 +121,18 @@ def fails_with(error: BaseException) -> int:
         (
             ZeroDivisionError("oops"),
             ExitCode.INTERNAL,
-            "epochmq: unexpected ZeroDivisionError: oops (set EPOCHMQ_TRACEBACK=1 to see where)\n",
+            "epochmq: internal error: ZeroDivisionError: oops (set EPOCHMQ_TRACEBACK=1 for a traceback)\n",
         ),
     ],
 )
-def test_an_error_is_one_message_and_its_exit_code(
-    error: BaseException, code: ExitCode, said: str, capsys: pytest.CaptureFixture[str]
+def test_an_error_prints_one_message_and_has_its_exit_code(
+    error: BaseException, code: ExitCode, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fails_with(error) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == output
 
 
-def test_where_an_unexpected_error_came_from_can_be_asked_for(
+def test_an_internal_error_has_a_traceback_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(exits.TRACEBACK, "1")
@@ -139,31 +140,31 @@ def test_where_an_unexpected_error_came_from_can_be_asked_for(
     assert "Traceback" in capsys.readouterr().err
 
 
-# which nameservers
+# nameservers
 
 
 @pytest.mark.parametrize("text", ["host", ":1", "host:", "host:x", "host:0", "host:65536", ";", ""])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_address_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         NameserverTarget(None, text, None).nameservers()
 
 
-def test_several_addresses_are_taken() -> None:
+def test_several_addresses_are_accepted() -> None:
     assert NameserverTarget(None, "a:1; b:2,[::1]:3", None).nameservers() == ["a:1", "b:2", "[::1]:3"]
 
 
-def test_a_state_directory_and_an_address_together_are_refused() -> None:
+def test_a_state_directory_and_an_address_together_are_rejected() -> None:
     with pytest.raises(UsageError, match="not both"):
         NameserverTarget(Path("x"), "a:1", None).nameservers()
 
 
-def test_a_state_directory_that_is_damaged_is_said(tmp_path: Path) -> None:
+def test_a_damaged_state_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pods.json").write_text("{")
     with pytest.raises(UsageError, match="cannot be read"):
         NameserverTarget(tmp_path, None, None).nameservers()
 
 
-def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
+def test_a_run_of_controllers_alone_has_no_nameservers_to_send_to(tmp_path: Path) -> None:
     def pod(group: str, component: str) -> dict[str, object]:
         name = f"{group}-{component}-0"
         nameservers = [f"{group}:9876"] if component == "broker" else []
@@ -184,7 +185,7 @@ def test_controllers_alone_are_nothing_to_send_to(tmp_path: Path) -> None:
     assert NameserverTarget(tmp_path, None, None).nameservers() == ["orders:9876"]
 
 
-# what people see
+# tables and texts
 
 
 @pytest.mark.parametrize(
@@ -204,31 +205,31 @@ def test_a_duration_is_short(seconds: float, text: str) -> None:
     assert duration(int(seconds * 1000)) == text
 
 
-def row(phase: PodPhase, reason: str = "", figures: dict[str, str] | None = None) -> PodRow:
-    readiness = Readiness(phase is PodPhase.READY, broker_id=0, runtime_info=figures or {})
+def row(phase: PodPhase, reason: str = "", statistics: dict[str, str] | None = None) -> PodRow:
+    readiness = Readiness(phase is PodPhase.READY, broker_id=0, runtime_info=statistics or {})
     return PodRow("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
 
 
 def drawn(rows: list[PodRow], width: int) -> str:
     output = StringIO()
-    Console(file=output, width=width).print(table(rows, width, now_ms=61_000))
+    Console(file=output, width=width).print(pod_table(rows, width, now_ms=61_000))
     return output.getvalue()
 
 
-def test_the_table_shows_a_brokers_own_figures_where_there_is_room() -> None:
-    figures = {
+def test_the_table_shows_the_statistics_of_a_broker_if_there_is_room() -> None:
+    statistics = {
         "putTps": "12.7 3.0 1.0",
         "getTransferredTps": "",
         "msgPutTotalTodayNow": "110",
         "msgPutTotalTodayMorning": "10",
     }
-    wide = drawn([row(PodPhase.READY, figures=figures)], 160).splitlines()[1].split()
+    wide = drawn([row(PodPhase.READY, statistics=statistics)], 160).splitlines()[1].split()
     assert wide == ["a-broker-0", "master", "127.1.2.3:10911", "42", "Ready", "1m", "1", "13", "100"]
-    narrow = drawn([row(PodPhase.READY, figures=figures)], 80).splitlines()[1].split()
+    narrow = drawn([row(PodPhase.READY, statistics=statistics)], 80).splitlines()[1].split()
     assert narrow == ["a-broker-0", "master", "127.1.2.3:10911", "42", "Ready", "1"]
 
 
-def test_the_table_says_why_a_pod_is_not_ready() -> None:
+def test_the_table_shows_why_a_pod_is_not_ready() -> None:
     assert "BackOff (exit status 2)" in drawn([row(PodPhase.BACK_OFF, "exit status 2")], 160)
     assert all(len(line) <= 80 for line in drawn([row(PodPhase.BACK_OFF, "why " * 50)], 80).splitlines())
 
@@ -255,7 +256,7 @@ def replica(number: int, role: str | None, end: int | None, **fields: bool) -> R
     )
 
 
-def test_every_replica_has_a_row_with_how_far_it_is_behind() -> None:
+def test_every_replica_has_a_row_with_its_lag() -> None:
     replicas = [
         replica(0, "slave", 900),
         replica(1, "master", 1000, fenced=True),
@@ -282,7 +283,7 @@ def test_every_replica_has_a_row_with_how_far_it_is_behind() -> None:
     ]
 
 
-def test_the_role_of_a_replica_is_the_one_that_the_controllers_know() -> None:
+def test_the_role_of_a_replica_is_that_of_the_controllers() -> None:
     kept = ListedReplicaGroup(
         broker_name="a",
         master_id=1,
@@ -308,15 +309,15 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", [str(command), "up"])
     resources = load_resources([("f", GROUP % "orders")])
     monkeypatch.setenv("PATH", "/usr/bin")
-    said = next_steps(Path(".epochmq"), resources, ["127.1.2.3:9876"], detached=False)
-    assert "  .venv/bin/epochmq produce orders 'hello'\n  .venv/bin/epochmq consume orders\n" in said
-    assert "after `source .venv/bin/activate`: epochmq produce orders 'hello'\n" in said
-    assert "namesrvAddr 127.1.2.3:9876" in said
-    assert said.endswith("Ctrl-C stops it; the data stays.")
+    output = next_steps(Path(".epochmq"), resources, ["127.1.2.3:9876"], detached=False)
+    assert "  .venv/bin/epochmq produce orders 'hello'\n  .venv/bin/epochmq consume orders\n" in output
+    assert "after `source .venv/bin/activate`: epochmq produce orders 'hello'\n" in output
+    assert "namesrvAddr to 127.1.2.3:9876" in output
+    assert output.endswith("Press Ctrl-C to stop; the data is kept.")
 
     monkeypatch.setenv("PATH", str(bin_directory))
     assert typed_command() == "epochmq"
     two = load_resources([("f", GROUP % "orders"), ("g", GROUP % "other")])
-    said = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
-    assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in said
-    assert said.endswith("Stop with: epochmq down --state '/a b'")
+    output = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
+    assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in output
+    assert output.endswith("Stop with: epochmq down --state '/a b'")

@@ -1,4 +1,4 @@
-"""As the first process of a container, `epochmq` can be ended before it serves."""
+"""Tests that `epochmq` as the first process of a container can be stopped before it serves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ main.main()
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
-def test_sigterm_ends_it_while_it_still_starts() -> None:
+def test_sigterm_ends_the_process_while_it_starts() -> None:
     command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", SLOW]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -137,11 +137,11 @@ def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which operation?"),
-        (["--socket"], "--socket takes a value"),
+        ([], "no operation given"),
+        (["--socket"], "--socket needs a value"),
         (["--timeout", "soon", "state"], "--timeout soon: expected seconds, at most 120"),
         (["--timeout", "121", "state"], "--timeout 121: expected seconds"),
-        (["--odd", "state"], "what is '--odd'?"),
+        (["--odd", "state"], "unknown option '--odd'"),
         (["state", "now"], "now: expected KEY=VALUE"),
         (["state", "maxLagBytes=many"], "state: Expected `int`, got `str` - at `$.maxLagBytes`"),
         (["handover", "now=1"], "handover: Object contains unknown field `now`"),
