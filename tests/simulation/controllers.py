@@ -112,11 +112,11 @@ class ControllerHost(PeerHost):
                 self.tell(ProposalCompleted(token))
             case raft.ReadReady(token=token):
                 self.proving.discard(token)
-                self.tell(LeadershipCheckCompleted((token,), True))
+                self.tell(LeadershipCheckCompleted(token, True))
             case raft.OperationFailed(token=token, code=code):
                 if token in self.proving:
                     self.proving.discard(token)
-                    self.tell(LeadershipCheckCompleted((token,), False))
+                    self.tell(LeadershipCheckCompleted(token, False))
                 elif code not in OPEN_FATE:
                     self.tell(ProposalCompleted(token, code.name))
             case _:

@@ -28,6 +28,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     EntryApplied,
     GroupRequestReceived,
     HeartbeatReceived,
+    HeartbeatsReceived,
     LeadershipChanged,
     LeadershipCheckCompleted,
     LogMessage,
@@ -51,9 +52,8 @@ from epochmq_protocol.transport import RemotingClient
 log = logging.getLogger(__name__)
 
 PROOF_TIMEOUT_S = 5.0
-PROOF_INTERVAL_S = 0.005
-"""The least time between two quorum round trips that prove leadership. Each costs the leader as much as ten
-lease renewals."""
+RENEWAL_BATCH_S = 0.005
+"""The least time between two batches of lease renewals. Each batch needs one quorum round trip."""
 
 
 class Controller:
@@ -86,9 +86,8 @@ class Controller:
         self._tokens = 0
         self._asked: dict[int, asyncio.Future[Decision]] = {}
         self._renewals: dict[int, Callable[[int], object]] = {}
-        self._proofs: list[int] = []
-        """Tokens of `CheckLeadership` whose round trip has not begun."""
-        self._proof_began_s = -math.inf
+        self._renewal_batch: list[HeartbeatReceived] = []
+        self._batch_fed_s = -math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         """Its moment: uvloop's handle does not say when it is due at once."""
@@ -163,6 +162,7 @@ class Controller:
 
     def heard(self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None = None) -> None:
         """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch."""
+        self._feed_renewals()
         self._feed(HeartbeatReceived(replica, self._stamp(beat), fenced_epoch))
 
     async def heard_asking(
@@ -184,10 +184,16 @@ class Controller:
         done: Callable[[int], object],
         fenced_epoch: int | None = None,
     ) -> None:
-        """`heard_asking` that calls `done` with the milliseconds."""
+        """Does as `heard_asking`, and calls `done` with the milliseconds. Renewals that come within
+        `RENEWAL_BATCH_S` are decided together."""
         self._tokens += 1
         self._renewals[self._tokens] = done
-        self._feed(HeartbeatReceived(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens))
+        self._renewal_batch.append(
+            HeartbeatReceived(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens)
+        )
+        if len(self._renewal_batch) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(loop.time(), self._batch_fed_s + RENEWAL_BATCH_S), self._feed_renewals)
 
     def _stamp(self, beat: Heartbeat) -> Heartbeat:
         beat.last_ms = self._now_ms()
@@ -195,6 +201,7 @@ class Controller:
 
     def closed(self, channel: object) -> None:
         """A connection has ended."""
+        self._feed_renewals()
         self._feed(ChannelClosed(channel))
 
     async def confirm_leadership(self) -> None:
@@ -226,6 +233,13 @@ class Controller:
             self._stepping = False
         self._wake_in_time(self._state_machine)
 
+    def _feed_renewals(self) -> None:
+        """Feeds the lease renewals that have come, if any: before anything else that a broker says."""
+        batch, self._renewal_batch = self._renewal_batch, []
+        if batch:
+            self._batch_fed_s = asyncio.get_running_loop().time()
+            self._feed(HeartbeatsReceived(batch))
+
     def _wake_in_time(self, state_machine: ControllerStateMachine) -> None:
         at = state_machine.next_deadline_ms() / 1000
         if self._timer is None or at < self._timer_at:
@@ -240,6 +254,8 @@ class Controller:
 
     def _carry_out(self, effect: ControllerEffect) -> None:
         match effect:
+            case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
+                self._renewals.pop(token)(lease_ms)
             case RespondToRequest(token=token, decision=decision):
                 answered = self._asked.pop(token)
                 if not answered.done():
@@ -248,33 +264,18 @@ class Controller:
                 rejected = self._asked.pop(token)
                 if not rejected.done():
                     rejected.set_exception(RequestError(code, remark))
-            case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
-                self._renewals.pop(token)(lease_ms)
             case ProposeEvents(token=token, bodies=bodies):
                 self.peer.submit(bodies, lambda outcome: self._settled(token, outcome))
             case CheckLeadership(token=token):
-                self._prove(token)
+                self.peer.confirm_leadership(
+                    lambda outcome: self._feed(
+                        LeadershipCheckCompleted(token, not isinstance(outcome, RaftOperationError))
+                    )
+                )
             case NotifyBroker():
                 self._notify(effect)
             case LogMessage(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
-
-    def _prove(self, token: int) -> None:
-        """Collects what one round trip is to prove. It begins in the next turn of the loop, or
-        `PROOF_INTERVAL_S` after the last one."""
-        self._proofs.append(token)
-        if len(self._proofs) == 1:
-            loop = asyncio.get_running_loop()
-            loop.call_at(max(loop.time(), self._proof_began_s + PROOF_INTERVAL_S), self._begin_proof)
-
-    def _begin_proof(self) -> None:
-        self._proof_began_s = asyncio.get_running_loop().time()
-        tokens, self._proofs = tuple(self._proofs), []
-        self.peer.confirm_leadership(
-            lambda outcome: self._feed(
-                LeadershipCheckCompleted(tokens, not isinstance(outcome, RaftOperationError))
-            )
-        )
 
     def _settled(self, token: int, outcome: AppendResult | RaftOperationError) -> None:
         if not isinstance(outcome, RaftOperationError):

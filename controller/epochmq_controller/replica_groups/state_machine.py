@@ -50,6 +50,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     EntryApplied,
     GroupRequestReceived,
     HeartbeatReceived,
+    HeartbeatsReceived,
     LeadershipChanged,
     LeadershipCheckCompleted,
     LogMessage,
@@ -139,7 +140,9 @@ class ControllerStateMachine:
         self._soonest_ms = math.inf
         """None of them before this."""
         self._proposals: dict[int, str] = {}
-        self._proofs: dict[int, LeaseRequest | str] = {}
+        self._proofs: dict[int, list[LeaseRequest] | str] = {}
+        self._lease_requests: list[LeaseRequest] = []
+        """Of the heartbeats that this step takes."""
         self._timeouts: deque[tuple[int, int, str]] = deque()
         """(when, token, group) of the requests under way."""
         self._open: set[int] = set()
@@ -194,6 +197,11 @@ class ControllerStateMachine:
                 pass
             case HeartbeatReceived():
                 self._heard(event)
+                self._check_leadership_for_leases()
+            case HeartbeatsReceived(heartbeats=heartbeats):
+                for heartbeat in heartbeats:
+                    self._heard(heartbeat)
+                self._check_leadership_for_leases()
             case GroupRequestReceived(token=token, request=request):
                 self._asked(token, request)
             case EntryApplied():
@@ -202,9 +210,8 @@ class ControllerStateMachine:
                 self.groups = groups
             case ProposalCompleted(token=token, error=error):
                 self._settled(token, error)
-            case LeadershipCheckCompleted(tokens=tokens, leads=leads):
-                for token in tokens:
-                    self._proven(token, leads)
+            case LeadershipCheckCompleted(token=token, leads=leads):
+                self._proven(token, leads)
             case ChannelClosed(channel=channel):
                 self._gone(self.heartbeats.remove_channel(channel), "its connection closed")
             case LeadershipChanged(term=term):
@@ -252,9 +259,9 @@ class ControllerStateMachine:
                 open_fate = job is lane.jobs[0] and isinstance(lane.state, AwaitingCommit)
                 code = ResponseCode.SYSTEM_ERROR if open_fate else ResponseCode.CONTROLLER_NOT_LEADER
                 self._reject(job, code, NOT_LEADER + (", the outcome is open" if open_fate else ""))
-        for wish in self._proofs.values():
-            if isinstance(wish, LeaseRequest):
-                self._effects.append(RespondToLeaseRequest(wish.token, 0))
+        for awaiting in self._proofs.values():
+            if isinstance(awaiting, list):
+                self._effects.extend(RespondToLeaseRequest(one.token, 0) for one in awaiting)
         self._awaiting.clear()
         self._proposals.clear()
         self._proofs.clear()
@@ -482,7 +489,14 @@ class ControllerStateMachine:
         if leases is None or not self._may_lease(name, broker_id, event.lease_epoch):
             self._effects.append(RespondToLeaseRequest(event.lease_token, 0))
             return
-        self._prove(LeaseRequest(event.lease_token, name, broker_id, event.lease_epoch, self._clock.ms))
+        self._lease_requests.append(
+            LeaseRequest(event.lease_token, name, broker_id, event.lease_epoch, self._clock.ms)
+        )
+
+    def _check_leadership_for_leases(self) -> None:
+        if self._lease_requests:
+            self._prove(self._lease_requests)
+            self._lease_requests = []
 
     def _compare(self, name: str, beat: Heartbeat) -> None:
         """A member's heartbeat beside what every member had."""
@@ -505,23 +519,16 @@ class ControllerStateMachine:
         leases = self.leases
         return leases is not None and name not in leases.electing and self._is_master(name, broker_id, epoch)
 
-    def _prove(self, what: LeaseRequest | str) -> None:
+    def _prove(self, what: list[LeaseRequest] | str) -> None:
         self._tokens += 1
         self._proofs[self._tokens] = what
         self._effects.append(CheckLeadership(self._tokens))
 
     def _proven(self, token: int, leads: bool) -> None:
         match self._proofs.pop(token, None):
-            case LeaseRequest() as wish:
-                # What has been applied since the wish came may have changed the master.
-                granted = (
-                    leads
-                    and self.leases is not None
-                    and self._is_master(wish.name, wish.holder, wish.epoch)
-                    and self.leases.grant(wish.name, wish.holder, wish.epoch, wish.arrived_ms)
-                )
-                lease_ms = self.leases.duration_ms if granted and self.leases is not None else 0
-                self._effects.append(RespondToLeaseRequest(wish.token, lease_ms))
+            case list() as lease_requests:
+                for one in lease_requests:
+                    self._grant(one, leads)
             case str() as name:
                 lane = self._lanes[name]
                 assert isinstance(lane.state, AwaitingLeadershipCheck)
@@ -534,6 +541,17 @@ class ControllerStateMachine:
                 self._pump(name)
             case None:
                 pass  # of an earlier leadership
+
+    def _grant(self, request: LeaseRequest, leads: bool) -> None:
+        """Entries applied since the request came may have changed the master."""
+        granted = (
+            leads
+            and self.leases is not None
+            and self._is_master(request.name, request.holder, request.epoch)
+            and self.leases.grant(request.name, request.holder, request.epoch, request.arrived_ms)
+        )
+        lease_ms = self.leases.duration_ms if granted and self.leases is not None else 0
+        self._effects.append(RespondToLeaseRequest(request.token, lease_ms))
 
     def _say(self, text: str, *, warns: bool = False) -> None:
         self._effects.append(LogMessage(text, warns))

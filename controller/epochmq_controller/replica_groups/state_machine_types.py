@@ -58,6 +58,13 @@ class HeartbeatReceived(msgspec.Struct, frozen=True):
     lease_token: int = -1
 
 
+class HeartbeatsReceived(msgspec.Struct, frozen=True):
+    """Several heartbeats, in the order in which they came. One check of leadership serves their requests for
+    leases."""
+
+    heartbeats: list[HeartbeatReceived]
+
+
 class ChannelClosed(msgspec.Struct, frozen=True):
     """A connection has ended."""
 
@@ -92,9 +99,9 @@ class ProposalCompleted(msgspec.Struct, frozen=True):
 
 
 class LeadershipCheckCompleted(msgspec.Struct, frozen=True):
-    """These `CheckLeadership` have succeeded, or failed."""
+    """A `CheckLeadership` has succeeded, or failed."""
 
-    tokens: tuple[int, ...]
+    token: int
     leads: bool
 
 
@@ -102,6 +109,7 @@ ControllerInput = (
     TimeAdvanced
     | GroupRequestReceived
     | HeartbeatReceived
+    | HeartbeatsReceived
     | ChannelClosed
     | LeadershipChanged
     | EntryApplied

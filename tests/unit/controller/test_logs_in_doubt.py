@@ -323,7 +323,7 @@ def test_an_election_ends_what_was_reported_under_the_epoch_before() -> None:
     (proof,) = [one for one in effects if isinstance(one, CheckLeadership)]
     assert [
         one.lease_ms
-        for one in stage.feed(LeadershipCheckCompleted((proof.token,), True))
+        for one in stage.feed(LeadershipCheckCompleted(proof.token, True))
         if isinstance(one, RespondToLeaseRequest)
     ] == [600]
 

@@ -80,7 +80,7 @@ class Stage:
             if isinstance(effect, RespondToLeaseRequest):
                 return effect.lease_ms
             if isinstance(effect, CheckLeadership):
-                (granted,) = self.feed(LeadershipCheckCompleted((effect.token,), True))
+                (granted,) = self.feed(LeadershipCheckCompleted(effect.token, True))
                 assert isinstance(granted, RespondToLeaseRequest)
                 return granted.lease_ms
         raise AssertionError("no answer")
