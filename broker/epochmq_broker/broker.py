@@ -154,6 +154,13 @@ class Broker:
 
     async def start(self) -> None:
         """Serves from now on. Raises ConfigError, OSError or StoreDamagedError; `stop` is needed then too."""
+        gc.disable()  # else the collector looks at the growing tables again and again
+        try:
+            await self._start()
+        finally:
+            gc.enable()
+
+    async def _start(self) -> None:
         await self.start_without_ports()
         await self.ha.start()
         config = self.live.current
@@ -165,7 +172,7 @@ class Broker:
             self.replicas.start()  # registers as soon as there is a role
         if self._admin is not None:
             await self._admin.start()
-        # What is there now stays: the collector need not look at it again and again.
+        # These objects stay: the collector never looks at them again.
         gc.collect()
         gc.freeze()
         log.info("broker %s serves at %s", config.broker_name, config.broker_addr)

@@ -148,7 +148,7 @@ def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
         parts += [
             "## Steady renewal of write leases",
             _leases(summary["leases"]),
-            "Every master asks five times in a lease's life of 300 ms. The goal: less than a quarter of a"
+            "Every master asks three times in a lease's life of 300 ms. The goal: less than a quarter of a"
             " core.",
         ]
     if "groups" in summary:

@@ -1,6 +1,6 @@
 """Masters of many groups that renew their write leases at one leading controller, as brokers of ours do: each
-asks five times in a lease's life. Requests are encoded once, and answers only looked at for their number and
-the lease, so that the load leaves the cores to the controllers."""
+several times in the life of a lease. Requests are encoded once, and responses are only searched for their
+number and the lease, so that the load leaves the cores to the controllers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from epochmq_broker.replicas.heartbeats import RENEWALS_PER_LEASE
 from epochmq_protocol.frame import Command, encode
 from tests.support.process import ManagedProcess
 
 LEASE_MS = 300
-RENEWALS_PER_LEASE = 5
 CONNECTIONS = 50
 _TICK_S = 0.002
 _OPAQUE = re.compile(rb'"opaque":(\d+)')

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import Final
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.pending_units import PendingUnits
 from epochmq_broker.store.queue_files import MappingCache
+
+FREEZE_QUEUES: Final = 512
+"""After so many new queues the garbage collector stops looking at the objects there are. A queue lives as
+long as its topic; with 20,000 queues a full collection took 0.26 s, about as long as a write lease."""
 
 
 def is_queue_name(topic: str) -> bool:
@@ -38,6 +44,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             raise ValueError(f"{topic!r}-{queue_id} is not a valid queue name")
         queue = self[key] = self._create(topic, queue_id, load=False)
         self.new_queues.append(queue)
+        if len(self) % FREEZE_QUEUES == 0:
+            gc.freeze()
         return queue
 
     def _create(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
