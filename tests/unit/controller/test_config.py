@@ -85,7 +85,7 @@ def test_a_misspelt_key_is_warned_about_and_kept() -> None:
         ("controllerDLegerPeers=n1-h:0", "a port from 1 to 65535 for n1"),
         ("controllerDLegerPeers=n1-h:99999", "a port from 1 to 65535 for n1"),
         ("controllerDLegerPeers=n1-h:²", "id-host:port;id-host:port;…"),
-        ("controllerDLegerPeers=n1-h:1;n1-h:2", "id-host:port;id-host:port;… ('n1-h:2': the id n1 is there"),
+        ("controllerDLegerPeers=n1-h:1;n1-h:2", "id-host:port;id-host:port;… ('n1-h:2': the id n1 appears"),
         ("controllerDLegerPeers=n1-h:1;n2-h:1", "an address of its own for every peer"),
         ("controllerDLegerSelfId=n7", "one of the ids in controllerDLegerPeers: n0, n1, n2"),
         ("controllerDLegerSelfId=", "one of the ids in controllerDLegerPeers: n0, n1, n2"),
