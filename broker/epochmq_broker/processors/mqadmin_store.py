@@ -76,7 +76,7 @@ class MqadminStoreProcessor:
 
     def delete_commit_log(self, connection: RemotingConnection, command: Command) -> Command:
         """Has the next round of cleaning delete expired files, whatever the hour."""
-        self._parts.store.log_expiry.request()
+        self._parts.store.log_expiry.request_expiry()
         return response(command, ResponseCode.SUCCESS)
 
     def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:

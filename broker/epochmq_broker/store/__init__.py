@@ -1,4 +1,4 @@
-"""RocketMQ's message store: commit log, consume queues, index files, checkpoint
+"""Stores messages in RocketMQ's files: commit log, consume queues, index files and checkpoint
 (org.apache.rocketmq.store)."""
 
 from epochmq_broker.store.appender import BatchMessage

@@ -1,9 +1,10 @@
-"""The small state files of a broker, `config/*.json`, each with the content before it in `.bak`.
+"""Reads and writes the small state files of a broker, `config/*.json`, each with its previous content in
+`.bak`.
 
-Names, content and the rule of the two files are RocketMQ's (ConfigManager, MixAll.string2File), so either
-program opens what the other left. Where RocketMQ copies the old content and overwrites the file in place,
-here the new content is durable under another name before it takes the place of the old: a kill or a power cut
-at any moment leaves a whole file.
+Names, content and the two files are RocketMQ's (ConfigManager, MixAll.string2File), so either program opens
+the other's files. RocketMQ copies the old content and overwrites the file in place. This module makes the new
+content durable under another name before it replaces the old file, so a kill or a power cut at any moment
+leaves a complete file.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ log = structlog.get_logger(__name__)
 
 
 class ConfigDamagedError(EpochMQError):
-    """A state file and its backup are damaged; a person has to restore or remove them."""
+    """A state file and its backup are damaged. A person has to restore or remove them."""
 
 
 def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """What the file holds, or its `.bak` when the file is missing, empty or broken. None when neither exists.
+    """The decoded content of the file, or of its `.bak` if the file is missing, empty or damaged. None if
+    neither exists.
 
-    `decode` turns the bytes into the caller's value; anything it raises makes the file count as broken.
-    Raises ConfigDamagedError when a file is there and none can be read: a broker must not start as if it were
-    new.
+    A file for which `decode` raises counts as damaged. Raises ConfigDamagedError if a file exists and none
+    can be read, because a broker must not start as if it were new.
     """
     damage: list[str] = []
     pending = read_pending(path)
@@ -41,7 +42,7 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
             return decode(pending)
         except Exception as error:
             damage.append(f"{pending_path(path).name}: {error}")
-            log.warning("content that was not synced is damaged", path=str(path), error=str(error))
+            log.warning("pending content of a config file is damaged", path=str(path), error=str(error))
     for candidate in (path, backup_of(path)):
         try:
             data = candidate.read_bytes()
@@ -62,6 +63,6 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
 
 
 def write_config(path: Path, data: bytes) -> None:
-    """Makes `data` the content of the file, and what it held before the content of `.bak`. Raises OSError."""
+    """Replaces the content of the file durably, and keeps the previous content in `.bak`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data, keep_backup=True)

@@ -43,7 +43,7 @@ class KeyIndex:
         self.files: list[IndexFile] = []
         self.backlog: list[UnindexedMessage] = []
         # Called with a file that has become full; the store flushes it and moves the checkpoint.
-        self.on_full: Callable[[IndexFile], None] | None = None
+        self.on_file_full: Callable[[IndexFile], None] | None = None
         self._slots = slots
         self._capacity = capacity
         self._hashers: dict[str, KeyHasher] = {}
@@ -153,10 +153,10 @@ class KeyIndex:
             while done < len(entries):
                 file = self.files[-1] if self.files else None
                 if file is None or file.full:
-                    file = self._next(file)
+                    file = self._add_file(file)
                 done = file.put(entries, done)
-                if file.full and self.on_full is not None:
-                    self.on_full(file)
+                if file.full and self.on_file_full is not None:
+                    self.on_file_full(file)
         except (DiskFullError, OSError):
             # A message with only some of its keys entered is entered again as a whole: a query may find it
             # twice, but never misses it.
@@ -164,7 +164,7 @@ class KeyIndex:
             del self.backlog[: next(at for at, one in enumerate(messages) if one[3] >= first_missing)]
             raise
 
-    def _next(self, full: IndexFile | None) -> IndexFile:
+    def _add_file(self, full: IndexFile | None) -> IndexFile:
         self.directory.mkdir(parents=True, exist_ok=True)
         now_ms = time.time_ns() // 1_000_000
         while (path := self.directory / index_file_name(now_ms)).exists():

@@ -66,7 +66,7 @@ class LogExpiry:
         """Applies ratios and times."""
         self._config = config
 
-    def request(self) -> None:
+    def request_expiry(self) -> None:
         """Expires old files at the next ticks at any hour (DELETE_EXPIRED_COMMITLOG)."""
         self._manual = MANUAL_EXPIRY_TICKS
 

@@ -83,7 +83,7 @@ class StoreMaintenance:
         store = self._store
         store.log_flusher.start(self._log_worker, self._loop)
         store.queue_flusher.start(self._queue_worker, self._loop)
-        store.index.on_full = self._flush_full_index_file
+        store.index.on_file_full = self._flush_full_index_file
         store.reader.residency = self._residency
         self._every("log", lambda: self._config.flush_interval_commit_log, self._tick_log)
         self._every("queues", lambda: self._config.flush_interval_consume_queue, self._tick_queues)
@@ -116,7 +116,7 @@ class StoreMaintenance:
         for worker in (self._preallocation_worker, self._log_worker, self._queue_worker):
             worker.stop()
         self._store.queue_flusher.stop()
-        self._store.index.on_full = None
+        self._store.index.on_file_full = None
         self._store.reader.residency = None
 
     def _every(self, name: str, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
@@ -145,7 +145,7 @@ class StoreMaintenance:
     def _tick_full_disk(self) -> None:
         """Accepts messages as soon as a full disk has space again. Also clears the knowledge about pages in
         memory."""
-        self._residency.forget()
+        self._residency.clear()
         if self._store.state.flags & RunningFlags.DISK_FULL:
             self._check_disk()
 

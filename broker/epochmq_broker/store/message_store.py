@@ -170,7 +170,7 @@ class MessageStore:
             self.queues, self.appender, self.checkpoint, self.config, self.fsync_failure
         )
         self.log_flusher.on_failure = self.queue_flusher.on_failure = self.state.report_fsync_failure
-        self.queue_flusher.on_full = self.state.report_space_failure
+        self.queue_flusher.on_disk_full = self.state.report_space_failure
         self.log_flusher.on_flushed = self._handle_flush
         self.when_flushed = self.log_flusher.when_flushed
         if not clean:

@@ -6,7 +6,7 @@ On an unreadable sector it kills the process by SIGBUS. So a read on the event l
 which raises NotResidentError if the disk would have to be read. `warm` then reads the pages on another thread
 and raises the disk's errors.
 
-`mincore` is called for a whole block at a time. A resident block counts as resident until `forget`, about a
+`mincore` is called for a whole block at a time. A resident block counts as resident until `clear`, about a
 second.
 """
 
@@ -45,7 +45,7 @@ class NotResidentError(Exception):
 
 
 class PageResidency:
-    """The blocks known to be in memory. The owner calls `forget` about once a second."""
+    """The blocks known to be in memory. The owner calls `clear` about once a second."""
 
     def __init__(self) -> None:
         self._known: set[tuple[MappedFile | QueueFile, int]] = set()
@@ -53,7 +53,7 @@ class PageResidency:
         self._vector = ctypes.create_string_buffer(BLOCK_BYTES // PAGE_BYTES + 1)
         self._vector_at = ctypes.addressof(self._vector)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clears what is known; the next `require` checks again."""
         self._known.clear()
         self._addresses.clear()

@@ -1,17 +1,17 @@
-"""`NAME.pending`: content of a state file that survives a kill from the moment it was given, unsynced.
+"""Keeps the newest content of a state file in `NAME.pending`, unsynced, so that it survives a kill.
 
-The file stays open, and content is overwritten in place, in turn in one of two slots: that takes no longer
-than a copy into the page cache. (For a file that replaces another one, or was truncated, ext4 starts to write
-it to the disk at once, and the caller waits for the journal.) A slot begins with a header:
+The file stays open, and content is overwritten in place, alternately in one of two slots. This takes no
+longer than a copy into the page cache. (A file that replaces another one, or was truncated, is written to the
+disk by ext4 at once, and the caller waits for the journal.) A slot starts with a header:
 
     magic       8 bytes, b"epmqpend"
-    boot        36 bytes, in which boot of the machine it was written
-    generation  8, big-endian; the slot with the greater one is the newer
-    size        4, big-endian; 0: nothing is pending
-    CRC-32      4, big-endian, of boot, generation, size and content
+    boot        36 bytes, the id of the boot in which the slot was written
+    generation  8 bytes, big endian; the slot with the greater one is the newer
+    size        4 bytes, big endian; 0: nothing is pending
+    CRC-32      4 bytes, big endian, of boot, generation, size and content
 
-A kill may tear the slot that is being written; the other one is whole. After a power loss either slot may be
-torn, or be the one that was there before; so what was written in another boot does not count.
+A kill may leave the slot that is being written incomplete; the other one is complete. After a power loss
+either slot may be incomplete or out of date, so slots of another boot do not count.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from epochmq_broker.store.abort_file import boot_id
 
 PENDING_SUFFIX: Final = ".pending"
 SLOT_BYTES: Final = 64 << 20
-"""Where the second slot begins; the file is sparse. Content that is larger is not kept."""
+"""The position of the second slot in the sparse file. Larger content is rejected."""
 _MAGIC: Final = b"epmqpend"
 _HEADER: Final = struct.Struct(">8s36sqiI")
 _COVERED: Final = struct.Struct(">36sqi")
 
 
 def pending_path(path: Path) -> Path:
-    """Where content of the state file `path` is kept until it is durable."""
+    """The path of the pending file of the state file `path`."""
     return path.with_name(path.name + PENDING_SUFFIX)
 
 
@@ -41,7 +41,7 @@ class PendingFile:
     """The pending file of one state file, open for writing."""
 
     def __init__(self, path: Path) -> None:
-        """`path` is the state file's. OSError."""
+        """`path` is that of the state file. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(pending_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._boot = _boot()
@@ -49,8 +49,8 @@ class PendingFile:
         self._generation = 0 if newest is None else newest[0]
 
     def write(self, data: bytes) -> None:
-        """Keeps the content; empty: nothing is pending any more. OSError, also for content that is too
-        large."""
+        """Stores the content; empty content means that nothing is pending. Raises OSError, also for content
+        that is too large."""
         if len(data) > SLOT_BYTES - _HEADER.size:
             raise OSError(f"{len(data)} bytes, expected at most {SLOT_BYTES - _HEADER.size}")
         generation = self._generation + 1
@@ -63,18 +63,17 @@ class PendingFile:
         self._generation = generation
 
     def touch(self) -> None:
-        """Makes this file newer than the state file. OSError."""
+        """Makes this file newer than the state file. Raises OSError."""
         os.utime(self._fd)
 
     def close(self) -> None:
-        """Closes the file; what it holds stays."""
+        """Closes the file and keeps its content."""
         os.close(self._fd)
 
 
 def read_pending(path: Path) -> bytes | None:
-    """The content that is pending for the state file `path`; None where there is none, where it is torn or of
-    another boot, or where the state file was written later: another broker may have had the directory
-    since."""
+    """The pending content of the state file `path`. None without pending content, if it is incomplete or of
+    another boot, or if the state file is newer: another broker may have used the directory since."""
     pending = pending_path(path)
     try:
         if path.exists() and pending.stat().st_mtime_ns < path.stat().st_mtime_ns:
@@ -96,12 +95,12 @@ def _boot() -> bytes:
 
 
 def _newest(fd: int, boot: bytes) -> tuple[int, bytes] | None:
-    """(generation, content) of the newer slot of this boot that is whole."""
-    found = [slot for at in (0, SLOT_BYTES) if (slot := _slot(fd, at, boot)) is not None]
+    """(generation, content) of the newer complete slot of this boot."""
+    found = [slot for at in (0, SLOT_BYTES) if (slot := _read_slot(fd, at, boot)) is not None]
     return max(found, default=None)
 
 
-def _slot(fd: int, at: int, boot: bytes) -> tuple[int, bytes] | None:
+def _read_slot(fd: int, at: int, boot: bytes) -> tuple[int, bytes] | None:
     head = os.pread(fd, _HEADER.size, at)
     if len(head) < _HEADER.size:
         return None

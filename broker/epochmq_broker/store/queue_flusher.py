@@ -58,7 +58,7 @@ class QueueFlusher:
     ) -> None:
         self._failed = failed
         self._pending = queues.pending
-        self._file_system = FileSystemSync(queues.directory)
+        self._file_system_sync = FileSystemSync(queues.directory)
         self._appender = appender
         self._checkpoint = checkpoint
         self._config = config
@@ -73,7 +73,7 @@ class QueueFlusher:
         self._next_when_written: list[Callable[[], None]] = []  # called after the next writing of all queues
         self._next: asyncio.TimerHandle | None = None
         self.on_failure: Callable[[OSError], None] | None = None
-        self.on_full: Callable[[DiskFullError], None] | None = None
+        self.on_disk_full: Callable[[DiskFullError], None] | None = None
 
     def configure(self, config: StoreConfig) -> None:
         """Applies intervals."""
@@ -98,7 +98,7 @@ class QueueFlusher:
 
     def close(self) -> None:
         """Closes the descriptor of the file system."""
-        self._file_system.close()
+        self._file_system_sync.close()
 
     def tick(self) -> None:
         """Writes the queues that hold enough units, starts or continues the round of all queues, and writes
@@ -139,7 +139,7 @@ class QueueFlusher:
                     files.write(start, data, queue.blank_unit, pending.unsynced)
                 if ends_round:
                     found = list(pending.unsynced)
-                    self._file_system.sync(found)
+                    self._file_system_sync.sync(found)
                     synced = found
                 self._checkpoint.flush()
             except (OSError, DiskFullError) as error:
@@ -187,7 +187,7 @@ class QueueFlusher:
         pending = self._pending
         try:
             pending.write_all()
-            self._file_system.sync(pending.unsynced)
+            self._file_system_sync.sync(pending.unsynced)
         except OSError as error:
             if not is_descriptor_shortage(error):
                 self._failed.report(error)
@@ -280,8 +280,8 @@ class QueueFlusher:
             if self.on_failure is not None:
                 self.on_failure(self._failed.error)
         elif isinstance(failure, DiskFullError):
-            if self.on_full is not None:
-                self.on_full(failure)
+            if self.on_disk_full is not None:
+                self.on_disk_full(failure)
         else:
             log.warning("the write of consume queues failed and is retried: %s", failure)
 

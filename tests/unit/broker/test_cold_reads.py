@@ -56,7 +56,7 @@ class Disk:
         """Nothing is in memory any more."""
         self.warm.clear()
         assert self._store.reader.residency is not None
-        self._store.reader.residency.forget()
+        self._store.reader.residency.clear()
 
     def read(self, missing: NotResidentError) -> None:
         """In place of `warm`."""

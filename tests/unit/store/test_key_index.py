@@ -149,18 +149,18 @@ class BrokenDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, index: KeyIndex) -> None:
         self.error: OSError | None = OSError(errno.EIO, "injected")
         self.hashed = 0
-        put, build = KeyIndex._next, KeyIndex._build
+        add_file, build = KeyIndex._add_file, KeyIndex._build
 
         def next_file(index: KeyIndex, full: IndexFile | None) -> IndexFile:
             if self.error is not None:
                 raise self.error
-            return put(index, full)
+            return add_file(index, full)
 
         def counted(index: KeyIndex, part: list[UnindexedMessage]) -> None:
             self.hashed += len(part)
             build(index, part)
 
-        monkeypatch.setattr(KeyIndex, "_next", next_file)
+        monkeypatch.setattr(KeyIndex, "_add_file", next_file)
         monkeypatch.setattr(KeyIndex, "_build", counted)
 
 

@@ -100,7 +100,7 @@ def test_the_written_file_never_goes(store: MessageStore) -> None:
 
 def test_on_request_old_files_go_at_any_hour_for_some_rounds(store: MessageStore) -> None:
     made = expiry(store, hour=12, delete_file_batch_max=1)
-    made.request()
+    made.request_expiry()
     assert [len(made.take_expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
     for _ in range(MANUAL_EXPIRY_TICKS):
         made.take_expired()
@@ -138,7 +138,7 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     queue = store.queue("orders", 0)
     store.start()
     aged(store, [100, 100, 100, 0])
-    store.log_expiry.request()
+    store.log_expiry.request_expiry()
     await until(lambda: store.min_phy_offset == 3 * LOG_FILE)
     first = min(
         offset
@@ -163,7 +163,7 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
 
 def expire_a_file(store: MessageStore) -> None:
     """The periodic look for expired files, now."""
-    store.log_expiry.request()
+    store.log_expiry.request_expiry()
     assert store._maintenance is not None
     store._maintenance._tick_expiry()
 
