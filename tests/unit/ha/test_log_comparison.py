@@ -19,7 +19,7 @@ from epochmq_broker.store.record import DispatchRequest
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.ha.broker_node import LOG_FILE, BrokerNode, DirectChecksumClient, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
-from tests.unit.store.support import crash, own_abort_file
+from tests.unit.store.support import copy_after_crash, adopt_abort_file
 
 
 def sums(data: bytes, wanted: LogRange) -> bytes:
@@ -196,8 +196,8 @@ async def test_a_record_that_power_loss_spoiled_is_cut_and_copied_anew_though_it
         await same(a, b)
         b.store.checkpoint.confirm_phy_offset = end
         b.store.checkpoint.store()
-        crash(b.store, tmp_path / "back")
-        own_abort_file(tmp_path / "back", boot_id="another boot")
+        copy_after_crash(b.store, tmp_path / "back")
+        adopt_abort_file(tmp_path / "back", boot_id="another boot")
         spoil(b, tmp_path / "back", 20)
         back = await BrokerNode(tmp_path / "back", 2, settings).open()
         try:

@@ -26,7 +26,7 @@ from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
-from tests.unit.store.support import crash, own_abort_file
+from tests.unit.store.support import copy_after_crash, adopt_abort_file
 
 SOUND = LogDoubt()
 ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
@@ -156,8 +156,8 @@ def test_what_is_kept_survives_and_an_unreadable_file_is_the_worst_case(tmp_path
 async def after_power_loss(node: BrokerNode, directory: Path, **changes: object) -> BrokerNode:
     """The node as it comes back from a copy of what was on its disk; `own_abort_file` makes the copy its
     own."""
-    crash(node.store, directory)
-    own_abort_file(directory, **({"boot_id": "another boot"} | changes))
+    copy_after_crash(node.store, directory)
+    adopt_abort_file(directory, **({"boot_id": "another boot"} | changes))
     return await BrokerNode(directory, node.id, ASYNC).open()
 
 
@@ -186,8 +186,8 @@ async def test_a_master_that_was_killed_resumes_its_epoch(tmp_path: Path) -> Non
     async with nodes(tmp_path, 1, ASYNC) as (a,):
         await a.lead(5)
         end = a.put(10)
-        crash(a.store, tmp_path / "back")
-        own_abort_file(tmp_path / "back")
+        copy_after_crash(a.store, tmp_path / "back")
+        adopt_abort_file(tmp_path / "back")
         back = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
         try:
             assert not back.ha.may_lack_acknowledged

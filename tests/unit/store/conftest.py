@@ -1,5 +1,4 @@
-"""Store tests run in temporary directories whose survival nobody needs: fsync is left out, unless a test
-asks for it."""
+"""Replaces fsync by a no-op in the tests of the store, except in those with the mark `fsync`."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the mark of tests that need the real thing."""
+    """Declares the mark of tests that need the real fsync."""
     config.addinivalue_line("markers", "fsync: the test waits for the disk")
 
 

@@ -1,4 +1,4 @@
-"""Small stores, messages to put into them, and a plain second reading of the files to compare with."""
+"""Creates small stores and messages for tests, and reads the store's files by an independent parser."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ INDEX_SLOTS = 7
 INDEX_CAPACITY = 16
 
 
-def small(directory: Path, **changes: Any) -> StoreConfig:
-    """Files so small that a test's few messages fill several."""
+def small_config(directory: Path, **changes: Any) -> StoreConfig:
+    """Settings with small files, so that a few messages fill several."""
     settings: dict[str, Any] = {
         "store_path_root_dir": str(directory),
         "mapped_file_size_commit_log": LOG_FILE,
@@ -42,16 +42,16 @@ def small(directory: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(**settings | changes)
 
 
-def opened(directory: Path, **changes: Any) -> MessageStore:
+def open_store(directory: Path, **changes: Any) -> MessageStore:
     """A loaded store with small files."""
-    store = MessageStore(small(directory, **changes))
+    store = MessageStore(small_config(directory, **changes))
     store.load()
     return store
 
 
 @dataclass
 class Message:
-    """A message as a test thinks of it."""
+    """A message before it is stored."""
 
     topic: str = "orders"
     queue_id: int = 0
@@ -63,7 +63,7 @@ class Message:
 
 
 def put(store: MessageStore, message: Message) -> AppendResult:
-    """Appends with what the send path has in hand."""
+    """Appends a message with the arguments that the send path passes."""
     tags = message.properties.get("TAGS")
     return store.append(
         store.queue(message.topic, message.queue_id),
@@ -80,14 +80,14 @@ def put(store: MessageStore, message: Message) -> AppendResult:
 
 
 def put_all(store: MessageStore, messages: list[Message]) -> list[AppendResult]:
-    """Appends all; every one must be stored."""
+    """Appends all messages, and checks that each was stored."""
     done = [put(store, message) for message in messages]
     assert all(status is PutStatus.PUT_OK for status, *_ in done)
     return done
 
 
-def some_messages(seed: int, count: int) -> list[Message]:
-    """A mix: topics, queues, sizes, keys, tags, transaction types, delays, IPv6."""
+def random_messages(seed: int, count: int) -> list[Message]:
+    """A random mix of topics, queues, sizes, keys, tags, transaction types, delays and IPv6 hosts."""
     rng = random.Random(seed)
     made = []
     for number in range(count):
@@ -122,18 +122,18 @@ def receive(store: MessageStore, start: int, data: bytes) -> int:
     return count
 
 
-def crash(store: MessageStore, copy_to: Path) -> Path:
-    """What a kill leaves: a copy of the directory as it is now, with all units written into the queues' files
-    and the abort file in it. The store goes on."""
+def copy_after_crash(store: MessageStore, copy_to: Path) -> Path:
+    """Copies the directory as a kill would leave it: all units are in the queues' files, and the abort file
+    exists. The store itself keeps running."""
     store.queues.pending.write_all()
     shutil.copytree(store.config.root, copy_to)
-    own_abort_file(copy_to)
+    adopt_abort_file(copy_to)
     return copy_to
 
 
-def own_abort_file(root: Path, **changes: Any) -> None:
-    """Makes the abort file of a copied directory look like one that this directory wrote, with `changes` to
-    its record."""
+def adopt_abort_file(root: Path, **changes: Any) -> None:
+    """Gives the abort file of a copied directory its own identity, as if it were no copy, and applies
+    `changes` to its record."""
     path = root / "abort"
     with path.open("r+b") as file:
         left = tail_state.decode(file.read())
@@ -144,13 +144,12 @@ def own_abort_file(root: Path, **changes: Any) -> None:
 
 
 def log_bytes(root: Path) -> bytes:
-    """All files of the log, one after the other."""
+    """The joined content of all files of the log."""
     return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
 
 
 def read_log(root: Path) -> Iterator[records.MessageExt]:
-    """Every record from the log's beginning, as the protocol's decoder reads it, up to the first that is
-    not sound."""
+    """Every record from the start of the log up to the first invalid one, by the protocol's decoder."""
     start = int(min(path.name for path in (root / "commitlog").iterdir()))
     data = log_bytes(root)
     at = 0
@@ -169,8 +168,8 @@ def read_log(root: Path) -> Iterator[records.MessageExt]:
         at += found.store_size
 
 
-def tree(root: Path, folder: str) -> dict[str, bytes]:
-    """Path → content of every file below a folder of the store, zeros at the end left out."""
+def file_contents(root: Path, folder: str) -> dict[str, bytes]:
+    """Maps the path of every file below a directory of the store to its content without trailing zeros."""
     base = root / folder
     return {
         str(path.relative_to(base)): path.read_bytes().rstrip(b"\0")
@@ -180,10 +179,10 @@ def tree(root: Path, folder: str) -> dict[str, bytes]:
 
 
 def index_contents(root: Path) -> list[bytes]:
-    """The index files, oldest first; their names are times."""
-    return list(tree(root, "index").values())
+    """The content of the index files, oldest first; their names are times."""
+    return list(file_contents(root, "index").values())
 
 
-def told(found: GetResult) -> GetResult:
-    """A result that compares equal to another with the same bytes, whatever pieces they are in."""
+def with_joined_pieces(found: GetResult) -> GetResult:
+    """The result with its pieces joined, for comparisons."""
     return msgspec.structs.replace(found, pieces=[found.body])

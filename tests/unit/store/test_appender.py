@@ -1,4 +1,5 @@
-"""Appending: records, rolling, limits, batches, and that dispatch by parsing makes the same files."""
+"""Tests the append path: records, rolling to the next file, limits, batches, and the equality of files that
+are written by appending and by parsing."""
 
 from __future__ import annotations
 
@@ -17,22 +18,22 @@ from tests.unit.store.support import (
     HOST_V6,
     LOG_FILE,
     Message,
+    file_contents,
     index_contents,
-    opened,
+    open_store,
     put,
     put_all,
+    random_messages,
     read_log,
     receive,
-    small,
-    some_messages,
-    tree,
+    small_config,
 )
 
 TAG_A = javahash.tags_code("TagA")
 
 
-def test_a_record_carries_everything_it_was_given(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_record_contains_all_given_fields(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     message = Message(
         body=b"body", properties={"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "U" * 32}, flag=-7, sys_flag=1
     )
@@ -59,8 +60,8 @@ def test_a_record_carries_everything_it_was_given(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_store_times_never_go_back(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_store_times_never_decrease(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     times = iter([1000.0, 999.0, 1001.5])
     store.appender._clock = lambda: next(times)
     put_all(store, [Message()] * 3)
@@ -68,8 +69,8 @@ def test_store_times_never_go_back(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_a_record_that_does_not_fit_goes_to_the_next_file_behind_a_blank_one(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_record_that_does_not_fit_goes_to_the_next_file_after_a_blank_record(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     size = put(store, Message(body=bytes(1000)))[3]
     per_file = (LOG_FILE - 8) // size
     put_all(store, [Message(body=bytes(1000))] * per_file)
@@ -84,7 +85,7 @@ def test_a_record_that_does_not_fit_goes_to_the_next_file_behind_a_blank_one(tmp
 
 
 def test_a_record_may_leave_exactly_eight_bytes(tmp_path: Path) -> None:
-    store = opened(tmp_path, max_message_size=LOG_FILE)
+    store = open_store(tmp_path, max_message_size=LOG_FILE)
     overhead = 91 + len("orders")
     put_all(store, [Message(body=bytes(LOG_FILE - 8 - overhead))])
     assert store.max_phy_offset == LOG_FILE - 8
@@ -103,15 +104,17 @@ def test_a_record_may_leave_exactly_eight_bytes(tmp_path: Path) -> None:
         (Message(topic="é" * 100), PutStatus.MESSAGE_ILLEGAL),
     ],
 )
-def test_sizes_beyond_the_limits_are_refused(tmp_path: Path, message: Message, status: PutStatus) -> None:
-    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+def test_messages_beyond_the_size_limits_are_rejected(
+    tmp_path: Path, message: Message, status: PutStatus
+) -> None:
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     assert put(store, message)[0] is status
     assert store.max_phy_offset > 0 if status is PutStatus.PUT_OK else store.max_phy_offset == 0
     store.stop()
 
 
 def test_long_topics_make_v2_records(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     put_all(store, [Message(topic="%RETRY%" + "g" * 130)])
     (found,) = read_log(tmp_path)
     assert found.magic == records.MAGIC_V2
@@ -120,7 +123,7 @@ def test_long_topics_make_v2_records(tmp_path: Path) -> None:
 
 
 def test_ipv6_hosts_set_their_bits_and_ipv4_hosts_clear_them(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     put_all(store, [Message(born_host=HOST_V6), Message(sys_flag=0x30)])
     store.appender.store_host = HOST_V6
     put_all(store, [Message(), Message(born_host=HOST_V6)])
@@ -129,19 +132,19 @@ def test_ipv6_hosts_set_their_bits_and_ipv4_hosts_clear_them(tmp_path: Path) -> 
     store.stop()
 
 
-def test_half_and_rolled_back_transaction_messages_are_in_no_queue(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_half_and_rolled_back_messages_get_no_unit(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     key = {"UNIQ_KEY": "U" * 32}
     done = put_all(store, [Message(sys_flag=flag, properties=key) for flag in (0, 4, 12, 8)])
     assert [offset for _, _, offset, _ in done] == [0, 0, 0, 1]
     assert store.queue("orders", 0).max_offset == 2
-    # The index has all but the rolled back one.
+    # The index has all messages except the rolled back one.
     assert store.reader.query("orders", "U" * 32, 10, 0, 1 << 60).count == 3
     store.stop()
 
 
-def test_delayed_messages_are_filed_under_their_delivery_time(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_the_tag_code_of_a_delayed_message_is_its_delivery_time(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.appender._clock = lambda: 5000.0
     for level in ("1", "2", "3", "17", "0", "-1", "x"):
         put_all(store, [Message(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": level, "TAGS": "TagA"})])
@@ -151,8 +154,8 @@ def test_delayed_messages_are_filed_under_their_delivery_time(tmp_path: Path) ->
     store.stop()
 
 
-def test_a_batch_is_stored_whole_in_one_file_under_one_time(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_batch_is_stored_in_one_file_with_one_store_time(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message(body=bytes(2000))] * 3)
     elements = [
         BatchMessage(b"x" * n, b"TAGS\x01TagA\x02", flag=n, tags_code=TAG_A, uniq_key=None, keys="k")
@@ -176,8 +179,8 @@ def test_a_batch_is_stored_whole_in_one_file_under_one_time(tmp_path: Path) -> N
     store.stop()
 
 
-def test_batches_of_transaction_types_or_too_large_ones_are_illegal(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_batches_that_are_too_large_or_of_transaction_types_are_illegal(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     queue = store.queue("orders", 0)
     ask = {"born_timestamp": 0, "born_host": HOST}
     assert (
@@ -192,8 +195,8 @@ def test_batches_of_transaction_types_or_too_large_ones_are_illegal(tmp_path: Pa
     store.stop()
 
 
-def test_nothing_is_taken_before_loading_and_after_stopping(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_stopped_store_rejects_messages(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     queue = store.queue("orders", 0)
     store.stop()
     refused = store.append(queue, body=b"", properties=b"", born_timestamp=0, born_host=HOST)
@@ -205,15 +208,15 @@ def test_nothing_is_taken_before_loading_and_after_stopping(tmp_path: Path) -> N
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), cut=st.integers(50, 4096))
-def test_dispatch_by_parsing_makes_the_same_files(
+def test_master_and_replica_write_the_same_files(
     tmp_path_factory: pytest.TempPathFactory, seed: int, cut: int
 ) -> None:
-    """What a master files at append from values in hand, a replica files by parsing the bytes it is sent,
-    however the stream is cut: consume queues and index are the same bytes."""
+    """A master writes queues and index while it appends, a replica by parsing replicated bytes in blocks of
+    any size. Both write the same bytes."""
     master_path, replica_path = tmp_path_factory.mktemp("master"), tmp_path_factory.mktemp("replica")
-    master = opened(master_path)
-    put_all(master, some_messages(seed, 40))
-    replica = opened(replica_path)
+    master = open_store(master_path)
+    put_all(master, random_messages(seed, 40))
+    replica = open_store(replica_path)
     at = 0
     while at < master.max_phy_offset:
         size = min(cut, LOG_FILE - at % LOG_FILE, master.max_phy_offset - at)
@@ -223,13 +226,13 @@ def test_dispatch_by_parsing_makes_the_same_files(
     assert replica.dispatch_behind_bytes == 0
     master.stop()
     replica.stop()
-    assert tree(replica_path, "commitlog") == tree(master_path, "commitlog")
-    assert tree(replica_path, "consumequeue") == tree(master_path, "consumequeue")
+    assert file_contents(replica_path, "commitlog") == file_contents(master_path, "commitlog")
+    assert file_contents(replica_path, "consumequeue") == file_contents(master_path, "consumequeue")
     assert index_contents(replica_path) == index_contents(master_path)
 
 
-def test_settings_change_limits_while_running(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    store.configure(small(tmp_path, max_message_size=10))
+def test_new_settings_change_limits_while_running(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.configure(small_config(tmp_path, max_message_size=10))
     assert put(store, Message(body=bytes(11)))[0] is PutStatus.MESSAGE_ILLEGAL
     store.stop()

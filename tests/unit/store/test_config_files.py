@@ -1,5 +1,5 @@
-"""State files: whole after a kill or a power loss at any moment, written off the event loop, never taken for
-absent when they are damaged."""
+"""Tests the state files: they are complete after a kill or a power loss at any moment, a worker thread writes
+them, and a damaged file does not count as missing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def number_in(data: bytes) -> int:
 
 
 class Disk:
-    """Watches fsync. Synced content and synced names survive a power loss; of what came later each file may
-    be empty, torn or whole, and each name may lead to what it led to at any moment since."""
+    """Simulates a disk by watching fsync. Synced content and synced names survive a power loss. Content that
+    was not synced may be empty, incomplete or complete afterwards, and a name may refer to any file that it
+    referred to since its last sync."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.root = root
         self.synced: dict[int, bytes] = {}  # inode -> content
-        self.contents: dict[int, bytes] = {}  # every inode seen, as it was last
-        self.names: dict[str, list[int | None]] = {}  # since the directory's last sync
+        self.contents: dict[int, bytes] = {}  # inode -> newest content
+        self.names: dict[str, list[int | None]] = {}  # name -> its inodes since the directory's last sync
         monkeypatch.setattr(os, "fsync", self.sync)
         for name in ("rename", "replace", "link", "unlink"):
             monkeypatch.setattr(os, name, self.watched(getattr(os, name)))
@@ -85,7 +86,7 @@ class Disk:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_power_loss_at_any_moment_leaves_a_table_no_older_than_what_was_durable(
+def test_a_power_loss_leaves_a_state_file_no_older_than_the_durable_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -113,11 +114,8 @@ def test_a_power_loss_at_any_moment_leaves_a_table_no_older_than_what_was_durabl
             assert found is None or found <= number
 
 
-def test_a_kill_loses_no_content_that_must_survive_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the disk takes its time, the newest content is where the next start finds it, and the caller does
-    not wait."""
+def test_pending_content_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk is slow, the next start would find the newest content, and the caller does not wait."""
     gate, started = threading.Event(), threading.Event()
 
     def slow(path: Path, data: bytes) -> None:
@@ -139,7 +137,9 @@ def test_a_kill_loses_no_content_that_must_survive_it(
     assert sorted(file.name for file in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
 
 
-def test_content_that_was_overtaken_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_replaced_before_its_write_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[int] = []
     gate, started = threading.Event(), threading.Event()
 
@@ -159,7 +159,7 @@ def test_content_that_was_overtaken_is_not_written(tmp_path: Path, monkeypatch: 
     assert written == [0, 999]
 
 
-def test_a_write_that_failed_is_tried_again_and_the_others_are_not_held_up(
+def test_a_failed_write_is_retried_and_does_not_delay_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
@@ -185,9 +185,7 @@ def test_a_write_that_failed_is_tried_again_and_the_others_are_not_held_up(
 
 @pytest.mark.parametrize("data", [b"", b"  \n", b"\0" * 100, b"{1"])
 @pytest.mark.parametrize("backup", [None, b"", b"{1"])
-def test_a_damaged_file_is_never_taken_for_an_absent_one(
-    tmp_path: Path, data: bytes, backup: bytes | None
-) -> None:
+def test_a_damaged_file_does_not_count_as_missing(tmp_path: Path, data: bytes, backup: bytes | None) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(data)
     if backup is not None:
@@ -198,8 +196,8 @@ def test_a_damaged_file_is_never_taken_for_an_absent_one(
     assert read_config(path, number_in) == 7
 
 
-def test_an_old_pending_file_does_not_hide_a_newer_table(tmp_path: Path) -> None:
-    """RocketMQ may have had the directory since; it does not know pending files."""
+def test_an_old_pending_file_does_not_hide_a_newer_state_file(tmp_path: Path) -> None:
+    """A RocketMQ broker, which does not know pending files, may have used the directory since."""
     path = tmp_path / "topics.json"
     PendingFile(path).write(content(1))
     os.utime(path.with_name("topics.json.pending"), ns=(1, 1))
@@ -207,7 +205,7 @@ def test_an_old_pending_file_does_not_hide_a_newer_table(tmp_path: Path) -> None
     assert read_config(path, number_in) == 2
 
 
-def test_a_burst_of_changes_is_synced_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_of_changes_is_synced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
     first = threading.Event()
 
@@ -226,10 +224,10 @@ def test_a_burst_of_changes_is_synced_few_times(tmp_path: Path, monkeypatch: pyt
     assert written == [b"0", b"299"]
 
 
-def test_a_kill_in_the_middle_of_a_write_leaves_the_content_before_it(
+def test_a_kill_during_a_write_leaves_the_previous_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much of the newer slot was written."""
+    """This holds for any number of written bytes of the newer slot."""
     monkeypatch.setattr(pending_file, "SLOT_BYTES", 8192)
     path = tmp_path / "topics.json"
     file = PendingFile(path)
@@ -246,7 +244,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_content_before_it(
 def test_pending_content_of_another_boot_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power loss may have brought back what was pending before the table that is durable."""
+    """After a power loss the pending file may hold content that is older than the durable file."""
     path = tmp_path / "topics.json"
     write_config(path, content(2))
     PendingFile(path).write(content(1))

@@ -1,4 +1,4 @@
-"""The files themselves: lock, checkpoint, mapped files, consume queues."""
+"""Tests the files of the store: lock, checkpoint, mapped files, consume queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochmq_broker.store.consume_queue import PRE_BLANK, UNIT, ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.lock_file import LockFile, StoreLockedError
 from epochmq_broker.store.mapped_file import MappedFileQueue
-from tests.unit.store.support import LOG_FILE, QUEUE_FILE, Message, opened, put_all, small
+from tests.unit.store.support import LOG_FILE, QUEUE_FILE, Message, open_store, put_all, small_config
 
 
 def _try_lock(path: Path, answer: multiprocessing.Queue[str]) -> None:
@@ -27,10 +27,10 @@ def _try_lock(path: Path, answer: multiprocessing.Queue[str]) -> None:
         answer.put("free")
 
 
-def test_one_store_at_a_time_has_a_directory(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_one_store_at_a_time_can_use_a_directory(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     with pytest.raises(StoreLockedError):
-        MessageStore(small(tmp_path)).load()
+        MessageStore(small_config(tmp_path)).load()
     context = multiprocessing.get_context("spawn")
     answer: multiprocessing.Queue[str] = context.Queue()
     for expected in ("locked", "free"):
@@ -42,11 +42,11 @@ def test_one_store_at_a_time_has_a_directory(tmp_path: Path) -> None:
     assert (tmp_path / "lock").read_bytes() == b"lock"
     answer.close()
     answer.join_thread()
-    opened(tmp_path).stop()
+    open_store(tmp_path).stop()
 
 
-def test_the_abort_file_names_the_process_while_the_store_is_open(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_the_abort_file_contains_the_process_id_while_the_store_is_open(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     assert (tmp_path / "abort").read_text().splitlines()[0] == str(os.getpid())
     store.stop()
     assert not (tmp_path / "abort").exists()
@@ -68,30 +68,30 @@ def test_the_checkpoint_is_five_numbers_in_a_page(tmp_path: Path) -> None:
     again.close()
 
 
-def test_files_of_another_size_are_refused_by_name(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_an_error_names_the_file_with_an_unexpected_size(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message()])
     store.stop()
     with pytest.raises(
         StoreDamagedError, match=r"commitlog/0{20} has 8192 bytes, but the settings say 16384"
     ):
-        opened(tmp_path, mapped_file_size_commit_log=2 * LOG_FILE)
-    # The directory has been let go.
-    opened(tmp_path).stop()
+        open_store(tmp_path, mapped_file_size_commit_log=2 * LOG_FILE)
+    # The failed start has released the directory.
+    open_store(tmp_path).stop()
 
 
-def test_strangers_and_holes_among_the_files_are_refused_by_name(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_an_error_names_unknown_and_missing_files(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message(body=bytes(1000))] * 30)
     store.stop()
     stranger = tmp_path / "commitlog" / "notes.txt"
     stranger.write_text("hello")
     with pytest.raises(StoreDamagedError, match=r"notes\.txt"):
-        opened(tmp_path)
+        open_store(tmp_path)
     stranger.unlink()
     (tmp_path / "commitlog" / f"{LOG_FILE:020d}").unlink()
     with pytest.raises(StoreDamagedError, match="files are missing in between"):
-        opened(tmp_path)
+        open_store(tmp_path)
 
 
 def test_space_is_reserved_before_it_is_written(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_space_is_reserved_before_it_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "files").exists()
 
 
-def test_a_cut_zeros_what_is_behind_it_and_keeps_holes(tmp_path: Path) -> None:
+def test_truncation_zeros_the_rest_of_the_file_and_keeps_holes(tmp_path: Path) -> None:
     files = MappedFileQueue(tmp_path / "files", 1 << 22, keep_fd=False)
     for start in (0, 1 << 22, 2 << 22):
         file = files.add(start)
@@ -155,7 +155,7 @@ def test_units_are_twenty_bytes_in_files_of_one_size(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_queue_that_begins_late_has_blank_units_in_front(tmp_path: Path) -> None:
+def test_a_queue_that_starts_late_begins_with_blank_units(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     assert queue.put(13, 5000, 100, 7)
     assert (queue.min_offset, queue.max_offset) == (13, 14)
@@ -170,7 +170,7 @@ def test_a_queue_that_begins_late_has_blank_units_in_front(tmp_path: Path) -> No
     again.close()
 
 
-def test_messages_a_queue_has_are_not_added_again(tmp_path: Path) -> None:
+def test_a_queue_skips_messages_that_it_has(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 5)
     assert not queue.put(4, 40, 10, 0)
@@ -180,7 +180,7 @@ def test_messages_a_queue_has_are_not_added_again(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_recovery_ends_a_queue_at_the_first_unit_that_is_none_or_does_not_rise(tmp_path: Path) -> None:
+def test_recovery_ends_a_queue_at_the_first_invalid_or_stale_unit(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
     queue.pending.write_all()
@@ -198,7 +198,7 @@ def test_recovery_ends_a_queue_at_the_first_unit_that_is_none_or_does_not_rise(t
         assert path.read_bytes() == sound
 
 
-def test_a_queue_is_cut_at_a_physical_offset(tmp_path: Path) -> None:
+def test_a_queue_is_truncated_at_a_physical_offset(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
     for physical, left in ((241, 25), (240, 24), (201, 21), (200, 20), (105, 11), (0, 0)):
@@ -210,7 +210,7 @@ def test_a_queue_is_cut_at_a_physical_offset(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_units_of_lost_messages_expire_but_offsets_go_on(tmp_path: Path) -> None:
+def test_units_of_expired_messages_are_removed_and_offsets_continue(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 25)
     queue.pending.write_all()
@@ -231,7 +231,7 @@ def test_units_of_lost_messages_expire_but_offsets_go_on(tmp_path: Path) -> None
     again.close()
 
 
-def test_names_that_cannot_be_folders_are_refused(tmp_path: Path) -> None:
+def test_topics_that_cannot_be_directory_names_are_rejected(tmp_path: Path) -> None:
     queues = ConsumeQueues(tmp_path, QUEUE_FILE)
     for topic in ("", ".", "..", "a/b", "a\0b", "x" * 256):
         with pytest.raises(ValueError, match="is not a valid queue name"):
@@ -241,8 +241,8 @@ def test_names_that_cannot_be_folders_are_refused(tmp_path: Path) -> None:
     assert queues["t", 0] is queues["t", 0]
 
 
-def test_deleting_a_topic_removes_its_folders(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_deleting_a_topic_removes_its_directories(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message(queue_id=n) for n in range(3)])
     put_all(store, [Message(topic="other")])
     assert store.lookup.topics() == {"orders", "other"}

@@ -1,4 +1,4 @@
-"""What a killed process leaves of the index is kept, and mended where the kill struck in the middle of it."""
+"""Tests that a start after a kill keeps the index files, and repairs one that was being written."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ def entries(rng: random.Random, first: int, count: int) -> list[IndexEntry]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_kill_inside_a_put_loses_no_older_entry_and_leads_to_none_of_another_key(
-    tmp_path: Path, seed: int
-) -> None:
-    """However many slots the killed put had turned, keys lead to exactly what the header counts; the same
-    messages, entered again, are then found too."""
+def test_a_kill_inside_a_put_keeps_all_older_entries(tmp_path: Path, seed: int) -> None:
+    """The killed put may have written any of its slots. After the repair, each key finds exactly the entries
+    that the header counts. When the lost entries are added again, they are found, too."""
     rng = random.Random(seed)
     path = tmp_path / "20261121000000000"
     file = IndexFile(path, SLOTS, CAPACITY)
@@ -57,7 +55,7 @@ def test_a_kill_inside_a_put_loses_no_older_entry_and_leads_to_none_of_another_k
 
 
 def killed_put(file: IndexFile, batch: list[IndexEntry], rng: random.Random) -> None:
-    """A put of which the entries, and a part of the slots, reached the file, and the header did not."""
+    """Simulates a killed put: its entries and some of its slots are in the file, its header is not."""
     before = {name: getattr(file, name) for name in IndexFile.__slots__ if not name.startswith("_")}
     view = file._file.map
     heads_end = index_file.HEADER_BYTES + SLOTS * index_file.SLOT_BYTES

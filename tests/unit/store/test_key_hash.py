@@ -1,4 +1,4 @@
-"""The fast key hash is Java's."""
+"""Tests that the fast key hash equals Java's."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_known_hashes(topic: str, key: str, expected: int | None) -> None:
     assert value == (javahash.key_hash(topic, key) if expected is None else expected)
 
 
-def test_a_hash_of_the_smallest_integer_counts_as_zero() -> None:
-    """Java's Math.abs(Integer.MIN_VALUE) is negative; IndexFile makes 0 of it."""
-    # "#" + this text has the hash -2^31: searched for once, checked here.
+def test_a_hash_of_the_smallest_integer_becomes_zero() -> None:
+    """Java's Math.abs(Integer.MIN_VALUE) is negative; RocketMQ's IndexFile replaces it by 0."""
+    # "#" + this text has the hash -2^31.
     hasher = KeyHasher(javahash.topic_seed(""))
     key = _key_with_unsigned_hash(0x8000_0000)
     assert javahash.unsigned_hash("#" + key) == 0x8000_0000
@@ -43,8 +43,8 @@ def test_a_hash_of_the_smallest_integer_counts_as_zero() -> None:
 
 
 def _key_with_unsigned_hash(wanted: int) -> str:
-    """A key of 12 characters such that `#key` has this hash: digits in base 31, written with characters
-    from 0x20 on."""
+    """A key of 12 characters such that `#key` has this hash: its digits in base 31, as characters from 0x20
+    on."""
     base = sum(0x20 * 31**at for at in range(12)) + ord("#") * 31**12
     rest = (wanted - base) % 2**32
     digits = []

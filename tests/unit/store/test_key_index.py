@@ -1,4 +1,5 @@
-"""Index files, byte for byte as one put after the other would make them."""
+"""Tests the index: its files equal those of single puts byte for byte, and a failing index delays no
+message."""
 
 from __future__ import annotations
 
@@ -19,11 +20,19 @@ from epochmq_broker.store.index_file import IndexFile
 from epochmq_broker.store.key_index import BUILD_THRESHOLD, KeyIndex, UnindexedMessage, index_file_name
 from epochmq_broker.store.record import DispatchRequest
 from epochmq_protocol import javahash
-from tests.unit.store.support import INDEX_CAPACITY, INDEX_SLOTS, Message, opened, put, put_all, tree
+from tests.unit.store.support import (
+    INDEX_CAPACITY,
+    INDEX_SLOTS,
+    Message,
+    file_contents,
+    open_store,
+    put,
+    put_all,
+)
 
 
 class PlainIndexFile:
-    """IndexFile.putKey as RocketMQ's source reads, one key at a time."""
+    """A plain implementation of RocketMQ's IndexFile.putKey, one key at a time."""
 
     def __init__(self, previous: PlainIndexFile | None) -> None:
         self.data = bytearray(40 + 4 * INDEX_SLOTS + 20 * INDEX_CAPACITY)
@@ -68,7 +77,7 @@ messages = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(sent=messages, parsed=st.booleans())
-def test_batches_make_the_files_that_single_puts_would(
+def test_batches_write_the_same_files_as_single_puts(
     tmp_path_factory: object, sent: list[tuple[str, str | None, str | None, int]], parsed: bool
 ) -> None:
     directory = tmp_path_factory.mktemp("index")  # type: ignore[attr-defined]
@@ -87,7 +96,7 @@ def test_batches_make_the_files_that_single_puts_would(
                 plain.append(PlainIndexFile(plain[-1] if plain else None))
                 plain[-1].put(hashed, physical, stored)
     index.close()
-    assert list(tree(directory, "index").values()) == [file.finished() for file in plain]
+    assert list(file_contents(directory, "index").values()) == [file.finished() for file in plain]
 
 
 def test_a_file_opens_as_it_was_closed(tmp_path: Path) -> None:
@@ -123,12 +132,12 @@ def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
     index.close()
 
 
-def test_names_are_local_times(monkeypatch: object) -> None:
+def test_file_names_are_local_times(monkeypatch: object) -> None:
     assert len(index_file_name(1_700_000_000_123)) == 17
     assert index_file_name(1_700_000_000_123).endswith("123")
 
 
-def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
+def test_messages_in_the_files_are_not_entered_again(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path / "index", INDEX_SLOTS, 1000)
     sent = [
         DispatchRequest("t", 0, n, n * 100, 100, 0, 1_000_000, 0, f"{n:032X}", None)
@@ -144,7 +153,7 @@ def test_messages_the_files_have_are_not_entered_again(tmp_path: Path) -> None:
 
 
 class BrokenDisk:
-    """Opening index files fails while `error` is set; counts the keys that are hashed."""
+    """Fails the creation of index files while `error` is set, and counts the hashed messages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, index: KeyIndex) -> None:
         self.error: OSError | None = OSError(errno.EIO, "injected")
@@ -164,15 +173,15 @@ class BrokenDisk:
         monkeypatch.setattr(KeyIndex, "_build", counted)
 
 
-def test_messages_do_not_try_a_failing_index_again_and_again(
+def test_single_messages_do_not_retry_a_failing_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backlog is hashed once a tick at most, in bounded steps, and every key is found afterwards."""
-    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    """Only ticks retry, in bounded steps, and afterwards every key is found."""
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     disk = BrokenDisk(monkeypatch, store.index)
     keyed = [Message(properties={"KEYS": f"key{number}"}, body=b"") for number in range(3 * BUILD_THRESHOLD)]
     put_all(store, keyed)
-    assert disk.hashed == BUILD_THRESHOLD, "the first failure, and none of the messages behind it"
+    assert disk.hashed == BUILD_THRESHOLD, "only the first failure has hashed messages"
     store.appender.build_index(retry=True)
     assert disk.hashed == BUILD_THRESHOLD + len(keyed)
     assert len(store.index.backlog) == len(keyed)
@@ -180,7 +189,7 @@ def test_messages_do_not_try_a_failing_index_again_and_again(
     store.appender.build_index(retry=True)
     assert not store.index.backlog
     put_all(store, keyed[:BUILD_THRESHOLD])
-    assert not store.index.backlog, "it is built as before"
+    assert not store.index.backlog, "messages are entered at once again"
     for number in (0, 1, BUILD_THRESHOLD, len(keyed) - 1):
         assert store.reader.query("orders", f"key{number}", 9, 0, 1 << 60).count == 1 + (
             number < BUILD_THRESHOLD
@@ -188,12 +197,12 @@ def test_messages_do_not_try_a_failing_index_again_and_again(
     store.stop()
 
 
-async def test_puts_are_refused_while_too_much_waits_for_the_index(
+async def test_puts_are_rejected_while_the_index_backlog_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (index_module, append_module, maintenance_module):
         monkeypatch.setattr(module, "INDEX_BACKLOG_MAX", 2 * BUILD_THRESHOLD)
-    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20, flush_interval_commit_log=1)
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 20, flush_interval_commit_log=1)
     disk = BrokenDisk(monkeypatch, store.index)
     store.start()
     messages = [

@@ -1,5 +1,5 @@
-"""kill -9 of a process that appends as fast as it can, its workers running; and the same directory again
-and again."""
+"""Kills a process that appends at full speed, again and again in the same directory, and checks that no
+acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.support import opened
+from tests.unit.store.support import open_store
 
 SENDER = """
 import asyncio, os, sys
 from pathlib import Path
-from tests.unit.store.support import opened, put, some_messages
+from tests.unit.store.support import open_store, put, random_messages
 
 async def main():
-    store = opened(Path(sys.argv[1]), flush_disk_type="SYNC_FLUSH", flush_interval_consume_queue=5,
+    store = open_store(Path(sys.argv[1]), flush_disk_type="SYNC_FLUSH", flush_interval_consume_queue=5,
                    flush_consume_queue_thorough_interval=20, mapped_file_size_commit_log=1 << 16)
     store.start()
     def safe(end, status):
         os.write(1, b"%d\\n" % end)
     for round in range(1_000_000):
-        for message in some_messages(round % 50, 20):
+        for message in random_messages(round % 50, 20):
             _, place, _, size = put(store, message)
             store.when_flushed(place + size, lambda status, end=place + size: safe(end, status))
         await asyncio.sleep(0)
@@ -34,7 +34,7 @@ asyncio.run(main())
 
 
 @pytest.mark.fsync
-def test_what_was_acknowledged_survives_kill_after_kill(tmp_path: Path) -> None:
+def test_acknowledged_messages_survive_repeated_kills(tmp_path: Path) -> None:
     rng = random.Random(1)
     acknowledged = 0
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_survives_kill_after_kill(tmp_path: Path) -> None:
                 acknowledged = int(line)
         sender.stdout.close()
         sender.wait()
-    store = opened(tmp_path / "store", mapped_file_size_commit_log=1 << 16)
+    store = open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 16)
     assert store.max_phy_offset >= acknowledged
     offsets: dict[tuple[str, int], int] = {}
     at = store.min_phy_offset

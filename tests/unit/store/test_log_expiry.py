@@ -1,4 +1,4 @@
-"""What goes when it is old or the disk is full, and what a full disk does to puts."""
+"""Tests the expiry of files by age and on a full disk, and puts on a full disk."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from tests.unit.store.support import (
     HOST,
     LOG_FILE,
     Message,
-    opened,
+    open_store,
     put,
     put_all,
+    random_messages,
     read_log,
-    small,
-    some_messages,
+    small_config,
 )
-from tests.unit.store.test_log_flusher import until
+from tests.unit.store.test_log_flusher import wait_until
 
 HOUR_S = 3600
 
 
-def aged(store: MessageStore, hours: list[float]) -> None:
-    """Sets when the log's files were last written: so many hours ago."""
+def set_file_ages(store: MessageStore, hours: list[float]) -> None:
+    """Sets the modification times of the log's files to these numbers of hours ago."""
     for file, age in zip(store.log.files.files, hours, strict=False):
         then = time.time() - age * HOUR_S
         os.utime(file.path, (then, then))
 
 
 def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: object) -> LogExpiry:
-    """The store's expiry at a certain hour with the disk used to a certain share."""
+    """A LogExpiry of the store at this hour with this share of the disk used."""
     now = time.mktime((2026, 11, 21, hour, 30, 0, 0, 0, -1))
     offset = now - time.time()
     made = LogExpiry(
         store.log,
-        small(store.config.root, **changes),
+        small_config(store.config.root, **changes),
         used=lambda path: used,
         now=lambda: time.time() + offset,
     )
@@ -70,48 +70,48 @@ def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     """Six log files, the first four older than three days."""
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     put_all(
         store, [Message(body=bytes(1000), queue_id=n % 2, properties={"KEYS": str(n)}) for n in range(40)]
     )
     assert len(store.log.files.files) == 6
-    aged(store, [100, 90, 80, 73, 1, 0])
+    set_file_ages(store, [100, 90, 80, 73, 1, 0])
     yield store
     store.stop()
 
 
-def test_old_files_go_at_their_hour(store: MessageStore) -> None:
+def test_old_files_expire_at_the_configured_hour(store: MessageStore) -> None:
     assert [file.start // LOG_FILE for file in expiry(store, hour=4).take_expired()] == [0, 1, 2, 3]
 
 
-def test_nothing_goes_at_other_hours(store: MessageStore) -> None:
+def test_no_file_expires_at_other_hours(store: MessageStore) -> None:
     assert expiry(store, hour=5).take_expired() == []
     assert len(expiry(store, hour=23, delete_when="3;23").take_expired()) == 4
 
 
-def test_no_more_files_go_at_a_time_than_the_limit(store: MessageStore) -> None:
+def test_at_most_the_limit_of_files_expires_at_a_time(store: MessageStore) -> None:
     assert len(expiry(store, delete_file_batch_max=3).take_expired()) == 3
 
 
-def test_the_written_file_never_goes(store: MessageStore) -> None:
-    aged(store, [100] * 6)
+def test_the_written_file_never_expires(store: MessageStore) -> None:
+    set_file_ages(store, [100] * 6)
     assert len(expiry(store).take_expired()) == 5
 
 
-def test_on_request_old_files_go_at_any_hour_for_some_rounds(store: MessageStore) -> None:
+def test_on_request_old_files_expire_at_any_hour_for_some_ticks(store: MessageStore) -> None:
     made = expiry(store, hour=12, delete_file_batch_max=1)
     made.request_expiry()
     assert [len(made.take_expired()) for _ in range(5)] == [1, 1, 1, 1, 0]
     for _ in range(MANUAL_EXPIRY_TICKS):
         made.take_expired()
-    aged(store, [1000])
+    set_file_ages(store, [1000])
     assert made.take_expired() == []
 
 
 @pytest.mark.parametrize(
     ("used", "going", "full"), [(0.75, 0, False), (0.76, 4, False), (0.86, 5, False), (0.91, 5, True)]
 )
-def test_a_crowded_disk_is_cleared_at_any_hour(
+def test_files_expire_at_any_hour_on_a_crowded_disk(
     store: MessageStore, used: float, going: int, full: bool
 ) -> None:
     made = expiry(store, used=used, hour=12)
@@ -119,33 +119,33 @@ def test_a_crowded_disk_is_cleared_at_any_hour(
     assert made.is_full is full
 
 
-def test_files_are_kept_if_nothing_may_be_forced(store: MessageStore) -> None:
+def test_new_files_never_expire_if_forced_expiry_is_off(store: MessageStore) -> None:
     assert len(expiry(store, used=0.99, hour=12, clean_file_forcibly_enable=False).take_expired()) == 4
 
 
-def test_the_use_of_a_disk_is_rounded_up(tmp_path: Path) -> None:
+def test_disk_usage_is_rounded_up(tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)
     assert disk_used(tmp_path) == pytest.approx(usage.used / (usage.used + usage.free), abs=0.011)
     assert disk_used(tmp_path / "missing") == -1
 
 
 async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
-    store = opened(tmp_path, clean_resource_interval=5)
-    told: list[int] = []
-    store.on_expire.append(told.append)
+    store = open_store(tmp_path, clean_resource_interval=5)
+    expired_offsets: list[int] = []
+    store.on_expire.append(expired_offsets.append)
     messages = [Message(body=bytes(1000), queue_id=n % 2, properties={"KEYS": str(n)}) for n in range(40)]
     done = put_all(store, messages)
     queue = store.queue("orders", 0)
     store.start()
-    aged(store, [100, 100, 100, 0])
+    set_file_ages(store, [100, 100, 100, 0])
     store.log_expiry.request_expiry()
-    await until(lambda: store.min_phy_offset == 3 * LOG_FILE)
+    await wait_until(lambda: store.min_phy_offset == 3 * LOG_FILE)
     first = min(
         offset
         for (_, place, offset, _), m in zip(done, messages, strict=True)
         if m.queue_id == 0 and place >= 3 * LOG_FILE
     )
-    await until(lambda: queue.min_offset == first)
+    await wait_until(lambda: queue.min_offset == first)
     assert queue.max_offset == 20
     assert store.get(queue, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get(queue, first, 1).count == 1
@@ -153,25 +153,25 @@ async def test_queues_and_index_follow_the_log(tmp_path: Path) -> None:
     assert store.reader.query("orders", "39", 10, 0, 1 << 60).count == 1
     assert store.lookup.offset_by_time("orders", 0, 0) == first
     assert store.lookup.earliest_time("orders", 0) > 0
-    assert told == [3 * LOG_FILE]
-    await until(lambda: len(list((tmp_path / "commitlog").iterdir())) <= 4)
+    assert expired_offsets == [3 * LOG_FILE]
+    await wait_until(lambda: len(list((tmp_path / "commitlog").iterdir())) <= 4)
     store.stop()
-    again = opened(tmp_path)
+    again = open_store(tmp_path)
     assert (again.queue("orders", 0).min_offset, again.queue("orders", 0).max_offset) == (first, 20)
     again.stop()
 
 
-def expire_a_file(store: MessageStore) -> None:
-    """The periodic look for expired files, now."""
+def expire_now(store: MessageStore) -> None:
+    """Runs the periodic expiry now."""
     store.log_expiry.request_expiry()
     assert store._maintenance is not None
     store._maintenance._tick_expiry()
 
 
-async def test_expiry_looks_at_queues_that_lose_messages_only(
+async def test_expiry_searches_only_queues_that_lose_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And does so on a worker thread."""
+    """The search runs on a worker thread."""
     looked: list[int] = []
     threads: set[int] = set()
     real = ConsumeQueue.find_expired
@@ -182,29 +182,29 @@ async def test_expiry_looks_at_queues_that_lose_messages_only(
         return real(queue, min_physical)
 
     monkeypatch.setattr(ConsumeQueue, "find_expired", noted)
-    store = opened(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
+    store = open_store(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
     # Queue 0 begins in the first file of the log, the others in the last ones.
     put_all(store, [Message(body=bytes(1000))] * 30)
     put_all(store, [Message(queue_id=number) for number in range(1, 40)])
     store.queues.pending.write_all()
     store.start()
-    aged(store, [100] * 2)
-    expire_a_file(store)
+    set_file_ages(store, [100] * 2)
+    expire_now(store)
     assert store.min_phy_offset == LOG_FILE
-    await until(lambda: store.queue("orders", 0).min_offset > 0 and len(looked) == 40)
-    assert sorted(looked) == list(range(40)), "each is looked at once"
+    await wait_until(lambda: store.queue("orders", 0).min_offset > 0 and len(looked) == 40)
+    assert sorted(looked) == list(range(40)), "each queue is searched once"
     looked.clear()
-    expire_a_file(store)
+    expire_now(store)
     assert store.min_phy_offset == 2 * LOG_FILE
     expected = 2 * (LOG_FILE // 1100)
-    await until(lambda: store.queue("orders", 0).min_offset >= expected)
+    await wait_until(lambda: store.queue("orders", 0).min_offset >= expected)
     assert looked == [0]
     assert [store.queue("orders", number).min_offset for number in range(1, 40)] == [0] * 39
     assert threading.get_ident() not in threads
     store.stop()
 
 
-async def test_a_queue_that_cannot_be_searched_is_tried_again(
+async def test_a_queue_that_cannot_be_read_is_searched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [OSError(errno.EIO, "Input/output error")]
@@ -216,21 +216,21 @@ async def test_a_queue_that_cannot_be_searched_is_tried_again(
         return real(queue, min_physical)
 
     monkeypatch.setattr(ConsumeQueue, "find_expired", failing)
-    store = opened(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
+    store = open_store(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
     put_all(store, [Message(body=bytes(1000), queue_id=number % 2) for number in range(30)])
     store.start()
-    aged(store, [100] * 2)
-    expire_a_file(store)
-    await until(lambda: store.queue("orders", 1).min_offset > 0)
+    set_file_ages(store, [100] * 2)
+    expire_now(store)
+    await wait_until(lambda: store.queue("orders", 1).min_offset > 0)
     assert not failures
-    expire_a_file(store)
-    await until(lambda: all(store.queue("orders", number).min_offset >= 7 for number in range(2)))
+    expire_now(store)
+    await wait_until(lambda: all(store.queue("orders", number).min_offset >= 7 for number in range(2)))
     assert store.min_phy_offset == 2 * LOG_FILE
     store.stop()
 
 
-def test_queues_none_of_whose_messages_is_left_are_emptied_on_request(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_queues_without_messages_are_emptied_on_request(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message(topic="old")])
     put_all(store, [Message(body=bytes(1000))] * 20)
     for file in store.log.files.files[:2]:
@@ -247,21 +247,21 @@ def test_queues_none_of_whose_messages_is_left_are_emptied_on_request(tmp_path: 
     store.stop()
 
 
-async def test_above_the_warning_level_no_message_is_taken_until_there_is_space(tmp_path: Path) -> None:
-    store = opened(tmp_path, clean_resource_interval=1)
+async def test_puts_are_rejected_above_the_warning_level_until_there_is_space(tmp_path: Path) -> None:
+    store = open_store(tmp_path, clean_resource_interval=1)
     used = [0.95]
     store.log_expiry._used = lambda path: used[0]
     store.start()
-    await until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
+    await wait_until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
     assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
     used[0] = 0.5
-    await until(lambda: store.state.writable)
+    await wait_until(lambda: store.state.writable)
     assert put(store, Message())[0] is PutStatus.PUT_OK
     store.stop()
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, budget: int) -> list[int]:
-    """A disk with so many bytes left to reserve; the list holds what is left."""
+def limit_disk_space(monkeypatch: pytest.MonkeyPatch, budget: int) -> list[int]:
+    """Simulates a disk with `budget` free bytes; the returned list contains the number of bytes left."""
     left = [budget]
     reserve = mapped_file.reserve
 
@@ -276,12 +276,12 @@ def refusing(monkeypatch: pytest.MonkeyPatch, budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("budget", [0, 5_000, 12_000, 20_000, 50_000, 80_000])
-def test_a_put_without_space_changes_nothing(
+def test_a_put_rejected_for_lack_of_space_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
-    store = opened(tmp_path)
-    left = refusing(monkeypatch, budget)
-    messages = some_messages(budget, 200)
+    store = open_store(tmp_path)
+    left = limit_disk_space(monkeypatch, budget)
+    messages = random_messages(budget, 200)
     stored = []
     for message in messages:
         status, *_ = put(store, message)
@@ -332,8 +332,8 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(directory)], check=True)
 
 
-def test_a_really_full_disk_refuses_puts_and_harms_nothing(tmpfs: Path) -> None:
-    """Storing into a mapping without space behind it would end the process with SIGBUS."""
+def test_puts_on_a_full_disk_are_rejected_and_do_no_harm(tmpfs: Path) -> None:
+    """A store into a mapped page without a disk block would kill the process by SIGBUS."""
     config = StoreConfig(
         store_path_root_dir=str(tmpfs),
         mapped_file_size_commit_log=1 << 20,
@@ -358,7 +358,7 @@ def test_a_really_full_disk_refuses_puts_and_harms_nothing(tmpfs: Path) -> None:
         assert put(store, Message(body=bytes(100_000)))[0] is not PutStatus.PUT_OK
     got = sum(_count(store, queue_id) for queue_id in range(7))
     assert got == stored
-    # Space again: the first file is taken away, as expiry would.
+    # Deletes the first file, as expiry does, to get space.
     store.log.files.files.pop(0).delete()
     store.state.set_flag(RunningFlags.DISK_FULL, False)
     put_all(store, [Message(body=b"again")])
@@ -379,11 +379,12 @@ def _count(store: MessageStore, queue_id: int) -> int:
 
 
 @pytest.mark.parametrize("forcibly", [True, False])
-def test_a_start_that_finds_no_space_removes_what_may_go_and_tries_again(
+def test_a_start_on_a_full_disk_deletes_expired_files_and_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forcibly: bool
 ) -> None:
-    """As a running store does; without permission it fails, and the stop before counts as clean still."""
-    store = opened(tmp_path)
+    """A running store does the same. If forced expiry is off, the start fails, and the previous stop still
+    counts as clean."""
+    store = open_store(tmp_path)
     put_all(store, [Message(body=bytes(1000))] * 30)
     end = store.max_phy_offset
     store.stop()
@@ -396,7 +397,7 @@ def test_a_start_that_finds_no_space_removes_what_may_go_and_tries_again(
         begin(abort, tail, acknowledges_unflushed=acknowledges_unflushed)
 
     monkeypatch.setattr(AbortFile, "begin", full)
-    store = MessageStore(small(tmp_path, clean_file_forcibly_enable=forcibly, delete_file_batch_max=1))
+    store = MessageStore(small_config(tmp_path, clean_file_forcibly_enable=forcibly, delete_file_batch_max=1))
     store.log_expiry._used = lambda path: 1.0
     if not forcibly:
         with pytest.raises(DiskFullError):

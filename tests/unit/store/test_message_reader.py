@@ -1,4 +1,4 @@
-"""Reading by offset, time and key."""
+"""Tests reads by offset, time and key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from epochmq_broker.store import GetStatus
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from tests.unit.store.support import HOST, Message, opened, put_all, read_log, small, some_messages, told
+from tests.unit.store.support import (
+    HOST,
+    Message,
+    open_store,
+    put_all,
+    random_messages,
+    read_log,
+    small_config,
+    with_joined_pieces,
+)
 
 TAG_A, TAG_B = javahash.tags_code("TagA"), javahash.tags_code("TagB")
 
@@ -26,8 +35,10 @@ TAG_A, TAG_B = javahash.tags_code("TagA"), javahash.tags_code("TagB")
         (6, GetStatus.OFFSET_OVERFLOW_BADLY, 5),
     ],
 )
-def test_where_a_get_lands(tmp_path: Path, offset: int, status: GetStatus, next_offset: int) -> None:
-    store = opened(tmp_path)
+def test_the_status_of_a_get_depends_on_its_offset(
+    tmp_path: Path, offset: int, status: GetStatus, next_offset: int
+) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message()] * 5)
     found = store.get(store.queue("orders", 0), offset, 32)
     assert (found.status, found.next_offset) == (status, next_offset)
@@ -36,16 +47,16 @@ def test_where_a_get_lands(tmp_path: Path, offset: int, status: GetStatus, next_
     store.stop()
 
 
-def test_an_empty_queue_says_so(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_get_from_an_empty_queue_reports_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     found = store.get(store.queue("orders", 7), 3, 32)
     assert (found.status, found.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     store.stop()
 
 
-def test_messages_come_whole_and_in_order_from_between_others(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    messages = some_messages(1, 60)
+def test_a_get_returns_whole_messages_of_one_queue_in_order(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    messages = random_messages(1, 60)
     put_all(store, messages)
     wanted = [m.body for m in messages if (m.topic, m.queue_id) == ("orders", 1) and not m.sys_flag & 4]
     queue = store.queue("orders", 1)
@@ -60,8 +71,8 @@ def test_messages_come_whole_and_in_order_from_between_others(tmp_path: Path) ->
     store.stop()
 
 
-def test_only_messages_with_wanted_tags_come(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_get_with_tags_returns_only_messages_with_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     tags = ["TagA", "TagB", "", "TagA", "TagC", "TagB"]
     put_all(store, [Message(properties={"TAGS": tag}) for tag in tags])
     queue = store.queue("orders", 0)
@@ -75,8 +86,8 @@ def test_only_messages_with_wanted_tags_come(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_messages_filed_with_an_extension_of_java_s_are_left_to_the_client(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_messages_with_a_queue_extension_address_are_left_to_the_client(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     queue = store.queue("orders", 0)
     for code in (TAG_A, TAG_B, -(1 << 31) - 1):
         store.append(queue, body=b"", properties=b"", born_timestamp=0, born_host=HOST, tags_code=code)
@@ -84,8 +95,10 @@ def test_messages_filed_with_an_extension_of_java_s_are_left_to_the_client(tmp_p
     store.stop()
 
 
-def test_a_get_is_limited_in_messages_and_bytes_but_brings_one_in_any_case(tmp_path: Path) -> None:
-    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 1000, mapped_file_size_commit_log=1 << 20)
+def test_a_get_is_limited_in_messages_and_bytes_but_returns_at_least_one(tmp_path: Path) -> None:
+    store = open_store(
+        tmp_path, mapped_file_size_consume_queue=20 * 1000, mapped_file_size_commit_log=1 << 20
+    )
     done = put_all(store, [Message(body=bytes(1000))] * 100)
     size = done[0][3]
     queue = store.queue("orders", 0)
@@ -95,28 +108,30 @@ def test_a_get_is_limited_in_messages_and_bytes_but_brings_one_in_any_case(tmp_p
     assert store.get(queue, 0, 32, 3 * size - 1).count == 2
     assert store.get(queue, 0, 32, 1).count == 1
     store.configure(
-        small(
+        small_config(
             tmp_path,
             max_transfer_count_on_message_in_memory=5,
             max_transfer_bytes_on_message_in_memory=4 * size,
         )
     )
     assert store.get(queue, 0, 32).count == 4
-    store.configure(small(tmp_path, access_message_in_memory_max_ratio=0))
+    store.configure(small_config(tmp_path, access_message_in_memory_max_ratio=0))
     assert store.get(queue, 0, 32).count == 8
     store.stop()
 
 
 def test_a_scan_that_matches_nothing_ends_after_800_units(tmp_path: Path) -> None:
-    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 2000, mapped_file_size_commit_log=1 << 20)
+    store = open_store(
+        tmp_path, mapped_file_size_consume_queue=20 * 2000, mapped_file_size_commit_log=1 << 20
+    )
     put_all(store, [Message()] * 1000)
     found = store.get(store.queue("orders", 0), 10, 32, tags=frozenset([TAG_A]))
     assert (found.status, found.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 810)
     store.stop()
 
 
-def test_records_side_by_side_are_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(tmp_path)
+def test_adjacent_records_are_read_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message()] * 5)
     put_all(store, [Message(topic="other")])
     put_all(store, [Message()] * 3)
@@ -127,15 +142,15 @@ def test_records_side_by_side_are_read_in_one_piece(tmp_path: Path, monkeypatch:
     )
     found = store.get(store.queue("orders", 0), 0, 32, tags=frozenset([0]))
     assert (found.count, len(seen[0])) == (8, 2)
-    # Without a filter the pieces are known beforehand, and the answer is the same.
-    assert told(store.get(store.queue("orders", 0), 0, 32)) == told(found)
+    # Without tags the fast path returns the same result.
+    assert with_joined_pieces(store.get(store.queue("orders", 0), 0, 32)) == with_joined_pieces(found)
     alone = store.get(store.queue("orders", 0), 5, 32, tags=frozenset([0]))
-    assert told(store.get(store.queue("orders", 0), 5, 32)) == told(alone)
+    assert with_joined_pieces(store.get(store.queue("orders", 0), 5, 32)) == with_joined_pieces(alone)
     store.stop()
 
 
 def test_reads_by_physical_offset(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+    store = open_store(tmp_path)
     done = put_all(store, [Message(body=bytes(n)) for n in range(5)])
     for _, physical, offset, size in done:
         record = store.read(physical)
@@ -159,8 +174,8 @@ def test_reads_by_physical_offset(tmp_path: Path) -> None:
 def test_offsets_by_time(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], asked: int, upper: bool
 ) -> None:
-    """Lower: the first message at or behind the time; upper: the last one at or before it; ties included."""
-    store = opened(tmp_path_factory.mktemp("store"))
+    """Lower: the first message at or after the time. Upper: the last message at or before it."""
+    store = open_store(tmp_path_factory.mktemp("store"))
     times = [1_000_000 + sum(steps[: at + 1]) for at in range(len(steps))]
     clock = iter(times)
     store.appender._clock = lambda: next(clock) / 1000 + 0.0001
@@ -177,8 +192,8 @@ def test_offsets_by_time(
     store.stop()
 
 
-def test_what_does_not_exist_has_no_times(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_missing_queues_and_messages_have_no_times(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     assert (
         store.lookup.earliest_time()
         == store.lookup.earliest_time("orders", 0)
@@ -194,8 +209,8 @@ def test_what_does_not_exist_has_no_times(tmp_path: Path) -> None:
 
 
 def test_messages_are_found_by_key_and_unique_key(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    messages = some_messages(3, 60)
+    store = open_store(tmp_path)
+    messages = random_messages(3, 60)
     put_all(store, messages)
     everything = list(read_log(tmp_path))
     for key in ["key3", "key7", messages[17].properties["UNIQ_KEY"], "nobody"]:
@@ -207,7 +222,7 @@ def test_messages_are_found_by_key_and_unique_key(tmp_path: Path) -> None:
                 if one.topic == topic and one.sys_flag & 12 != 12 and key in _keys(one)
             ]
             have = records.decode_records(found.body)
-            # Another key may share the hash; the client compares.
+            # Other keys may have the same hash; the client compares keys.
             assert [one.physical_offset for one in have if one.topic == topic and key in _keys(one)] == wanted
             assert found.count == len(have)
     assert found.index_last_update_phyoffset == max(
@@ -221,8 +236,8 @@ def _keys(message: records.MessageExt) -> list[str]:
     return [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
 
 
-def test_a_query_keeps_to_its_time_and_count_newest_first(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_query_returns_the_newest_messages_of_its_time_range(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     clock = iter(range(1000, 2000))
     store.appender._clock = lambda: next(clock)
     put_all(store, [Message(properties={"KEYS": "k"})] * 30)

@@ -1,4 +1,4 @@
-"""A machine that loses power: of what was not fsynced, any page may be on disk or not, and any name."""
+"""Tests power losses: any page and any directory entry that was not synced may be lost."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.store import MessageStore
-from tests.unit.store.support import Message, opened, put, put_all, read_log, some_messages
-from tests.unit.store.test_recovery import check
+from tests.unit.store.support import Message, open_store, put, put_all, random_messages, read_log
+from tests.unit.store.test_recovery import check_recovered
 
-PAGE = 512  # smaller than a real one, as the files are
+PAGE = 512  # smaller than a real page, because the files are smaller, too
 
 
 class Disk:
-    """Watches fsync. What it has seen of a file or folder survives; the rest is left to chance, page by
-    page."""
+    """Simulates a disk by watching fsync. The synced state of a file or directory survives; other pages and
+    entries survive at random."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: dict[str, bytes] = {}
@@ -28,7 +28,7 @@ class Disk:
         remove = os.unlink
 
         def unlink(path: str | Path, **options: int) -> None:
-            self.files.pop(str(path), None)  # a new file of this name shares nothing with the old one
+            self.files.pop(str(path), None)  # a new file of this name has nothing of the old one
             remove(path, **options)
 
         monkeypatch.setattr(os, "unlink", unlink)
@@ -41,7 +41,7 @@ class Disk:
             self.files[str(path)] = path.read_bytes()
 
     def lose_power(self, root: Path, to: Path, rng: random.Random) -> Path:
-        """What is found in a directory after the lights are on again."""
+        """Copies the directory as a power loss would leave it."""
         to.mkdir(parents=True)
         synced = self.names.get(str(root), set())
         for path in root.iterdir():
@@ -54,7 +54,7 @@ class Disk:
         return to
 
     def adopt(self, directory: Path) -> None:
-        """All of a directory is on disk: it is what a power loss left."""
+        """Marks a whole directory as synced, because a power loss left it."""
         self.names[str(directory)] = {path.name for path in directory.iterdir()}
         for path in directory.iterdir():
             if path.is_dir():
@@ -67,7 +67,7 @@ class Disk:
         then = self.files.get(str(path))
         if then is None:
             if rng.random() < 0.3:
-                return b""  # the name, but not the size
+                return b""  # the directory entry survives, the size does not
             then = bytes(len(now))
         share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
         pages = [(now if rng.random() < share else then)[at : at + PAGE] for at in range(0, len(now), PAGE)]
@@ -75,7 +75,7 @@ class Disk:
 
 
 def flush(store: MessageStore, rng: random.Random) -> int:
-    """Flushes as the background work does, in any order it may; what is promised from now on."""
+    """Flushes log, queues or checkpoint at random, as maintenance may, and returns the flushed offset."""
     kind = rng.choice(["log", "queues", "checkpoint", "all"])
     if kind in ("log", "all"):
         store.log_flusher.flush_now()
@@ -88,15 +88,15 @@ def flush(store: MessageStore, rng: random.Random) -> int:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_was_flushed_is_there_after_a_power_loss(
+def test_flushed_messages_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
     disk = Disk(monkeypatch)
-    store = opened(tmp_path / "a")
+    store = open_store(tmp_path / "a")
     clock = [1_000_000.0]
     store.appender._clock = lambda: clock[0]
-    messages = some_messages(seed, 80)
+    messages = random_messages(seed, 80)
     promised, stored = 0, []
     for message in messages:
         clock[0] += rng.choice([0.001, 0.1, 2.0, 6.0])
@@ -114,20 +114,20 @@ def test_what_was_flushed_is_there_after_a_power_loss(
     whole = [found.physical_offset for found in read_log(tmp_path / "a")]
     store.stop()
     (left / "abort").touch()
-    again = opened(left)
+    again = open_store(left)
     found = [one.physical_offset for one in read_log(left)]
     assert found == whole[: len(found)]
     assert again.max_phy_offset >= promised
-    check(again, tmp_path / "w")
+    check_recovered(again, tmp_path / "w")
 
 
-def test_power_lost_while_recovering_from_a_power_loss(
+def test_a_power_loss_during_recovery_loses_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
     rng = random.Random(7)
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(7, 50))
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(7, 50))
     store.log_flusher.flush_now()
     end = store.flushed_where
     for name in ("b", "c", "d"):
@@ -135,16 +135,16 @@ def test_power_lost_while_recovering_from_a_power_loss(
         store.stop()
         (left / "abort").touch()
         disk.adopt(left)
-        store = opened(left)
+        store = open_store(left)
         assert store.max_phy_offset == end
     put_all(store, [Message()])
-    check(store, tmp_path / "w")
+    check_recovered(store, tmp_path / "w")
 
 
-def test_every_key_is_found_after_a_power_loss_that_took_the_newest_index_file(tmp_path: Path) -> None:
-    """The index file that was written last is not trusted; its entries belong to files of the log in front of
-    the one from which the rest is recovered."""
-    store = opened(tmp_path / "a")
+def test_every_key_is_found_after_a_power_loss_of_the_newest_index_file(tmp_path: Path) -> None:
+    """The newest index file is not trusted. Its entries belong to log files before the one at which recovery
+    of the queues starts."""
+    store = open_store(tmp_path / "a")
     clock = [1_000_000.0]
     store.appender._clock = lambda: clock[0]
     for number in range(60):
@@ -162,7 +162,7 @@ def test_every_key_is_found_after_a_power_loss_that_took_the_newest_index_file(t
     copy = shutil.copytree(tmp_path / "a", tmp_path / "b")
     store.stop()
     (copy / "abort").write_text("1\nanother-boot")
-    again = opened(copy)
+    again = open_store(copy)
     assert len(list(again.log.files.files)) > 3
     for number in range(60):
         assert again.reader.query("orders", f"K{number}", 8, 0, 1 << 60).count, number

@@ -1,5 +1,5 @@
-"""A replica that loses power: what it had flushed, and so had acknowledged with SYNC_FLUSH, is in the log
-that the production store recovers; and the store says how much may be missing."""
+"""Tests power losses of a replica: the recovered log has all bytes that the replica had flushed, and so had
+acknowledged with SYNC_FLUSH, and the store reports what may be missing."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from epochmq_broker.store import MessageStore
 from epochmq_broker.store.tail_state import TailState
 from tests.unit.store.support import (
     LOG_FILE,
+    adopt_abort_file,
     log_bytes,
-    opened,
-    own_abort_file,
+    open_store,
     put_all,
+    random_messages,
     read_log,
-    some_messages,
 )
 from tests.unit.store.test_power_loss import Disk
-from tests.unit.store.test_recovery import check
+from tests.unit.store.test_recovery import check_recovered
 
 BLOCK_MAX = 700
 
 
 def receive(store: MessageStore, log: bytes, until: int, rng: random.Random) -> None:
-    """A block of a master's log, which may end within a record, but not behind its file."""
+    """Appends a block of a master's log, which may end within a record, but not after its file."""
     start = store.max_phy_offset
     size = min(rng.randint(1, BLOCK_MAX), until - start, LOG_FILE - start % LOG_FILE)
     store.replica_log.write(start, memoryview(log)[start : start + size])
@@ -36,20 +36,20 @@ def receive(store: MessageStore, log: bytes, until: int, rng: random.Random) -> 
 
 @pytest.mark.parametrize("flush_disk_type", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_replica_recovers_what_it_had_flushed(
+def test_a_replica_recovers_its_flushed_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, flush_disk_type: str
 ) -> None:
-    """Blocks come in, some are flushed, some dispatched, the log is truncated now and then. Of the pages that
-    were not flushed any may be lost."""
+    """The replica receives blocks, flushes and dispatches some of them, and is truncated now and then. Any
+    page that was not flushed may be lost."""
     rng = random.Random(f"{flush_disk_type} {seed}")
-    master = opened(tmp_path / "master")
-    put_all(master, some_messages(seed, 60))
+    master = open_store(tmp_path / "master")
+    put_all(master, random_messages(seed, 60))
     until, log = master.max_phy_offset, log_bytes(tmp_path / "master")
     ends = [one.physical_offset + one.store_size for one in read_log(tmp_path / "master")]
     master.stop()
     sync_flush = flush_disk_type == "SYNC_FLUSH"
     disk = Disk(monkeypatch)
-    replica = opened(tmp_path / "a", flush_disk_type=flush_disk_type)
+    replica = open_store(tmp_path / "a", flush_disk_type=flush_disk_type)
     reported = 0
     while replica.max_phy_offset < until and rng.random() > 0.01:
         receive(replica, log, until, rng)
@@ -71,13 +71,13 @@ def test_a_replica_recovers_what_it_had_flushed(
     flushed = min(replica.flushed_where, replica.max_phy_offset)
     left = disk.lose_power(tmp_path / "a", tmp_path / "b", rng)
     replica.stop()
-    own_abort_file(left, boot_id="another boot")
-    again = opened(left, flush_disk_type=flush_disk_type)
+    adopt_abort_file(left, boot_id="another boot")
+    again = open_store(left, flush_disk_type=flush_disk_type)
     kept = again.max_phy_offset
     promised = reported if sync_flush else flushed
     assert kept >= max((end for end in ends if end <= promised), default=0)
-    # Behind what was flushed a record may be kept whose properties lack a page: RocketMQ's checksum is of the
-    # body only. That is for the comparison with a master to find.
+    # After the flushed offset a kept record may lack a page of its properties, because RocketMQ's checksum
+    # covers the body only. The comparison with a master detects that.
     assert log_bytes(left)[: min(kept, promised)] == log[: min(kept, promised)]
     found = [one.physical_offset + one.store_size for one in (read_log(left) if kept else ())]
     assert found == ends[: len(found)]
@@ -92,4 +92,4 @@ def test_a_replica_recovers_what_it_had_flushed(
     assert doubt.gives_up
     assert doubt.in_doubt is not sync_flush
     if kept:
-        check(again, tmp_path / "w")
+        check_recovered(again, tmp_path / "w")

@@ -1,4 +1,4 @@
-"""Working ahead of the log: the next file and the next stretch are there when they are needed."""
+"""Tests that the log's next file and its next chunk of space are ready before they are needed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from epochmq_broker.store import PutStatus, commit_log, mapped_file, preallocator
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, MappedFileQueue
-from tests.unit.store.support import LOG_FILE, Message, opened, put, put_all, read_log
-from tests.unit.store.test_log_flusher import DEADLINE_S, running, until
+from tests.unit.store.support import LOG_FILE, Message, open_store, put, put_all, read_log
+from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until
 
 
-async def test_the_next_file_is_made_before_it_is_needed(tmp_path: Path) -> None:
-    async with running(tmp_path) as store:
+async def test_the_next_file_is_created_before_it_is_needed(tmp_path: Path) -> None:
+    async with started_store(tmp_path) as store:
         put_all(store, [Message()])
         second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
-        await until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
+        await wait_until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
         inode = second.stat().st_ino
         put_all(store, [Message(body=bytes(1000))] * 20)
         assert store.log.files.files[1].path == second
@@ -25,24 +25,26 @@ async def test_the_next_file_is_made_before_it_is_needed(tmp_path: Path) -> None
         assert len(list(read_log(tmp_path))) == 21
 
 
-async def test_messages_do_not_wait_for_the_loop_to_get_the_next_file(tmp_path: Path) -> None:
-    async with running(tmp_path) as store:
+async def test_puts_roll_to_the_next_file_without_the_event_loop(tmp_path: Path) -> None:
+    async with started_store(tmp_path) as store:
         put_all(store, [Message(body=bytes(2000))] * 200)
         assert len(list(read_log(tmp_path))) == 200
 
 
-async def test_a_prepared_file_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
-    """As a second Java broker does, started on the directory by mistake."""
-    async with running(tmp_path) as store:
+async def test_a_prepared_file_that_was_deleted_is_created_again(tmp_path: Path) -> None:
+    """A RocketMQ broker that is started on the directory by mistake deletes it."""
+    async with started_store(tmp_path) as store:
         put_all(store, [Message()])
         second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
-        await until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
+        await wait_until(lambda: second.exists() and second.stat().st_size == LOG_FILE)
         second.unlink()
         put_all(store, [Message(body=bytes(1000))] * 20)
         assert len(list(read_log(tmp_path))) == 21
 
 
-async def test_space_is_reserved_ahead_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_space_is_reserved_in_chunks_in_advance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit_log, "RESERVE_BYTES", 4096)
     at_once: list[int] = []
     reserve = MappedFile.reserve
@@ -51,21 +53,21 @@ async def test_space_is_reserved_ahead_in_stretches(tmp_path: Path, monkeypatch:
         at_once.append(end)
         reserve(file, end)
 
-    async with running(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+    async with started_store(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
         put_all(store, [Message()])
         file = store.log.file
         assert file is not None
         monkeypatch.setattr(MappedFile, "reserve", watched)
         for stretch in range(2, 20):
-            await until(lambda stretch=stretch: file.reserved >= stretch * 4096)  # type: ignore[misc]
+            await wait_until(lambda stretch=stretch: file.reserved >= stretch * 4096)  # type: ignore[misc]
             before = store.max_phy_offset
             while store.max_phy_offset // 4096 == before // 4096:
                 put_all(store, [Message(body=bytes(200))])
         log_file = [end for end in at_once if end > 4096 * 4]
-        assert not log_file, "no put had to reserve for itself"
+        assert not log_file, "no put had to reserve space itself"
 
 
-async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
+async def test_while_the_disk_hangs_puts_are_rejected_without_a_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preallocator, "WAIT_S", 0.01)
@@ -80,9 +82,9 @@ async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
         return real(files, path, start, size)
 
     monkeypatch.setattr(MappedFileQueue, "create_now", hanging)
-    async with running(tmp_path) as store:
+    async with started_store(tmp_path) as store:
         put_all(store, [Message()])
-        await until(entered.is_set)
+        await wait_until(entered.is_set)
         stored = 1
         while (status := put(store, Message(body=bytes(1000)))[0]) is PutStatus.PUT_OK:
             stored += 1
@@ -96,19 +98,19 @@ async def test_while_the_disk_hangs_messages_are_refused_and_nothing_waits(
         assert queue.max_offset == stored
         assert not store.state.flags
         gate.set()
-        await until(lambda: put(store, Message())[0] is PutStatus.PUT_OK)
+        await wait_until(lambda: put(store, Message())[0] is PutStatus.PUT_OK)
         stored = queue.max_offset
         put_all(store, [Message()] * 5)
         assert len(list(read_log(tmp_path))) == stored + 5
 
 
-async def test_a_full_disk_is_found_by_the_put_not_by_the_worker(
+async def test_a_full_disk_fails_the_put_and_not_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, mapped_file_size_consume_queue=20 * 1000) as store:
+    async with started_store(tmp_path, mapped_file_size_consume_queue=20 * 1000) as store:
         put_all(store, [Message()])
         second = tmp_path / "commitlog" / f"{LOG_FILE:020d}"
-        await until(lambda: second.exists() and second.stat().st_blocks > 0)
+        await wait_until(lambda: second.exists() and second.stat().st_blocks > 0)
         put_all(store, [Message(body=bytes(1000))] * 6)
 
         def full(fd: int, start: int, end: int) -> None:
@@ -119,20 +121,22 @@ async def test_a_full_disk_is_found_by_the_put_not_by_the_worker(
         assert store.log.files.files[-1].path == second
 
 
-def test_without_workers_the_log_works_for_itself(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_without_workers_the_log_creates_its_files_itself(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message(body=bytes(2000))] * 50)
     assert len(list(read_log(tmp_path))) == 50
     store.stop()
 
 
-async def test_a_cut_takes_the_prepared_file_along(tmp_path: Path) -> None:
-    """Else it would be left behind a hole."""
-    async with running(tmp_path) as store:
+async def test_truncation_deletes_the_prepared_file(tmp_path: Path) -> None:
+    """Otherwise a gap would precede it."""
+    async with started_store(tmp_path) as store:
         done = put_all(store, [Message(body=bytes(2000))] * 20)
-        await until((tmp_path / "commitlog" / f"{store.log.files.files[-1].start + LOG_FILE:020d}").exists)
+        await wait_until(
+            (tmp_path / "commitlog" / f"{store.log.files.files[-1].start + LOG_FILE:020d}").exists
+        )
         store.truncate(done[1][1])
         assert [path.name for path in (tmp_path / "commitlog").iterdir()] == ["0" * 20]
         put_all(store, [Message(body=bytes(2000))] * 20)
         assert len(list(read_log(tmp_path))) == 21
-    opened(tmp_path).stop()
+    open_store(tmp_path).stop()

@@ -1,4 +1,4 @@
-"""Consume queues get their files from a worker thread: the loop neither makes, writes nor syncs them."""
+"""Tests that a worker thread, not the event loop, creates, writes and syncs the files of consume queues."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.queue_files import MappingCache, QueueFile
 from epochmq_broker.store.statuses import GetStatus, RunningFlags
-from tests.unit.store.support import QUEUE_FILE, Message, opened, put, put_all, read_log, tree
-from tests.unit.store.test_log_flusher import DEADLINE_S, running, until
+from tests.unit.store.support import QUEUE_FILE, Message, file_contents, open_store, put, put_all, read_log
+from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until
 
 SOON: dict[str, Any] = {"flush_interval_consume_queue": 1, "flush_consume_queue_thorough_interval": 1}
 
 
 class Gate:
-    """Calls of one function wait until `free` is set, or fail with `error`; `entered` counts them."""
+    """Blocks the calls of one function until `free` is set, fails them with `error`, and counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
         self.free = threading.Event()
@@ -44,7 +44,7 @@ class Gate:
 
 
 @pytest.fixture
-def touching(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def threads_opening_queue_files(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The threads that open files of consume queues."""
     threads: set[int] = set()
     real = os.open
@@ -58,33 +58,35 @@ def touching(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return threads
 
 
-async def test_the_loop_makes_no_file_of_a_queue(tmp_path: Path, touching: set[int]) -> None:
-    async with running(tmp_path, **SOON) as store:
+async def test_the_event_loop_creates_no_queue_file(
+    tmp_path: Path, threads_opening_queue_files: set[int]
+) -> None:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message(queue_id=number % 40) for number in range(200)])
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
         assert len(list((tmp_path / "consumequeue" / "orders").iterdir())) == 40
-        assert touching
-        assert threading.get_ident() not in touching
+        assert threads_opening_queue_files
+        assert threading.get_ident() not in threads_opening_queue_files
 
 
-async def test_while_one_queues_file_is_being_made_messages_to_all_queues_are_stored_and_read(
+async def test_puts_and_gets_continue_while_a_queue_file_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
-    async with running(tmp_path, **SOON, mapped_file_size_consume_queue=20 * 1000) as store:
+    async with started_store(tmp_path, **SOON, mapped_file_size_consume_queue=20 * 1000) as store:
         put_all(store, [Message()])
-        await until(lambda: gate.entered == 1)
+        await wait_until(lambda: gate.entered == 1)
         put_all(store, [Message(queue_id=number % 3) for number in range(300)])
         assert store.get(store.queue("orders", 0), 0, 32).count == 32
         assert store.queue("orders", 0).max_offset == 101
         assert not list((tmp_path / "consumequeue").glob("*/*/*"))
         gate.free.set()
-        await until(lambda: not store.queues.pending.waiting)
-    _same_as_the_log(tmp_path, 20 * 1000)
+        await wait_until(lambda: not store.queues.pending.waiting)
+    assert_queues_match_log(tmp_path, 20 * 1000)
 
 
-def _same_as_the_log(root: Path, file_size: int) -> None:
-    """The files of the queues, byte for byte, are what the log's records say."""
+def assert_queues_match_log(root: Path, file_size: int) -> None:
+    """Checks that the queues' files have exactly the units of the log's records."""
     units: dict[str, bytes] = {}
     for found in read_log(root):
         name = f"{found.topic}/{found.queue_id}/"
@@ -95,18 +97,19 @@ def _same_as_the_log(root: Path, file_size: int) -> None:
         for start in range(0, len(data), file_size)
     }
     padded = {
-        name: data.ljust(20 * -(-len(data) // 20), b"\0") for name, data in tree(root, "consumequeue").items()
+        name: data.ljust(20 * -(-len(data) // 20), b"\0")
+        for name, data in file_contents(root, "consumequeue").items()
     }
     assert padded == expected
     assert {path.stat().st_size for path in (root / "consumequeue").glob("*/*/*")} == {file_size}
 
 
-async def test_units_in_several_files_are_written_and_read_across_memory_and_files(tmp_path: Path) -> None:
-    async with running(tmp_path, **SOON) as store:
+async def test_units_are_read_across_files_and_memory(tmp_path: Path) -> None:
+    async with started_store(tmp_path, **SOON) as store:
         queue = store.queue("orders", 0)
         for _ in range(20):
             put_all(store, [Message()] * 7)
-            await until(lambda: not store.queues.pending.waiting)
+            await wait_until(lambda: not store.queues.pending.waiting)
             put_all(store, [Message()] * 3)
             found = []
             while len(found) < queue.max_offset:
@@ -116,31 +119,31 @@ async def test_units_in_several_files_are_written_and_read_across_memory_and_fil
             while len(places) < 2 * queue.max_offset:
                 places += queue.positions_and_sizes(len(places) // 2, 50)
             assert places == [value for unit in found for value in unit[:2]]
-    _same_as_the_log(tmp_path, QUEUE_FILE)
+    assert_queues_match_log(tmp_path, QUEUE_FILE)
 
 
-async def test_a_slow_sync_keeps_the_checkpoint_back_and_nothing_else(
+async def test_a_slow_sync_delays_only_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, FileSystemSync, "sync")
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message()])
-        await until(lambda: gate.entered == 1)
+        await wait_until(lambda: gate.entered == 1)
         synced = store.appender.last_timestamp
         store.appender._clock = lambda: synced / 1000 + 5
         put_all(store, [Message(queue_id=1)] * 50)
         assert store.get(store.queue("orders", 1), 0, 32).count == 32
         assert store.checkpoint.logics_msg_timestamp == 0
         gate.free.set()
-        await until(lambda: store.checkpoint.logics_msg_timestamp == synced)
-        await until(lambda: store.checkpoint.logics_msg_timestamp == synced + 5000)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == synced)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == synced + 5000)
         assert not store.queues.pending.unsynced
 
 
-async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
+async def test_the_checkpoint_waits_for_the_sync_of_queues_written_before_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue with two pages of units is written at once, but synced with all others."""
+    """A queue with two pages of units is written before the round, and synced with the others."""
     synced: list[set[str]] = []
     real = FileSystemSync.sync
 
@@ -149,21 +152,21 @@ async def test_the_checkpoint_waits_for_a_queue_written_in_an_earlier_round(
         real(self, files)
 
     monkeypatch.setattr(FileSystemSync, "sync", noted)
-    async with running(
+    async with started_store(
         tmp_path, flush_interval_consume_queue=1, mapped_file_size_consume_queue=20 * 10_000,
         mapped_file_size_commit_log=1 << 20,
     ) as store:  # fmt: skip
         put_all(store, [Message()] * 500)
         put_all(store, [Message(queue_id=1)])
-        await until(lambda: store.queue("orders", 0).files.max_offset > 0)
+        await wait_until(lambda: store.queue("orders", 0).files.max_offset > 0)
         assert store.queue("orders", 1).files.max_offset == 0
         assert not synced
         store.queue_flusher._completed_at = 0.0
-        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
         assert synced == [{"0", "1"}]
 
 
-async def test_a_round_of_many_queues_ends_when_the_last_one_is_written(
+async def test_a_round_syncs_after_its_last_queue_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -176,18 +179,18 @@ async def test_a_round_of_many_queues_ends_when_the_last_one_is_written(
     monkeypatch.setattr(FileSystemSync, "sync", noted)
     monkeypatch.setattr(queue_flusher, "QUEUES_PER_JOB", 2)
     monkeypatch.setattr(queue_flusher, "PAUSE_S", 0.0)
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message(queue_id=number) for number in range(7)])
-        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
         assert synced == [7]
 
 
-async def test_a_tick_costs_what_has_changed_not_what_there_is(
+async def test_a_tick_handles_only_queues_with_new_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message(queue_id=number) for number in range(300)])
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
         looked_at: list[int] = []
         real = ConsumeQueue.unwritten
 
@@ -197,27 +200,27 @@ async def test_a_tick_costs_what_has_changed_not_what_there_is(
 
         monkeypatch.setattr(ConsumeQueue, "unwritten", noted)
         put_all(store, [Message(queue_id=7)])
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
         assert set(looked_at) == {7}
         assert store.queues.pending.memory_used_bytes == 0
 
 
-async def test_a_queue_that_got_units_while_it_was_written_is_due_again_at_two_pages(
+async def test_a_queue_with_new_units_during_its_write_is_due_again_at_two_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
-    async with running(
+    async with started_store(
         tmp_path, flush_interval_consume_queue=1, mapped_file_size_consume_queue=20 * 10_000,
         mapped_file_size_commit_log=1 << 20,
     ) as store:  # fmt: skip
         queue = store.queue("orders", 0)
         put_all(store, [Message()] * 900)
-        await until(lambda: gate.entered == 1)
+        await wait_until(lambda: gate.entered == 1)
         put_all(store, [Message()])
         gate.free.set()
-        await until(lambda: queue.files.max_offset == 900 * 20)
+        await wait_until(lambda: queue.files.max_offset == 900 * 20)
         put_all(store, [Message()] * 420)
-        await until(lambda: queue.files.max_offset > 900 * 20)
+        await wait_until(lambda: queue.files.max_offset > 900 * 20)
 
 
 async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,41 +229,41 @@ async def test_many_files_are_synced_by_one_call(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(file_system_sync, "has_reliable_syncfs", lambda: True)
     alone: list[Path] = []
     monkeypatch.setattr(QueueFile, "sync", lambda file: alone.append(file.path))
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message(queue_id=number) for number in range(file_system_sync.FILES_MAX + 1)])
-        await until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == store.appender.last_timestamp)
         assert (len(calls), alone) == (1, [])
         store.appender._clock = lambda: 4_000_000_000.0
         put_all(store, [Message(queue_id=3)])
-        await until(lambda: store.checkpoint.logics_msg_timestamp == 4_000_000_000_000)
+        await wait_until(lambda: store.checkpoint.logics_msg_timestamp == 4_000_000_000_000)
         assert (len(calls), len(alone)) == (1, 1)
 
 
-async def test_an_error_of_the_file_system_ends_writing(
+async def test_after_a_failed_syncfs_puts_are_rejected_until_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_system_sync, "FILES_MAX", 0)
     monkeypatch.setattr(file_system_sync, "has_reliable_syncfs", lambda: True)
     monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: -1)
     monkeypatch.setattr("ctypes.get_errno", lambda: errno.EIO)
-    store = opened(tmp_path, **SOON)
+    store = open_store(tmp_path, **SOON)
     store.start()
     put_all(store, [Message()])
-    await until(lambda: bool(store.state.flags & RunningFlags.FLUSH_FAILED))
+    await wait_until(lambda: bool(store.state.flags & RunningFlags.FLUSH_FAILED))
     monkeypatch.setattr(file_system_sync, "_SYNCFS", lambda fd: 0)
     assert store.checkpoint.logics_msg_timestamp == 0
     store.stop()
     assert (tmp_path / "abort").exists()
 
 
-async def test_a_failed_sync_that_nobody_has_been_told_of_yet_keeps_the_abort_file(
+async def test_a_stop_after_an_unhandled_failed_sync_keeps_the_abort_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, FileSystemSync, "sync")
-    store = opened(tmp_path, **SOON)
+    store = open_store(tmp_path, **SOON)
     store.start()
     put_all(store, [Message()])
-    await until(lambda: gate.entered == 1)
+    await wait_until(lambda: gate.entered == 1)
     gate.error = OSError(errno.EIO, "disk on fire")
     gate.free.set()
     store.stop()
@@ -273,9 +276,9 @@ async def test_a_full_disk_keeps_units_in_memory_until_there_is_space(
     gate = Gate(monkeypatch, QueueFile, "create")
     gate.error = DiskFullError("no space left on device")
     gate.free.set()
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message()] * 20)
-        await until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
+        await wait_until(lambda: bool(store.state.flags & RunningFlags.DISK_FULL))
         end = store.max_phy_offset
         assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
         assert (store.max_phy_offset, store.queue("orders", 0).max_offset) == (end, 20)
@@ -283,12 +286,14 @@ async def test_a_full_disk_keeps_units_in_memory_until_there_is_space(
         assert store.checkpoint.logics_msg_timestamp == 0
         gate.error = None
         store.state.set_flag(RunningFlags.DISK_FULL, False)
-        await until(lambda: not store.queues.pending.waiting)
-    _same_as_the_log(tmp_path, QUEUE_FILE)
+        await wait_until(lambda: not store.queues.pending.waiting)
+    assert_queues_match_log(tmp_path, QUEUE_FILE)
 
 
-def test_writing_goes_on_where_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(tmp_path)
+def test_a_write_of_units_continues_after_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
     put_all(store, [Message()] * 25)
     real, failures = QueueFile.append, [DiskFullError("no space left on device")]
 
@@ -303,29 +308,29 @@ def test_writing_goes_on_where_it_failed(tmp_path: Path, monkeypatch: pytest.Mon
     assert store.queue("orders", 0).files.max_offset == QUEUE_FILE
     put_all(store, [Message()] * 3)
     store.stop()
-    _same_as_the_log(tmp_path, QUEUE_FILE)
+    assert_queues_match_log(tmp_path, QUEUE_FILE)
 
 
-async def test_when_no_descriptor_is_left_queues_are_written_later(
+async def test_without_descriptors_queues_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
     gate.error = OSError(errno.EMFILE, "too many open files")
     gate.free.set()
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message()] * 20)
-        await until(lambda: gate.entered >= 3)
+        await wait_until(lambda: gate.entered >= 3)
         assert store.state.writable
         gate.error = None
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
     assert not (tmp_path / "abort").exists()
 
 
-async def test_beyond_a_limit_of_memory_messages_are_refused_with_nothing_changed(
+async def test_puts_beyond_the_memory_limit_of_queues_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         pending = store.queues.pending
         pending.early_write_bytes, pending.max_bytes = 1000, 4000
         stored = 0
@@ -338,60 +343,60 @@ async def test_beyond_a_limit_of_memory_messages_are_refused_with_nothing_change
         assert len(list(read_log(tmp_path))) == stored
         gate.free.set()
         store.state.set_flag(RunningFlags.DISK_FULL, False)
-        await until(lambda: not pending.waiting)
+        await wait_until(lambda: not pending.waiting)
         put_all(store, [Message()])
     assert pending.memory_used_bytes == 0
 
 
-def test_units_that_were_in_memory_only_are_there_after_a_kill(tmp_path: Path) -> None:
-    store = opened(tmp_path / "a")
+def test_units_in_memory_are_rebuilt_after_a_kill(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
     put_all(store, [Message(queue_id=number % 3) for number in range(60)])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert not list((tmp_path / "b" / "consumequeue").glob("*/*/*"))
     store.stop()
-    again = opened(tmp_path / "b")
+    again = open_store(tmp_path / "b")
     assert [again.queue("orders", number).max_offset for number in range(3)] == [20] * 3
     again.stop()
-    assert tree(tmp_path / "b", "consumequeue") == tree(tmp_path / "a", "consumequeue")
+    assert file_contents(tmp_path / "b", "consumequeue") == file_contents(tmp_path / "a", "consumequeue")
 
 
-async def test_a_topic_deleted_while_its_queue_is_being_written_is_gone_and_can_be_made_again(
+async def test_a_topic_deleted_during_a_write_can_be_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         put_all(store, [Message()] * 12)
-        await until(lambda: gate.entered == 1)
+        await wait_until(lambda: gate.entered == 1)
         assert store.delete_topic("orders") == 1
         put_all(store, [Message(topic="other")])
         gate.free.set()
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
         assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["other"]
         put_all(store, [Message()] * 3)
         assert store.get(store.queue("orders", 0), 0, 32).count > 0
-        await until(lambda: not store.queues.pending.waiting)
+        await wait_until(lambda: not store.queues.pending.waiting)
         assert store.queue("orders", 0).files.max_offset == 60
 
 
-async def test_a_cut_while_a_queue_is_being_written_leaves_nothing_behind_it(
+async def test_truncation_during_a_write_of_units_leaves_no_later_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch, QueueFile, "create")
-    async with running(tmp_path, **SOON) as store:
+    async with started_store(tmp_path, **SOON) as store:
         done = put_all(store, [Message()] * 25)
-        await until(lambda: gate.entered == 1)
+        await wait_until(lambda: gate.entered == 1)
         put_all(store, [Message()] * 5)
         gate.free.set()
         store.truncate(done[13][1])
         assert store.queue("orders", 0).max_offset == 13
         assert store.get(store.queue("orders", 0), 13, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
         put_all(store, [Message()] * 4)
-        await until(lambda: not store.queues.pending.waiting)
-    _same_as_the_log(tmp_path, QUEUE_FILE)
+        await wait_until(lambda: not store.queues.pending.waiting)
+    assert_queues_match_log(tmp_path, QUEUE_FILE)
 
 
-def test_files_are_mapped_when_they_are_read_and_only_so_many(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_queue_files_are_mapped_on_demand_up_to_a_limit(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     store.queues.mappings = MappingCache(limit=4)
     put_all(store, [Message(queue_id=number) for number in range(20)])
     store.queues.pending.write_all()
@@ -404,30 +409,30 @@ def test_files_are_mapped_when_they_are_read_and_only_so_many(tmp_path: Path) ->
     store.stop()
 
 
-async def test_queues_are_in_their_files_before_what_waits_for_that_is_done(
+async def test_when_queues_written_waits_for_the_files_but_not_for_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is synced for it, and those that come meanwhile wait for units of their own."""
+    """The files are not synced. A later call waits for the units that are present at its time."""
     gate = Gate(monkeypatch, queue_flusher.QueueFiles, "write")
     synced = Gate(monkeypatch, FileSystemSync, "sync")
-    async with running(tmp_path, flush_consume_queue_thorough_interval=3_600_000) as store:
+    async with started_store(tmp_path, flush_consume_queue_thorough_interval=3_600_000) as store:
         put_all(store, [Message(queue_id=number) for number in range(30)])
         done: list[str] = []
         store.when_queues_written(lambda: done.append("first"))
-        await until(lambda: gate.entered)
+        await wait_until(lambda: gate.entered)
         put_all(store, [Message(queue_id=99)])
         store.when_queues_written(lambda: done.append("second"))
         assert done == []
         gate.free.set()
-        await until(lambda: done == ["first", "second"])
-        units = tree(tmp_path, "consumequeue")
+        await wait_until(lambda: done == ["first", "second"])
+        units = file_contents(tmp_path, "consumequeue")
         assert sum(len(found) > 0 for found in units.values()) == 31
         assert synced.entered == 0
         synced.free.set()
 
 
-async def test_what_waits_for_the_queues_does_not_wait_for_a_disk_that_failed(tmp_path: Path) -> None:
-    async with running(tmp_path) as store:
+async def test_when_queues_written_does_not_wait_after_a_failed_fsync(tmp_path: Path) -> None:
+    async with started_store(tmp_path) as store:
         put_all(store, [Message()])
         store.state.report_fsync_failure(OSError(errno.EIO, "broken"))
         done: list[bool] = []

@@ -1,4 +1,4 @@
-"""What replication needs of a store: raw bytes in, a durable cut, and a limit to what readers see."""
+"""Tests the store as a replica: replicated bytes, durable truncation, and the limit of what readers see."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from epochmq_broker.store import GetStatus, PutStatus
 from tests.unit.store.support import (
     LOG_FILE,
     Message,
-    crash,
-    opened,
+    copy_after_crash,
+    open_store,
     put,
     put_all,
+    random_messages,
     read_log,
     receive,
-    some_messages,
 )
 
 
-def test_raw_bytes_must_follow_the_end_of_the_log(tmp_path: Path) -> None:
-    master, replica = opened(tmp_path / "a"), opened(tmp_path / "b")
+def test_replicated_bytes_must_start_at_the_end_of_the_log(tmp_path: Path) -> None:
+    master, replica = open_store(tmp_path / "a"), open_store(tmp_path / "b")
     put_all(master, [Message(body=bytes(1000))] * 10)
     data = master.log.read(0, 2000) or b""
     with pytest.raises(ValueError, match="inside a file"):
@@ -36,8 +36,8 @@ def test_raw_bytes_must_follow_the_end_of_the_log(tmp_path: Path) -> None:
     replica.stop()
 
 
-def test_a_log_may_begin_at_any_file(tmp_path: Path) -> None:
-    master, replica = opened(tmp_path / "a"), opened(tmp_path / "b")
+def test_a_replicas_log_may_start_at_any_file(tmp_path: Path) -> None:
+    master, replica = open_store(tmp_path / "a"), open_store(tmp_path / "b")
     done = put_all(master, [Message(body=bytes(1000))] * 20)
     data = (
         master.log.read(LOG_FILE, master.max_phy_offset - LOG_FILE)
@@ -52,7 +52,7 @@ def test_a_log_may_begin_at_any_file(tmp_path: Path) -> None:
     assert replica.get(queue, first, 1).count == 1
     assert replica.get(queue, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
     replica.stop()
-    again = opened(tmp_path / "b")
+    again = open_store(tmp_path / "b")
     queue = again.queue("orders", 0)
     assert queue.min_offset == first
     assert queue.max_offset > first
@@ -60,8 +60,8 @@ def test_a_log_may_begin_at_any_file(tmp_path: Path) -> None:
     master.stop()
 
 
-def test_a_torn_record_at_the_end_stops_puts_until_it_is_whole_or_cut(tmp_path: Path) -> None:
-    master, replica = opened(tmp_path / "a"), opened(tmp_path / "b")
+def test_puts_are_rejected_while_the_log_ends_with_a_torn_record(tmp_path: Path) -> None:
+    master, replica = open_store(tmp_path / "a"), open_store(tmp_path / "b")
     done = put_all(master, [Message(body=bytes(100))] * 3)
     data = master.log.read(0, master.max_phy_offset) or b""
     assert receive(replica, 0, data[:-1]) == 2
@@ -74,9 +74,9 @@ def test_a_torn_record_at_the_end_stops_puts_until_it_is_whole_or_cut(tmp_path: 
     master.stop()
 
 
-def test_a_cut_takes_log_queues_and_index_along(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    messages = some_messages(1, 60)
+def test_truncation_applies_to_log_queues_and_index(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    messages = random_messages(1, 60)
     done = put_all(store, messages)
     with pytest.raises(ValueError, match="no record starts"):
         store.truncate(done[30][1] + 1)
@@ -93,23 +93,23 @@ def test_a_cut_takes_log_queues_and_index_along(tmp_path: Path) -> None:
     for message in messages[30:]:
         found = store.reader.query(message.topic, message.properties["UNIQ_KEY"], 10, 0, 1 << 60)
         assert found.count == 0
-    # Every record behind the cut is gone from the disk, too.
+    # The truncated records are gone from the disk, too.
     assert (
         b"".join(path.read_bytes() for path in sorted((tmp_path / "commitlog").iterdir()))[
             done[30][1] :
         ].strip(b"\0")
         == b""
     )
-    # What comes in their place is found.
+    # A message that replaces them is found.
     put_all(store, [Message(properties={"UNIQ_KEY": "N" * 32})])
     assert store.reader.query("orders", "N" * 32, 10, 0, 1 << 60).count == 1
     store.truncate(store.max_phy_offset + 5)
     store.stop()
 
 
-def test_everything_can_be_cut(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    put_all(store, some_messages(2, 40))
+def test_a_log_can_be_truncated_to_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_all(store, random_messages(2, 40))
     store.truncate(0)
     assert store.max_phy_offset == 0
     assert all(queue.max_offset == 0 for queue in store.queues.values())
@@ -117,19 +117,19 @@ def test_everything_can_be_cut(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_a_kill_right_behind_a_cut_does_not_bring_anything_back(tmp_path: Path) -> None:
-    store = opened(tmp_path / "a")
-    done = put_all(store, some_messages(3, 60))
+def test_a_kill_after_a_truncation_brings_nothing_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
+    done = put_all(store, random_messages(3, 60))
     store.truncate(done[20][1])
-    left = crash(store, tmp_path / "b")
+    left = copy_after_crash(store, tmp_path / "b")
     store.stop()
-    again = opened(left)
+    again = open_store(left)
     assert again.max_phy_offset == done[20][1]
     again.stop()
 
 
-def test_readers_see_nothing_behind_the_confirmed_offset(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_readers_see_nothing_after_the_confirm_offset(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
     arrived: list[int] = []
     store.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
     store.visibility.set_confirm_offset(0)
@@ -147,10 +147,10 @@ def test_readers_see_nothing_behind_the_confirmed_offset(tmp_path: Path) -> None
     store.stop()
 
 
-def test_a_topic_made_again_starts_its_queues_again(tmp_path: Path) -> None:
-    """On the master the queues of a deleted topic are removed; a replica that only sees the log must not
-    mix the two."""
-    master, replica = opened(tmp_path / "a"), opened(tmp_path / "b")
+def test_a_topic_created_again_starts_at_offset_zero_on_replicas(tmp_path: Path) -> None:
+    """The master removes the queues of a deleted topic. A replica sees only the log, and must not mix the old
+    and the new queue."""
+    master, replica = open_store(tmp_path / "a"), open_store(tmp_path / "b")
     put_all(master, [Message()] * 5)
     master.delete_topic("orders")
     put_all(master, [Message(body=b"new")] * 3)
@@ -159,8 +159,8 @@ def test_a_topic_made_again_starts_its_queues_again(tmp_path: Path) -> None:
     assert (
         replica.get(replica.queue("orders", 0), 0, 9).body == master.get(master.queue("orders", 0), 0, 9).body
     )
-    left = crash(master, tmp_path / "c")
-    recovered = opened(left)
+    left = copy_after_crash(master, tmp_path / "c")
+    recovered = open_store(left)
     assert recovered.queue("orders", 0).max_offset == 3
     for store in (master, replica, recovered):
         store.stop()

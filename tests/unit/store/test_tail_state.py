@@ -1,4 +1,4 @@
-"""What a start knows about the end of the log: from the abort file, and after a failed fsync."""
+"""Tests what a start knows about the end of the log, from the abort file and after a failed fsync."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from epochmq_broker.store.tail_state import (
 )
 from tests.unit.store.support import (
     Message,
-    crash,
-    opened,
-    own_abort_file,
+    adopt_abort_file,
+    copy_after_crash,
+    open_store,
     put,
     put_all,
-    small,
-    some_messages,
+    random_messages,
+    small_config,
 )
 from tests.unit.store.test_power_loss import PAGE
-from tests.unit.store.test_recovery import check
+from tests.unit.store.test_recovery import check_recovered
 
 HERE = FileIdentity(inode=12, generation=7, device=66306)
 LEFT = AbortRecord(boot_id="boot-1", identity=HERE, acknowledged_unflushed=True)
@@ -46,7 +46,7 @@ def _marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(abort_file, "MARK_DIRECTORY", tmp_path / "shm")
 
 
-def replaced(left: AbortRecord, **changes: Any) -> AbortRecord:
+def with_changes(left: AbortRecord, **changes: Any) -> AbortRecord:
     return msgspec.structs.replace(left, **changes)
 
 
@@ -56,18 +56,19 @@ def replaced(left: AbortRecord, **changes: Any) -> AbortRecord:
         (None, "boot-1", HERE, TailState.INTACT, False),
         (LEFT, "boot-1", HERE, TailState.INTACT, False),
         (LEFT, "boot-2", HERE, TailState.UNFLUSHED_LOST, True),
-        (replaced(LEFT, acknowledged_unflushed=False), "boot-2", HERE, TailState.UNFLUSHED_LOST, False),
+        (with_changes(LEFT, acknowledged_unflushed=False), "boot-2", HERE, TailState.UNFLUSHED_LOST, False),
         # Disks may get other numbers in another boot.
-        (replaced(LEFT, acknowledged_unflushed=False), "boot-2", replaced_device := FileIdentity(12, 7, 1),
+        (with_changes(LEFT, acknowledged_unflushed=False), "boot-2", other_device := FileIdentity(12, 7, 1),
          TailState.UNFLUSHED_LOST, False),
-        (LEFT, "boot-1", replaced_device, TailState.UNKNOWN, True),
+        (LEFT, "boot-1", other_device, TailState.UNKNOWN, True),
         (LEFT, "boot-1", FileIdentity(12, 8, 66306), TailState.UNKNOWN, True),
         (LEFT, "boot-2", FileIdentity(13, 7, 66306), TailState.UNKNOWN, True),
-        (replaced(LEFT, flush_failed=True), "boot-1", HERE, TailState.UNKNOWN, True),
-        (replaced(LEFT, flush_failed=True), "boot-2", HERE, TailState.UNKNOWN, True),
-        (replaced(LEFT, inherited=TailState.UNKNOWN), "boot-1", HERE, TailState.UNKNOWN, True),
-        (replaced(LEFT, inherited=TailState.UNFLUSHED_LOST), "boot-1", HERE, TailState.UNFLUSHED_LOST, True),
-        (replaced(LEFT, identity=None), "boot-1", HERE, TailState.INTACT, False),
+        (with_changes(LEFT, flush_failed=True), "boot-1", HERE, TailState.UNKNOWN, True),
+        (with_changes(LEFT, flush_failed=True), "boot-2", HERE, TailState.UNKNOWN, True),
+        (with_changes(LEFT, inherited=TailState.UNKNOWN), "boot-1", HERE, TailState.UNKNOWN, True),
+        (with_changes(LEFT, inherited=TailState.UNFLUSHED_LOST), "boot-1", HERE,
+         TailState.UNFLUSHED_LOST, True),
+        (with_changes(LEFT, identity=None), "boot-1", HERE, TailState.INTACT, False),
     ],
 )  # fmt: skip
 def test_the_state_of_the_tail_follows_from_the_abort_file(
@@ -82,7 +83,7 @@ def test_the_state_of_the_tail_follows_from_the_abort_file(
     "left",
     [
         LEFT,
-        replaced(
+        with_changes(
             LEFT,
             acknowledged_unflushed=False,
             flush_failed=True,
@@ -91,84 +92,84 @@ def test_the_state_of_the_tail_follows_from_the_abort_file(
         ),
     ],
 )
-def test_an_abort_file_reads_back_as_it_was_written(left: AbortRecord) -> None:
+def test_an_abort_record_survives_encoding_and_decoding(left: AbortRecord) -> None:
     data = encode(4711, left)
     assert data.splitlines()[0] == b"4711", "as RocketMQ writes it"
     assert decode(data.ljust(abort_file.RECORD_BYTES, b"\n")) == left
 
 
 @pytest.mark.parametrize("data", [b"", b"4711", b"\0" * 512, b"\xff\xfe=\n=\n", b"4711\n"])
-def test_an_abort_file_that_tells_nothing_counts_as_a_power_loss_under_async_flush(data: bytes) -> None:
+def test_an_unreadable_abort_file_counts_as_a_power_loss_under_async_flush(data: bytes) -> None:
     tail = assess_tail(decode(data), "boot-1", HERE)
     assert tail.state is TailState.UNFLUSHED_LOST
     assert tail.may_lack_acknowledged
 
 
-def test_an_abort_file_of_an_older_version_still_tells_a_kill_from_a_power_loss() -> None:
+def test_an_abort_file_of_an_older_version_distinguishes_kill_and_power_loss() -> None:
     assert assess_tail(decode(b"4711\nboot-1"), "boot-1", HERE).state is TailState.INTACT
     assert assess_tail(decode(b"4711\nboot-1"), "boot-2", HERE).state is TailState.UNFLUSHED_LOST
 
 
-def reopened(root: Path, **changes: Any) -> MessageStore:
-    """A store that opens the directory after `changes` to what its abort file says."""
-    own_abort_file(root, **changes)
-    return opened(root)
+def reopen(root: Path, **changes: Any) -> MessageStore:
+    """Opens the directory after `changes` to its abort record."""
+    adopt_abort_file(root, **changes)
+    return open_store(root)
 
 
-def test_a_store_tells_how_its_last_life_ended(tmp_path: Path) -> None:
-    store = opened(tmp_path / "a")
+def test_a_start_knows_how_the_previous_run_ended(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
     assert (store.tail.state, store.tail) == (TailState.INTACT, CLEAN_TAIL)
-    put_all(store, some_messages(1, 10))
-    killed, lost_power = crash(store, tmp_path / "b"), crash(store, tmp_path / "c")
+    put_all(store, random_messages(1, 10))
+    killed, lost_power = copy_after_crash(store, tmp_path / "b"), copy_after_crash(store, tmp_path / "c")
     shutil.copytree(tmp_path / "a", restored := tmp_path / "d")
     store.stop()
     for root, boot, state in (
         (killed, abort_file.boot_id(), TailState.INTACT),
         (lost_power, "another boot", TailState.UNFLUSHED_LOST),
     ):
-        store = reopened(root, boot_id=boot)
+        store = reopen(root, boot_id=boot)
         assert store.tail.state is state
         assert store.tail.may_lack_acknowledged is (state is not TailState.INTACT)
         store.stop()
-    store = opened(restored)
+    store = open_store(restored)
     assert store.tail.state is TailState.UNKNOWN
     store.stop()
-    # A clean stop ends it: whoever needs to know longer keeps it.
-    store = opened(restored)
+    # A clean stop resets the state; the HA service keeps its own record.
+    store = open_store(restored)
     assert store.tail.state is TailState.INTACT
     store.stop()
 
 
-def test_a_kill_while_a_power_loss_is_repaired_does_not_make_it_a_mere_kill(tmp_path: Path) -> None:
-    """The index that the power loss left is not trusted until it has been repaired."""
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(8, 30))
-    left = crash(store, tmp_path / "b")
+def test_a_kill_during_recovery_from_a_power_loss_does_not_count_as_a_kill(tmp_path: Path) -> None:
+    """The index files that the power loss left are not trusted before the recovery has finished."""
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(8, 30))
+    left = copy_after_crash(store, tmp_path / "b")
     store.stop()
-    own_abort_file(left, boot_id="another boot")
+    adopt_abort_file(left, boot_id="another boot")
     abort = abort_file.AbortFile(left / "abort")
     abort.begin(abort.read_tail(), acknowledges_unflushed=True)
     abort.close()
     assert not abort.read_tail().only_killed
-    store = opened(left)
-    again = crash(store, tmp_path / "c")
+    store = open_store(left)
+    again = copy_after_crash(store, tmp_path / "c")
     store.stop()
     assert abort_file.AbortFile(again / "abort").read_tail().only_killed
 
 
-def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
-    store = opened(tmp_path / "a", flush_disk_type="SYNC_FLUSH")
-    crash(store, tmp_path / "b")
+def test_doubt_about_the_log_survives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a", flush_disk_type="SYNC_FLUSH")
+    copy_after_crash(store, tmp_path / "b")
     store.stop()
-    own_abort_file(tmp_path / "b", boot_id="another boot", acknowledged_unflushed=True)
-    store = opened(tmp_path / "b", flush_disk_type="SYNC_FLUSH")
-    crash(store, tmp_path / "c")
+    adopt_abort_file(tmp_path / "b", boot_id="another boot", acknowledged_unflushed=True)
+    store = open_store(tmp_path / "b", flush_disk_type="SYNC_FLUSH")
+    copy_after_crash(store, tmp_path / "c")
     assert store.tail.may_lack_acknowledged
     store.clear_log_doubt()
-    crash(store, tmp_path / "d")
+    copy_after_crash(store, tmp_path / "d")
     store.stop()
     for name, lacks in (("c", True), ("d", False)):
-        store = opened(tmp_path / name, flush_disk_type="SYNC_FLUSH")
+        store = open_store(tmp_path / name, flush_disk_type="SYNC_FLUSH")
         assert store.tail.may_lack_acknowledged is lacks
         store.stop()
 
@@ -176,30 +177,30 @@ def test_doubt_outlives_a_kill_until_it_is_cleared(tmp_path: Path) -> None:
 def test_the_abort_file_says_whether_messages_are_acknowledged_before_they_are_flushed(
     tmp_path: Path,
 ) -> None:
-    """A change at run time counts from its moment on, and does not take back what was acknowledged."""
+    """A change while running counts from then on; a change back does not undo earlier acknowledgements."""
 
     def recorded(store: MessageStore) -> bool:
         return decode((store.config.root / "abort").read_bytes()).acknowledged_unflushed
 
-    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH")
     assert not recorded(store)
-    store.configure(small(tmp_path, flush_disk_type="ASYNC_FLUSH"))
+    store.configure(small_config(tmp_path, flush_disk_type="ASYNC_FLUSH"))
     assert recorded(store)
-    store.configure(small(tmp_path, flush_disk_type="SYNC_FLUSH"))
+    store.configure(small_config(tmp_path, flush_disk_type="SYNC_FLUSH"))
     assert recorded(store)
     store.stop()
 
 
-def test_a_start_that_failed_after_a_clean_stop_counts_as_clean_still(tmp_path: Path) -> None:
-    """The next start must not repair, and so remove, what this one refused to touch."""
-    store = opened(tmp_path)
+def test_after_a_failed_start_the_previous_clean_stop_still_counts(tmp_path: Path) -> None:
+    """The next start must not repair, and so delete, files that this start did not accept."""
+    store = open_store(tmp_path)
     put_all(store, [Message(body=bytes(900))] * 30)
     store.stop()
     files = sorted((tmp_path / "commitlog").iterdir())
     files[1].rename(tmp_path / "moved")
     for _ in range(2):
         with pytest.raises(StoreDamagedError):
-            opened(tmp_path)
+            open_store(tmp_path)
         assert not (tmp_path / "abort").exists()
         assert sorted((tmp_path / "commitlog").iterdir()) == [files[0], *files[2:]]
 
@@ -208,8 +209,8 @@ def test_a_start_that_failed_after_a_clean_stop_counts_as_clean_still(tmp_path: 
 
 
 class CachedDisk:
-    """A disk behind a page cache. Pages whose write-back failed can be read until the cache lets them go, and
-    reach the disk only when they are written once more."""
+    """Simulates a disk with a page cache. Pages whose write-back failed can be read until the cache evicts
+    them, and reach the disk only when they are written again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing: Callable[[Path], bool] = lambda path: False
@@ -252,18 +253,18 @@ class CachedDisk:
         )
 
     def lose_power(self, root: Path, to: Path) -> Path:
-        """What another boot finds: only what is on the disk."""
+        """Copies the directory as another boot finds it: only bytes on the disk."""
         shutil.copytree(root, to)
         for path, data in self.disk.items():
             copy = to / path.relative_to(root)
             if path.is_relative_to(root) and copy.exists():
                 copy.write_bytes(data.ljust(path.stat().st_size, b"\0"))
-        own_abort_file(to, boot_id="another boot")
+        adopt_abort_file(to, boot_id="another boot")
         return to
 
 
-def fail_a_flush(store: MessageStore, of: str) -> None:
-    """The flush of log or queues, as the background work does it, fails."""
+def fail_flush(store: MessageStore, of: str) -> None:
+    """Fails a flush of log or queues."""
     flusher = store.log_flusher if of == "commitlog" else store.queue_flusher
     with pytest.raises(OSError, match="injected"):
         flusher.flush_now()
@@ -271,66 +272,66 @@ def fail_a_flush(store: MessageStore, of: str) -> None:
 
 
 @pytest.mark.parametrize("of", ["commitlog", "consumequeue"])
-def test_what_a_failed_fsync_lost_is_on_disk_again_after_a_restart_in_the_same_boot(
+def test_a_restart_in_the_same_boot_rewrites_the_bytes_of_a_failed_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    """The page cache shows the lost bytes as if they were on disk. What the store has after the restart, it
-    has after a power loss too."""
+    """After the failure the lost bytes are in the page cache only. All messages that the store has after the
+    restart survive a power loss."""
     disk = CachedDisk(monkeypatch)
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(2, 20))
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(2, 20))
     store.log_flusher.flush_now()
     store.queue_flusher.flush_now()
-    put_all(store, some_messages(3, 20))
+    put_all(store, random_messages(3, 20))
     disk.failing = lambda path: of in path.parts
-    fail_a_flush(store, of)
+    fail_flush(store, of)
     disk.failing = lambda path: False
     assert put(store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
     store.stop()
     assert (tmp_path / "a" / "abort").exists()
 
-    store = opened(tmp_path / "a")
+    store = open_store(tmp_path / "a")
     assert store.tail.state is TailState.UNKNOWN
     end = store.max_phy_offset
-    put_all(store, some_messages(4, 5))
+    put_all(store, random_messages(4, 5))
     store.log_flusher.flush_now()
     store.queue_flusher.flush_now()
     promised = store.flushed_where
     left = disk.lose_power(tmp_path / "a", tmp_path / "b")
     store.stop()
-    store = opened(left)
+    store = open_store(left)
     assert store.max_phy_offset >= promised > end
-    assert check(store, tmp_path / "w") == 45
+    assert check_recovered(store, tmp_path / "w") == 45
 
 
 def test_a_store_whose_disk_still_fails_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it is tried: the evidence stays."""
+    """Repeated attempts do not remove the record of the failure."""
     disk = CachedDisk(monkeypatch)
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(5, 20))
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(5, 20))
     disk.failing = lambda path: "commitlog" in path.parts
-    fail_a_flush(store, "commitlog")
+    fail_flush(store, "commitlog")
     store.stop()
     for _ in range(2):
         with pytest.raises(OSError, match="injected"):
-            opened(tmp_path / "a")
+            open_store(tmp_path / "a")
         assert decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
     disk.failing = lambda path: False
-    store = opened(tmp_path / "a")
+    store = open_store(tmp_path / "a")
     assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
-def test_an_fsync_that_fails_while_a_killed_store_is_opened_is_remembered(
+def test_a_failed_fsync_during_the_start_after_a_kill_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports a failed write-back to one fsync only; a second start must not take the next one,
-    which succeeds, for the truth."""
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(6, 20))
-    left = crash(store, tmp_path / "b")
+    """The kernel reports a failed write-back to one fsync only. A second start must not trust the next fsync,
+    which succeeds."""
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(6, 20))
+    left = copy_after_crash(store, tmp_path / "b")
     store.stop()
     flush = MappedFile.flush
 
@@ -339,18 +340,18 @@ def test_an_fsync_that_fails_while_a_killed_store_is_opened_is_remembered(
 
     monkeypatch.setattr(MappedFile, "flush", failing)
     with pytest.raises(OSError, match="injected"):
-        opened(left)
+        open_store(left)
     monkeypatch.setattr(MappedFile, "flush", flush)
-    store = opened(left)
+    store = open_store(left)
     assert store.tail.state is TailState.UNKNOWN
     store.stop()
 
 
-def test_a_failed_flush_is_remembered_in_memory_when_the_file_system_takes_no_more_writes(
+def test_a_failed_fsync_on_a_read_only_file_system_is_recorded_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(tmp_path / "a")
-    put_all(store, some_messages(7, 20))
+    store = open_store(tmp_path / "a")
+    put_all(store, random_messages(7, 20))
     pwrite = os.pwrite
 
     def read_only(fd: int, data: bytes, at: int) -> int:
@@ -361,7 +362,7 @@ def test_a_failed_flush_is_remembered_in_memory_when_the_file_system_takes_no_mo
     store.stop()
     monkeypatch.setattr(os, "pwrite", pwrite)
     assert not decode((tmp_path / "a" / "abort").read_bytes()).flush_failed
-    store = opened(tmp_path / "a")
+    store = open_store(tmp_path / "a")
     assert store.tail.state is TailState.UNKNOWN
-    assert not list((tmp_path / "shm").iterdir()), "the mark is gone when its failure has been dealt with"
+    assert not list((tmp_path / "shm").iterdir()), "the start has rewritten the files and removed the mark"
     store.stop()
