@@ -17,9 +17,9 @@ import pytest
 
 from epochmq_protocol.message import MessageExt
 from tests.integration.ack_checks import Ack
-from tests.integration.disks import faulty, images, run_directory
-from tests.integration.disks.account import is_stored
-from tests.integration.disks.faulty import Call, FaultyVolume
+from tests.integration.disks import faulty_volume, images, run_directory
+from tests.integration.disks.ack_ledger import is_stored
+from tests.integration.disks.faulty_volume import FaultyCall, FaultyVolume
 from tests.integration.disks.freeze import freeze
 from tests.integration.disks.run_directory import RunDirectory
 from tests.support.process import ManagedProcess, wait_until
@@ -31,16 +31,16 @@ PAGE = 4096
 
 
 @pytest.fixture
-def pool() -> Iterator[images.Pool]:
+def pool() -> Iterator[images.ImagePool]:
     if (lacks := images.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     with RunDirectory() as directory:
-        yield images.Pool(directory)
+        yield images.ImagePool(directory)
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_power_cut_keeps_synced_bytes_and_loses_others(
-    pool: images.Pool, tmp_path: Path, kind: str
+    pool: images.ImagePool, tmp_path: Path, kind: str
 ) -> None:
     volume = pool.volume("one", tmp_path / "disk", kind)
     path = volume.mount_point / "file"
@@ -54,13 +54,15 @@ def test_a_power_cut_keeps_synced_bytes_and_loses_others(
         (volume.mount_point / "unsynced name").touch()
         clone = volume.clone()
         mapped.flush()
-    volume.restart_from(clone)
+    volume.replace_by_clone(clone)
     assert path.read_bytes() == b"old" + bytes(4 * PAGE - 3)
     assert [entry.name for entry in volume.mount_point.iterdir() if "name" in entry.name] == []
     volume.close()
 
 
-def test_a_power_cut_changes_only_the_boot_id_in_the_abort_file(pool: images.Pool, tmp_path: Path) -> None:
+def test_a_power_cut_changes_only_the_boot_id_in_the_abort_file(
+    pool: images.ImagePool, tmp_path: Path
+) -> None:
     volume = pool.volume("one", tmp_path / "disk")
     abort = volume.mount_point / "abort"
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -68,7 +70,7 @@ def test_a_power_cut_changes_only_the_boot_id_in_the_abort_file(pool: images.Poo
     with abort.open("rb") as file:
         os.fsync(file.fileno())
     inode = abort.stat().st_ino
-    volume.restart_from(volume.clone())
+    volume.replace_by_clone(volume.clone())
     lines = abort.read_text().splitlines()
     assert (lines[0], lines[2:], abort.stat().st_ino) == ("77", ["more"], inode)
     assert lines[1] != boot
@@ -108,7 +110,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(pool: images.Pool, tmp_path: Path) -> None:
+def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(
+    pool: images.ImagePool, tmp_path: Path
+) -> None:
     mount_point = tmp_path / "left"
     done = subprocess.run(
         [sys.executable, "-c", _LEAVE, str(mount_point)],
@@ -119,7 +123,7 @@ def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(pool: images.Poo
     )
     assert done.returncode == -9
     left = Path(done.stdout.strip())
-    run_directory.remove_dead_runs()
+    run_directory.remove_ended_runs()
     assert not left.exists()
     assert not mount_point.is_mount()
     assert str(left) not in Path("/proc/self/mountinfo").read_text()
@@ -131,10 +135,10 @@ def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(pool: images.Poo
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[FaultyVolume]:
-    if (lacks := faulty.missing()) is not None:
+    if (lacks := faulty_volume.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     with RunDirectory() as directory:
-        program = faulty.compile_program(directory.path)
+        program = faulty_volume.compile_program(directory.path)
         made = FaultyVolume(program, directory.path, directory.path / "real", tmp_path / "disk")
         try:
             yield made
@@ -160,14 +164,14 @@ def test_writes_reach_the_directory_behind_the_file_system(volume: FaultyVolume)
     path.rename(path.with_name("renamed"))
     found = (volume.directory / "folder" / "renamed").read_bytes()
     assert (len(found), found[:7], found[PAGE : PAGE + 6]) == (3 * PAGE, b"written", b"mapped")
-    assert volume.felt == 0
+    assert volume.affected_calls == 0
 
 
 def test_calls_fail_on_command_and_only_for_the_named_files(volume: FaultyVolume) -> None:
     with (volume.mount_point / "some").open("w+b", buffering=0) as some, (
         volume.mount_point / "other"
     ).open("w+b", buffering=0) as other:  # fmt: skip
-        volume.fail(Call.WRITE | Call.SYNC | Call.ALLOCATE, match="some")
+        volume.fail(FaultyCall.WRITE | FaultyCall.SYNC | FaultyCall.ALLOCATE, match="some")
         for call in (
             lambda: some.write(b"x"),
             lambda: os.fsync(some.fileno()),
@@ -176,10 +180,10 @@ def test_calls_fail_on_command_and_only_for_the_named_files(volume: FaultyVolume
         ):
             with fails(errno.EIO):
                 call()
-        assert volume.felt == 4
+        assert volume.affected_calls == 4
         other.write(b"x")
         os.fsync(other.fileno())
-        volume.fail(Call.OPEN | Call.NAMES, error=errno.EROFS)
+        volume.fail(FaultyCall.OPEN | FaultyCall.NAMES, error=errno.EROFS)
         with fails(errno.EROFS):
             (volume.mount_point / "new").open("wb")
         with fails(errno.EROFS):
@@ -193,7 +197,7 @@ def test_a_mapped_page_that_cannot_be_written_back_fails_the_sync(volume: Faulty
     with (volume.mount_point / "file").open("w+b", buffering=0) as file:
         file.truncate(PAGE)
         with mmap.mmap(file.fileno(), PAGE) as mapped:
-            volume.fail(Call.WRITE)
+            volume.fail(FaultyCall.WRITE)
             mapped[0] = 1
             with fails(errno.EIO):
                 os.fsync(file.fileno())
@@ -235,7 +239,7 @@ with open(sys.argv[1], "rb") as file:
 def test_a_read_fails_at_the_given_offset_also_through_a_mapping(volume: FaultyVolume) -> None:
     path = volume.mount_point / "file"
     path.write_bytes(bytes(64 * PAGE))
-    volume.fail(Call.READ, read=(40 * PAGE, 41 * PAGE))
+    volume.fail(FaultyCall.READ, read=(40 * PAGE, 41 * PAGE))
     volume.forget(Path("file"))
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.disks import faulty
-from tests.integration.disks.faults import FAULTS, ROLES, SETTINGS, FaultRounds
+from tests.integration.disks import faulty_volume
+from tests.integration.disks.disk_faults import FAULTS, ROLES, SETTINGS, FaultRounds
 from tests.integration.disks.group import FaultyGroup
 
 HOLD_S = 1.0
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[FaultyGroup]:
-    if (lacks := faulty.missing()) is not None:
+    if (lacks := faulty_volume.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     with FaultyGroup(tmp_path, SETTINGS) as made:
         yield made

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.disks import audits, images
-from tests.integration.disks.cuts import ALL, AT_END, EACH, NEVER, ONE, CutRounds
+from tests.integration.disks.power_cuts import ALL, AT_END, EACH, NEVER, ONE, PowerCutRounds
 
 SHORT, LONG = 10, 200
 LONG_TIMEOUT_S = 7200
@@ -41,9 +41,9 @@ def cut(folder: Path, scope: str, rounds: int, audit: str) -> None:
     if (lacks := audits.missing()) is not None:
         print(f"no audit; missing: {lacks}")
         audit = NEVER
-    found = CutRounds(folder, scope, seed, audit=audit)
+    found = PowerCutRounds(folder, scope, seed, audit=audit)
     found.run(rounds)
-    assert [str(cut) for cut in found.cuts if not cut.good] == []
+    assert [str(cut) for cut in found.cuts if not cut.passed] == []
     assert len(found.cuts) == rounds
 
 

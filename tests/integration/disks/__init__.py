@@ -1,1 +1,2 @@
-"""Replica groups on file systems of their own: power cuts of real processes, and disks that fail."""
+"""Runs replica groups whose members have file systems of their own, cuts their power, and makes their disks
+fail."""

@@ -1,5 +1,5 @@
-"""Power cuts and disk faults of real groups under RocketMQ's clients; writes disk-faults-DATE.json and
-.md."""
+"""Runs power cuts and disk faults of real groups under RocketMQ's clients, and writes disk-faults-DATE.json
+and .md."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.machine import facts
-from tests.integration.disks import audits, faulty, images, report
-from tests.integration.disks.cuts import ALL, AT_END, EACH, NEVER, ONE, CutRounds
-from tests.integration.disks.faults import FAULTS, ROLES, SETTINGS, FaultRounds
+from tests.integration.disks import audits, faulty_volume, images, report
+from tests.integration.disks.disk_faults import FAULTS, ROLES, SETTINGS, FaultRounds
 from tests.integration.disks.group import FaultyGroup
+from tests.integration.disks.power_cuts import ALL, AT_END, EACH, NEVER, ONE, PowerCutRounds
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "results"
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.integration.disks", description=__doc__)
     parser.add_argument("--cuts", type=int, default=50, help="power cuts of each kind (default: 50)")
     parser.add_argument("--scope", choices=[ALL, ONE], action="append", help="only this kind of power cut")
@@ -35,16 +35,23 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tell(text: object) -> None:
-    """A line of progress."""
+def report_progress(text: object) -> None:
+    """Prints a line of progress."""
     print(text, flush=True)
 
 
 def measure_cuts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Scope -> what so many power cuts did."""
+    """Maps each scope to the results of its power cuts."""
     found = {}
     for scope in (options.scope or [ALL, ONE]) if options.cuts else []:
-        rounds = CutRounds(folder / scope, scope, options.seed, options.audit, stop_at_fault=False, tell=tell)
+        rounds = PowerCutRounds(
+            folder / scope,
+            scope,
+            options.seed,
+            options.audit,
+            stop_at_failure=False,
+            report_progress=report_progress,
+        )
         rounds.run(options.cuts)
         found[scope] = report.summary_of(rounds.cuts)
     if found and options.audit != NEVER:
@@ -53,7 +60,7 @@ def measure_cuts(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def measure_faults(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """What each fault did at each member."""
+    """The results of each fault at each role."""
     if not options.hold:
         return []
     found = []
@@ -62,22 +69,22 @@ def measure_faults(options: argparse.Namespace, folder: Path) -> list[dict[str, 
         for fault in FAULTS:
             for role in ROLES:
                 found.append(rounds.run(role, fault, hold_s=options.hold).plain())
-                tell(found[-1])
+                report_progress(found[-1])
         rounds.finish()
     return found
 
 
 def main() -> int:
-    """Measures and writes; the exit status is 1 when anything was lost."""
+    """Measures and writes the results. The exit status is 1 when anything was lost."""
     options = arguments()
-    if (lacks := images.missing() or faulty.missing()) is not None:
+    if (lacks := images.missing() or faulty_volume.missing()) is not None:
         print(f"missing: {lacks}", file=sys.stderr)
         return 2
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     folder = Path(tempfile.mkdtemp(prefix="epochmq-disk-report-"))
-    tell(f"seed {options.seed}, processes live in {folder}")
+    report_progress(f"seed {options.seed}, processes live in {folder}")
     data = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python -m tests.integration.disks", *sys.argv[1:]]),
@@ -88,7 +95,7 @@ def main() -> int:
         "cuts": measure_cuts(options, folder),
     }
     for path in report.write(options.out or RESULTS, data):
-        tell(path)
+        report_progress(path)
     bad = [row for row in data["faults"] if row["lost"] or row["divergent"]]
     bad += [row for row in data["cuts"].values() if row["lost"] or row["divergent"] or row["not_healed"]]
     return 1 if bad else 0

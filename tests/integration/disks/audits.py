@@ -1,4 +1,4 @@
-"""`epochmq audit` of a group's stores, in one Spark session for all."""
+"""Runs `epochmq audit` on a group's stores, in one Spark session for all runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def missing() -> str | None:
-    """What this machine lacks for an audit, or None."""
+    """The missing requirement of an audit on this machine, or None."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "numba")):
-        return "what the audit needs (make install-spark)"
+        return "the audit's libraries (make install-spark)"
     return None if shutil.which("java") else "`java` 17 or newer"
 
 
 def audit(stores: Sequence[Path], folder: Path) -> list[str]:
-    """Audits the replicas in these directories, into which nobody writes meanwhile; every finding but
-    notes."""
+    """Audits the replicas in these directories and returns all findings except notes. No process writes into
+    the directories meanwhile."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         from epochmq_spark import local_audit

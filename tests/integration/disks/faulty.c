@@ -1,10 +1,10 @@
-/* A file system that passes every call through to a directory, and fails some of them on command. Run as
+/* Serves a file system that passes every call through to a directory, and fails some of them on command. Run as
  *
  *     faulty DIRECTORY CONTROL SOURCE MOUNTPOINT
  *
- * CONTROL is a file of `struct control`, which is mapped, not read: the tests change it while this program runs. SOURCE is
- * the name of the mount in the mount table. Calls on a path or a file whose path does not contain `match` never fail.
- * The program stays in the foreground and unmounts at SIGTERM. */
+ * CONTROL is a file with a `struct control`. The program maps it, so that the tests can change it at any time. SOURCE is the
+ * name of the mount in the mount table. Calls whose path does not contain `match` never fail. The program runs in the
+ * foreground and unmounts at SIGTERM. */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -27,16 +27,16 @@
 enum call { READ = 1, WRITE = 2, SYNC = 4, ALLOCATE = 8, OPEN = 16, NAMES = 32 };
 
 struct control {
-    volatile uint32_t failing;     /* calls that fail: a sum of `enum call` */
-    volatile uint32_t error;       /* with this errno */
-    volatile uint32_t sync_us;     /* each sync takes so much longer */
-    volatile uint32_t write_max;   /* a write takes so many bytes at most; 0: all. Not of pages that the kernel writes back */
-    volatile int64_t room;         /* files may take so many bytes of disk more, then ENOSPC; negative: without limit. As with a
-                                      quota, statfs does not show it */
-    volatile int64_t read_from;    /* reads fail only where they touch these bytes of the file */
+    volatile uint32_t failing;     /* the calls that fail: a sum of `enum call` */
+    volatile uint32_t error;       /* the errno of failing calls */
+    volatile uint32_t sync_us;     /* delay of each sync, microseconds */
+    volatile uint32_t write_max;   /* the maximum bytes of a write, 0: no limit. Not applied to pages that the kernel writes back */
+    volatile int64_t room;         /* files may take so many more bytes of disk, then ENOSPC; negative: no limit. As with a quota,
+                                      statfs does not show it */
+    volatile int64_t read_from;    /* reads fail only if they touch these bytes of the file */
     volatile int64_t read_to;
-    volatile uint32_t forget;      /* what is opened now loses its pages in the page cache */
-    volatile uint32_t failed;      /* calls that have failed or were delayed, counted by this program */
+    volatile uint32_t forget;      /* a file that is opened now loses its pages in the page cache */
+    volatile uint32_t failed;      /* number of calls that have failed or were delayed; this program counts them */
     char match[256];
 };
 
@@ -62,18 +62,18 @@ static const char *real_path(char *to, const char *path) {
 
 static int matches(const char *path) { return !control->match[0] || strstr(path, control->match) != NULL; }
 
-static void felt(void) { __atomic_add_fetch(&control->failed, 1, __ATOMIC_RELAXED); }
+static void count_affected(void) { __atomic_add_fetch(&control->failed, 1, __ATOMIC_RELAXED); }
 
-/* The negative errno with which this call on this path is to fail, or 0. */
+/* The negative errno with which this call on this path must fail, or 0. */
 static int fault(enum call call, const char *path) {
     if (!(control->failing & call) || !matches(path)) return 0;
-    felt();
+    count_affected();
     return -(int)control->error;
 }
 
 static int result(int done) { return done < 0 ? -errno : 0; }
 
-/* Takes so many bytes of the room that is left. */
+/* Takes bytes of the remaining room; -ENOSPC if there are too few. */
 static int take_room(const char *path, int64_t bytes) {
     int enough = 1;
     if (bytes <= 0 || !matches(path)) return 0;
@@ -84,7 +84,7 @@ static int take_room(const char *path, int64_t bytes) {
     }
     pthread_mutex_unlock(&room_lock);
     if (enough) return 0;
-    felt();
+    count_affected();
     return -ENOSPC;
 }
 
@@ -95,14 +95,14 @@ static void give_room(const char *path, int64_t bytes) {
     pthread_mutex_unlock(&room_lock);
 }
 
-/* How many bytes of the disk a file lacks to be written up to this offset, if it is written from its beginning on. */
+/* The bytes of disk that a file needs to be written up to this offset, if it has no holes. */
 static int64_t growth(int fd, int64_t end) {
     struct stat found;
     return fstat(fd, &found) == 0 ? end - (int64_t)found.st_blocks * 512 : 0;
 }
 
 static void *begin(struct fuse_conn_info *connection, struct fuse_config *config) {
-    /* Nobody changes the directory behind this program's back. */
+    /* No other program changes the directory. */
     connection->want &= ~FUSE_CAP_AUTO_INVAL_DATA;
     config->use_ino = 1;
     config->hard_remove = 1;
@@ -123,7 +123,7 @@ static int open_as(const char *path, struct fuse_file_info *info, int flags, mod
     struct open_file *file = malloc(sizeof *file + strlen(path) + 1);
     if (!file) return -ENOMEM;
     strcpy(file->path, path);
-    /* The kernel reads what a write changes in part, also through a descriptor that is opened for writing only. */
+    /* For a partial write of a page the kernel reads the page, even through a write-only descriptor. */
     if ((flags & O_ACCMODE) == O_WRONLY) flags = (flags & ~O_ACCMODE) | O_RDWR;
     file->fd = open(real, (flags & ~(O_APPEND | O_DIRECT)) | O_CLOEXEC, mode);
     if (file->fd < 0) {
@@ -165,7 +165,7 @@ static int do_write(const char *path, const char *from, size_t size, off_t at, s
     if (error) return error;
     if (control->write_max && size > control->write_max && !info->writepage && matches(file->path)) {
         size = control->write_max;
-        felt();
+        count_affected();
     }
     error = take_room(file->path, growth(file->fd, at + (int64_t)size));
     if (error) return error;
@@ -179,7 +179,7 @@ static int do_fsync(const char *path, int data_only, struct fuse_file_info *info
     uint32_t us = matches(file->path) ? control->sync_us : 0;
     if (us) {
         struct timespec rest = {us / 1000000, us % 1000000 * 1000L};
-        felt();
+        count_affected();
         while (nanosleep(&rest, &rest) != 0) { }
     }
     int error = fault(SYNC, file->path);

@@ -1,4 +1,4 @@
-"""Stops processes all at once, so that what they have on their disks belongs together."""
+"""Stops processes together, so that the images of their disks belong to one moment."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from pathlib import Path
 from tests.support.process import ManagedProcess, wait_until
 
 STOPPED = frozenset("TtDZX")
-"""States of a thread that runs no instruction of its own: stopped, or inside a system call at whose end it
-stops."""
+"""States of a thread that executes no user code: stopped, or inside a system call at whose end it stops."""
 
 
 def freeze(processes: Sequence[ManagedProcess]) -> float:
-    """Stops all of them (SIGSTOP), and returns when no thread of them can run; how long that took, in
-    seconds.
+    """Stops all processes (SIGSTOP), waits until none of their threads can run, and returns the time that
+    this took, in seconds.
 
-    Images are cloned one after another. An acknowledgement that a process sends after its own image was
-    cloned could rest on bytes that the clone lacks, and a process whose image is cloned later could act on
-    it: that would be a cut no power failure makes. Nobody sends or writes between the first clone and the
-    last one when all are stopped. The kernel may go on writing dirty pages meanwhile, which is legal: that
-    disk was a little faster."""
+    Images are cloned one after another. A running process could send an acknowledgement for bytes that its
+    clone lacks, and a process whose image is cloned later could act on it. No power cut has that effect.
+    While all processes are stopped, none sends or writes. The kernel may still write dirty pages, which is
+    legal: that disk was a little faster."""
     began = time.monotonic()
     for process in processes:
         process.signal(signal.SIGSTOP)
@@ -38,5 +36,6 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _state(task: Path) -> str:
-    """The state of a thread, a letter; it follows the name, which may contain anything, in parentheses."""
+    """The state of a thread, a letter. It follows the name in parentheses, which may contain any
+    characters."""
     return (task / "stat").read_text().rpartition(")")[2].split()[0]

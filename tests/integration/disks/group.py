@@ -1,4 +1,4 @@
-"""Three controllers and three brokers, each with a file system of its own, a nameserver, and RocketMQ's
+"""Runs three controllers and three brokers, each with a file system of its own, a nameserver, and RocketMQ's
 producer and consumers."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Self
 
 from tests.integration.chaos.group import FIRST
 from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
-from tests.integration.disks.faulty import FaultyVolume, compile_program
+from tests.integration.disks.faulty_volume import FaultyVolume, compile_program
 from tests.integration.disks.freeze import freeze
-from tests.integration.disks.images import Pool, Volume, restart_all
+from tests.integration.disks.images import ImagePool, ImageVolume, replace_all_by_clones
 from tests.integration.disks.run_directory import RunDirectory, command
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
@@ -31,13 +31,13 @@ from tests.support.replica_group import Factory, Member, ReplicaGroup
 
 SIZE = 3
 SENDERS = 16
-FIRST_STARTS = 0.5
-WAITS = 0.3
-"""How often a member starts alone rather than together with the next one."""
+FIRST_MEMBER_SHARE = 0.5
+WAIT_SHARE = 0.3
+"""The share of members that serve before the next one starts."""
 KINDS = ("ext4", "xfs")
 SETTINGS: dict[str, Value] = {
     **SAFE,
-    # Files of this size are full after some seconds, so that cuts also fall on the making of new ones.
+    # Files of this size are full after some seconds, so that power cuts also hit the creation of files.
     "mappedFileSizeCommitLog": 4 << 20,
     "maxMessageSize": 1 << 16,
     "mappedFileSizeConsumeQueue": 20 * 2000,
@@ -49,7 +49,7 @@ SETTINGS: dict[str, Value] = {
 
 
 def our_process(role: str) -> Factory:
-    """Makes processes of this role that end with the tests."""
+    """A factory of processes of this role, which end with the tests."""
 
     def make(config: Path) -> ManagedProcess:
         arguments = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
@@ -59,7 +59,7 @@ def our_process(role: str) -> Factory:
 
 
 class DiskGroup(ReplicaGroup):
-    """A replica group whose members' stores are mount points, and RocketMQ's producer in front of it."""
+    """A replica group whose members' stores are mount points, with RocketMQ's producer as its client."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class DiskGroup(ReplicaGroup):
 
     @property
     def stateful(self) -> list[Member]:
-        """The members that have a disk."""
+        """The members with a disk."""
         return [*self.controllers, *self.brokers]
 
     def store(self, member: Member) -> Path:
-        """Where its file system is mounted."""
+        """The mount point of the member's file system."""
         return member.config.parent / "store"
 
     def _client(self, name: str, main: str, *arguments: str) -> ManagedProcess:
@@ -108,7 +108,7 @@ class DiskGroup(ReplicaGroup):
     # Life ---------------------------------------------------------------------------------------------------
 
     def _mount(self, exits: ExitStack) -> None:
-        """Gives each member its file system."""
+        """Mounts a file system for each member."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class DiskGroup(ReplicaGroup):
     # Traffic ------------------------------------------------------------------------------------------------
 
     def wait_acknowledged(self, count: int, *, timeout_s: float = 180) -> None:
-        """Waits until the producer was acknowledged more than `count` times."""
+        """Waits until the producer has more than `count` acknowledgements."""
 
         def reached() -> bool:
             assert self.producer.alive, f"the producer ended: {self.producer.output()}"
@@ -148,12 +148,12 @@ class DiskGroup(ReplicaGroup):
         wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")
 
     def pause(self) -> None:
-        """The producer's process stands still; what it had sent may still be stored."""
+        """Stops the producer's process; messages that it has sent may still be stored."""
         freeze([self.producer])
         self.producer_journal.read()
 
     def resume(self) -> None:
-        """The producer sends again."""
+        """Continues the producer's process."""
         self.producer.signal(signal.SIGCONT)
 
 
@@ -174,7 +174,8 @@ class FaultyGroup(DiskGroup):
 
 
 class ImageGroup(DiskGroup):
-    """A group on images, whose power is cut. `kind` is the file system of all of them, or drawn for each."""
+    """A group on images, whose power can be cut. `kind` is the file system of all members; without it each
+    member gets a random one."""
 
     def __init__(
         self,
@@ -188,29 +189,31 @@ class ImageGroup(DiskGroup):
         super().__init__(directory, settings, senders=senders)
         self.random = random.Random(seed)
         self.kinds = [kind or self.random.choice(KINDS) for _ in self.stateful]
-        self.volumes: dict[str, Volume] = {}
+        self.volumes: dict[str, ImageVolume] = {}
 
     def _mount(self, exits: ExitStack) -> None:
         run = exits.enter_context(RunDirectory())
-        pool = Pool(run)
+        pool = ImagePool(run)
         for member, kind in zip(self.stateful, self.kinds, strict=True):
             self.volumes[member.name] = pool.volume(member.name, self.store(member), kind)
 
     # Power cuts ---------------------------------------------------------------------------------------------
 
     def cut_all(self) -> float:
-        """The power of all members fails at one moment; how long they stood still for it, in seconds."""
+        """Cuts the power of all members at one moment. Returns how long their processes were stopped for it,
+        in seconds."""
         members = self.stateful
         began = time.monotonic()
         freeze([member.process for member in members])
         clones = self._clone(members)
         took = time.monotonic() - began
-        self._restart_disks(members, clones)
+        self._replace_by_clones(members, clones)
         return took
 
     def cut_one(self, member: Member) -> float:
-        """The power of this member fails while the others stop in order; how long they stood still for it, in
-        seconds. They are asked to stop before they can notice: no controller elects another master."""
+        """Cuts the power of this member and stops the others cleanly. Returns how long the processes were
+        stopped for it, in seconds. The others get SIGTERM before they can notice the cut, so no controller
+        elects another master."""
         others = [other for other in self.stateful if other is not member]
         began = time.monotonic()
         freeze([one.process for one in self.stateful])
@@ -222,24 +225,24 @@ class ImageGroup(DiskGroup):
         for other in others:
             other.process.signal(signal.SIGCONT)
         self._wait_stopped(others)
-        self._restart_disks([member], clones)
+        self._replace_by_clones([member], clones)
         return took
 
     def _clone(self, members: Sequence[Member]) -> list[Path]:
         return [self.volumes[member.name].clone() for member in members]
 
-    def _restart_disks(self, members: Sequence[Member], clones: Sequence[Path]) -> None:
-        """Ends the members, and gives them what had reached their devices."""
+    def _replace_by_clones(self, members: Sequence[Member], clones: Sequence[Path]) -> None:
+        """Kills the members, and replaces their disks by the clones."""
         for member in members:
             member.process.signal(signal.SIGKILL)
         for member in members:
             member.process.kill()
-        restart_all(
+        replace_all_by_clones(
             [(self.volumes[member.name], clone) for member, clone in zip(members, clones, strict=True)]
         )
 
     def stop_all(self) -> None:
-        """An orderly stop of all members at once."""
+        """Stops all members cleanly at once."""
         for member in self.stateful:
             member.process.signal(signal.SIGTERM)
         self._wait_stopped(self.stateful)
@@ -250,25 +253,25 @@ class ImageGroup(DiskGroup):
             assert status == 0, f"{member.name} stopped with {status}"
 
     def start_all(self, *, first: Member | None, timeout_s: float) -> str:
-        """Starts all members, which have ended, in an order that is drawn, and waits until all replicas are
-        in sync. Each starts together with the one before it, or once that one serves; `first` is often the
-        first one, before the others can be elected. Returns the order, as text."""
+        """Starts all members, which have ended, in a random order, and waits until all replicas are in sync.
+        Each member starts together with the previous one, or when that one serves. `first` often starts
+        first, before another replica can be elected. Returns the order, as text."""
         order = list(self.stateful)
         self.random.shuffle(order)
-        if first is not None and self.random.random() < FIRST_STARTS:
+        if first is not None and self.random.random() < FIRST_MEMBER_SHARE:
             order.sort(key=lambda member: member is not first)
-        told = []
+        started = []
         for member in order:
             member.start()
-            waits = self.random.random() < WAITS
+            waits = self.random.random() < WAIT_SHARE
             if waits and member in self.brokers:
                 member.process.wait_until(partial(_serves, member), what="serving")
-            told.append(f"{member.name}{' and then' if waits else ''}")
+            started.append(f"{member.name}{' and then' if waits else ''}")
         self.wait_in_sync(SIZE, timeout_s=timeout_s)
-        return ", ".join(told)
+        return ", ".join(started)
 
 
 def _serves(member: Member) -> bool:
-    """Whether it takes connections."""
+    """Whether the member accepts connections."""
     with socket.create_connection(split_address(member.address), timeout=2):
         return True

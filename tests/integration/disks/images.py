@@ -1,10 +1,10 @@
-"""File systems on disk images, and power cuts: an image is cloned while processes write to its file system.
+"""Creates file systems on disk images, and simulates power cuts by clones of the images.
 
-An image lies on an XFS with reflink, so that one system call (FICLONE) clones it atomically: XFS holds the
-file's lock, and the clone has each write of the loop device wholly or not at all. The loop device uses direct
-I/O. What the file system of the image has submitted and the device has completed is in the clone; what is in
-the page cache is not, because the page cache of the image file is not used. The clone is what a disk without
-a volatile cache holds at a power cut.
+An image is a file on an XFS with reflink, so that one system call (FICLONE) clones it atomically: XFS holds
+the file's lock, and each write of the loop device is in the clone completely or not at all. The loop device
+uses direct I/O, so the image file has no pages in the page cache. The clone contains the writes that the
+device has completed, and nothing from the page cache of the image's file system. That is the content of a
+disk without a volatile cache after a power cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.integration.disks.run_directory import RunDirectory, missing_programs, run
 
 POOL_BYTES = 12 << 30
-"""Of the sparse file that holds the pool; what the images do not use takes no space."""
+"""Size of the sparse file of the pool; space that the images do not use is not allocated."""
 IMAGE_BYTES = 1 << 30
 XFS_BYTES_MIN = 300 << 20
 _FICLONE = 0x40049409
@@ -37,11 +37,11 @@ _MAKE = {
 
 
 _LOOP = ("--direct-io=on", "--sector-size=4096")
-"""A cloned file of an XFS takes direct I/O in whole blocks only."""
+"""XFS accepts direct I/O to a cloned file in whole blocks only."""
 
 
 def missing() -> str | None:
-    """What this machine lacks for file systems on images, or None."""
+    """The missing requirement of file systems on images on this machine, or None."""
     found = missing_programs(_PROGRAMS)
     if found is not None:
         return found
@@ -57,7 +57,7 @@ def _kernel_has(name: str) -> bool:
     )
 
 
-class Pool:
+class ImagePool:
     """An XFS with reflink, on a loop device, for the images of one run."""
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -69,17 +69,19 @@ class Pool:
         run(*_MAKE["xfs"], "-m", "reflink=1", str(image))
         run("mount", _attach(image), str(self.path))
 
-    def volume(self, name: str, mount_point: Path, kind: str = "ext4", size: int = IMAGE_BYTES) -> Volume:
-        """A new file system of this kind, mounted."""
+    def volume(
+        self, name: str, mount_point: Path, kind: str = "ext4", size: int = IMAGE_BYTES
+    ) -> ImageVolume:
+        """Creates and mounts a file system of this kind."""
         image = self.path / f"{name}.img"
         with image.open("xb") as file:
             file.truncate(size)
         run(*_MAKE[kind], str(image))
-        return Volume(image, mount_point, kind)
+        return ImageVolume(image, mount_point, kind)
 
 
-class Volume:
-    """The file system of an image, mounted."""
+class ImageVolume:
+    """The mounted file system of an image."""
 
     def __init__(self, image: Path, mount_point: Path, kind: str) -> None:
         self.image = image
@@ -91,27 +93,27 @@ class Volume:
         self._mount()
 
     def _mount(self) -> None:
-        # As for volumes of Kubernetes, a file that is opened does not change a time stamp.
+        # As for volumes of Kubernetes, reads do not change time stamps.
         run("mount", "-t", self.kind, "-o", "noatime", self._device, str(self.mount_point))
 
     def clone(self) -> Path:
-        """Clones the image as it is at this moment; the clone's path."""
+        """Clones the present image, and returns the clone's path."""
         self._clones += 1
         path = self.image.with_name(f"{self.image.stem.split('+')[0]}+{self._clones}.img")
         with self.image.open("rb") as source, path.open("xb") as target:
             fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         return path
 
-    def restart_from(self, clone: Path) -> None:
-        """Mounts the clone at the place of the image, which is removed; nobody uses the file system. The loop
-        device stays the same, as a disk keeps its number over a power cut."""
+    def replace_by_clone(self, clone: Path) -> None:
+        """Replaces the image by the clone and mounts it; no process uses the file system. The loop device
+        stays the same, as a disk keeps its device number over a power cut."""
         run("umount", str(self.mount_point))
         run("losetup", "-d", self._device)
         self.image.unlink()
         self.image = clone
         self._device = _attach(clone, self._device)
         self._mount()
-        write_other_boot(self.mount_point / "abort")
+        change_boot_id(self.mount_point / "abort")
 
     def close(self) -> None:
         """Unmounts and removes the image."""
@@ -120,16 +122,17 @@ class Volume:
         self.image.unlink()
 
 
-def restart_all(cuts: Iterable[tuple[Volume, Path]]) -> None:
-    """`restart_from` of several volumes, side by side."""
+def replace_all_by_clones(cuts: Iterable[tuple[ImageVolume, Path]]) -> None:
+    """Calls `replace_by_clone` of several volumes in parallel."""
     pairs = list(cuts)
     with ThreadPoolExecutor(len(pairs)) as workers:
-        list(workers.map(lambda pair: pair[0].restart_from(pair[1]), pairs))
+        list(workers.map(lambda pair: pair[0].replace_by_clone(pair[1]), pairs))
 
 
-def write_other_boot(abort: Path) -> None:
-    """Gives a store's abort file, if there is one, the id of a boot that is over: a power cut ends the boot,
-    but the kernel of this machine goes on. The file stays the same inode, and nothing else of it changes."""
+def change_boot_id(abort: Path) -> None:
+    """Replaces the boot id in a store's abort file, if it exists, by that of another boot, because the kernel
+    of this machine does not restart at a simulated power cut. The inode and the other content stay the
+    same."""
     if not abort.exists():
         return
     text = abort.read_bytes()
@@ -143,12 +146,13 @@ def write_other_boot(abort: Path) -> None:
 
 
 def _attach(image: Path, device: str | None = None) -> str:
-    """The loop device (this one, if given and free) that the image is attached to, with direct I/O."""
+    """Attaches the image to a loop device with direct I/O, to `device` if it is free, and returns the
+    device."""
     if device is not None:
         try:
             run("losetup", *_LOOP, device, str(image))
         except OSError:
-            device = None  # another process of the machine has it
+            device = None  # another process uses it
     if device is None:
         device = run("losetup", *_LOOP, "--find", "--show", str(image)).strip()
     direct = Path("/sys/block", Path(device).name, "loop", "dio").read_text().strip()

@@ -1,4 +1,4 @@
-"""What power cuts and disk faults did, as Markdown and JSON in docs/results."""
+"""Writes the results of power cuts and disk faults as Markdown and JSON into docs/results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.benchmarks import result_files
 from tests.benchmarks.result_files import table
 from tests.integration.chaos.journals import SEND_OK
-from tests.integration.disks.cuts import ALL, FLUSH, ONE, Cut
+from tests.integration.disks.power_cuts import ALL, FLUSH, ONE, PowerCut
 
 NAMES = {
     ALL: "all three brokers and three controllers at once",
@@ -18,16 +18,16 @@ NAMES = {
 }
 
 
-def summary_of(cuts: Sequence[Cut]) -> dict[str, Any]:
-    """A run of power cuts, as JSON."""
+def summary_of(cuts: Sequence[PowerCut]) -> dict[str, Any]:
+    """The summary of a run of power cuts, as JSON values."""
     return {
         "cuts": len(cuts),
-        "acknowledged": sum(cut.account.acknowledged for cut in cuts),
-        "lost": sum(len(cut.account.lost) for cut in cuts),
-        "divergent": sum(bool(cut.account.divergent) for cut in cuts),
+        "acknowledged": sum(cut.loss_report.acknowledged for cut in cuts),
+        "lost": sum(len(cut.loss_report.lost) for cut in cuts),
+        "divergent": sum(bool(cut.loss_report.divergent) for cut in cuts),
         "audits": sum(cut.audited for cut in cuts),
         "audits_with_findings": sum(bool(cut.findings) for cut in cuts),
-        "not_healed": sum(cut.fault is not None for cut in cuts),
+        "not_healed": sum(cut.error is not None for cut in cuts),
         "in_sync_median_s": statistics.median(cut.healed_s for cut in cuts),
         "in_sync_worst_s": max(cut.healed_s for cut in cuts),
         "frozen_worst_s": max(cut.froze_s for cut in cuts),
@@ -86,7 +86,7 @@ def _fault(row: dict[str, Any]) -> list[str]:
 
 
 def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
-    """Writes both files; their paths."""
+    """Writes both files, and returns their paths."""
     intro = [
         f"# Power cuts and disk faults under RocketMQ's clients, {data['date']}",
         f"`{data['command']}`, at commit {data['commit']}. A group of three brokers and three controllers, "

@@ -1,9 +1,8 @@
-"""A directory of one test run for disk images and mount points, and the removal of those of dead runs.
+"""Creates a directory for the disk images and mount points of one test run, and removes those of ended runs.
 
-Each run holds a lock on a file in its directory for as long as its process lives. The next run takes the lock
-of a dead one, unmounts what that one left mounted, detaches its loop devices and removes its directory.
-Processes that a run starts on these file systems end with it (`command`), so nothing keeps a mount point
-busy.
+Each run locks a file in its directory while its process lives. The next run takes the lock of an ended run,
+unmounts its file systems, detaches its loop devices and removes its directory. Processes that a run starts on
+these file systems end with it (`command`), so that no mount point stays busy.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _UNMOUNT_ROUNDS = 10
 
 
 class CommandFailedError(OSError):
-    """A command of the system ended badly; the message carries what it wrote."""
+    """A command of the system failed; the message contains its error output."""
 
 
 def run(*command: str) -> str:
-    """Runs a command of the system and returns its output; raises CommandFailedError."""
+    """Runs a command of the system and returns its output. Raises CommandFailedError."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode != 0:
         raise CommandFailedError(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -36,7 +35,7 @@ def run(*command: str) -> str:
 
 
 def missing_programs(programs: dict[str, str]) -> str | None:
-    """What this machine lacks of root's rights and these programs (name -> package), or None."""
+    """What is missing of root's rights and these programs (name -> package), or None."""
     if os.geteuid() != 0:
         return "root, to mount file systems"
     lacking = [f"{name} ({package})" for name, package in programs.items() if shutil.which(name) is None]
@@ -44,17 +43,17 @@ def missing_programs(programs: dict[str, str]) -> str | None:
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """The command, run so that it is killed when the process that started it ends."""
+    """The command, extended so that it is killed when the process that started it ends."""
     return ["setpriv", "--pdeathsig", "KILL", "--", *arguments]
 
 
 class RunDirectory:
-    """`with RunDirectory() as directory:` a directory below `PARENT`, removed at the end with all that is
-    mounted from it or attached to it."""
+    """A directory below `PARENT`: `with RunDirectory() as directory:` removes it at the end, with all its
+    mounts and loop devices."""
 
     def __init__(self) -> None:
         PARENT.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remove_dead_runs()
+        remove_ended_runs()
         self.path = Path(tempfile.mkdtemp(prefix="run-", dir=PARENT))
         self._lock = _lock(self.path)
 
@@ -67,7 +66,7 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Unmounts, detaches and removes everything of this run."""
+        """Unmounts, detaches and removes all resources of this run."""
         try:
             clear(self.path)
         finally:
@@ -75,7 +74,7 @@ class RunDirectory:
 
 
 def _lock(directory: Path) -> int:
-    """Locks a run's directory. Raises BlockingIOError while its run lives."""
+    """Locks a run's directory. Raises BlockingIOError while its process lives."""
     fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,8 +84,8 @@ def _lock(directory: Path) -> int:
     return fd
 
 
-def remove_dead_runs(parent: Path = PARENT) -> list[Path]:
-    """Clears the directories of runs whose process has ended; which."""
+def remove_ended_runs(parent: Path = PARENT) -> list[Path]:
+    """Removes the directories of runs whose process has ended, and returns their paths."""
     removed = []
     for directory in sorted(parent.glob("run-*")):
         try:
@@ -105,8 +104,8 @@ def remove_dead_runs(parent: Path = PARENT) -> list[Path]:
 
 
 def clear(directory: Path) -> None:
-    """Unmounts everything that lies on an image of the directory, or has it as its source; detaches the
-    images; removes the directory."""
+    """Unmounts all file systems whose source is in the directory, detaches its loop devices, and removes the
+    directory."""
     for _ in range(_UNMOUNT_ROUNDS):
         mounts = list(_mounts(directory))
         devices = list(_loop_devices(directory))
@@ -121,7 +120,7 @@ def clear(directory: Path) -> None:
 
 
 def _loop_devices(directory: Path) -> Iterator[str]:
-    """The loop devices whose files lie in this directory."""
+    """The loop devices whose files are in this directory."""
     for entry in sorted(Path("/sys/block").glob("loop*")):
         with contextlib.suppress(OSError):
             backing = (entry / "loop" / "backing_file").read_text().strip()
@@ -141,7 +140,7 @@ def _mounts(directory: Path) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    """A field of mountinfo, which writes spaces and the like as octal numbers."""
+    """Decodes a field of mountinfo, in which spaces and some other characters are octal numbers."""
     for escaped, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escaped, character)
     return text

@@ -1,4 +1,4 @@
-"""What a group owes to those whom it acknowledged, counted rather than asserted."""
+"""Compares the acknowledgements of a group with its stored messages, and counts the lost ones."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ from tests.support.replica_group import Member
 
 
 @dataclass
-class Account:
-    """What was acknowledged, and what became of it."""
+class LossReport:
+    """The number of acknowledged messages, the lost ones among them, and differences between replicas."""
 
     acknowledged: int = 0
     lost: list[Ack] = field(default_factory=list)
     divergent: list[str] = field(default_factory=list)
-    """Each replica that differs from the master, and where."""
+    """One text for each difference between a replica and the master."""
 
 
-class Ledger:
-    """The messages of a group's queues as consumers saw them, and the acknowledgements that were compared
-    with them. Each `account` reads what came since the one before; `whole_account` reads all."""
+class AckLedger:
+    """The messages of a group's queues, read as by a consumer, and the acknowledgements compared with them.
+    `check_new` reads the messages since the last check; `check_all` reads all."""
 
     def __init__(self) -> None:
         self._queues: list[list[MessageExt]] = [[] for _ in range(QUEUES)]
         self._compared = 0
 
-    def account(self, master: Member, replicas: Sequence[Member], acks: Sequence[Ack]) -> Account:
-        """Compares the acknowledgements since the last call with what consumers get from the master, and the
-        replicas with the master. Nobody sends meanwhile, and the master has confirmed all it has."""
+    def check_new(self, master: Member, replicas: Sequence[Member], acks: Sequence[Ack]) -> LossReport:
+        """Compares the acknowledgements since the last call with the messages that consumers get from the
+        master, and the replicas with the master. No producer sends meanwhile, and the master has confirmed
+        its whole log."""
         for queue_id, stored in enumerate(self._queues):
             stored += read_queue(master, queue_id, start=len(stored))
         new = acks[self._compared :]
         self._compared = len(acks)
-        found = Account(len(new), [ack for ack in new if not is_stored(self._queues, ack)])
+        found = LossReport(len(new), [ack for ack in new if not is_stored(self._queues, ack)])
         found.divergent = [
             f"{member.name}: {text}" for member in replicas for text in differences(member, master)
         ]
         return found
 
-    def whole_account(self, master: Member, replicas: Sequence[Member], acks: Sequence[Ack]) -> Account:
-        """The same of all acknowledgements and messages."""
+    def check_all(self, master: Member, replicas: Sequence[Member], acks: Sequence[Ack]) -> LossReport:
+        """Compares all acknowledgements and messages."""
         new = len(acks) - self._compared
         self._queues = [[] for _ in range(QUEUES)]
         self._compared = 0
-        found = self.account(master, replicas, acks)
+        found = self.check_new(master, replicas, acks)
         found.acknowledged = new
         return found
 
 
 def is_stored(queues: Sequence[Sequence[MessageExt]], ack: Ack) -> bool:
-    """Whether the message is where its acknowledgement said, byte for byte."""
+    """Whether the message is stored at the offset of its acknowledgement, byte for byte."""
     stored = queues[ack.queue_id]
     if ack.queue_offset >= len(stored):
         return False
@@ -62,7 +63,7 @@ def is_stored(queues: Sequence[Sequence[MessageExt]], ack: Ack) -> bool:
 
 
 def differences(member: Member, master: Member) -> list[str]:
-    """How a replica's log and epochs differ from its master's."""
+    """The differences between a replica's log and epochs and its master's, as texts."""
     found = []
     one, other = log_of(member), log_of(master)
     if one != other:

@@ -1,4 +1,5 @@
-"""Disk faults of a group's members under RocketMQ's clients: what the clients observed, and what was lost."""
+"""Makes the disks of a group's members fail under RocketMQ's clients, and records what the clients
+observed."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.ack_checks import check_seen
-from tests.integration.disks.account import Account, Ledger
-from tests.integration.disks.faulty import Call
+from tests.integration.disks.ack_ledger import AckLedger, LossReport
+from tests.integration.disks.faulty_volume import FaultyCall
 from tests.integration.disks.group import SIZE, FaultyGroup
 from tests.support.cluster import Value
 from tests.support.group_traffic import QUEUES, read_queue, wait_confirmed
@@ -24,14 +25,14 @@ from tests.support.process import wait_until
 from tests.support.remoting import split_address
 from tests.support.replica_group import CONTROLLER_ELECT_MASTER, Member
 
-HEAL_S = 120.0
-FELT_S = 60.0
+RECOVERY_TIMEOUT_S = 120.0
+EFFECT_TIMEOUT_S = 60.0
 SLOW_SYNC_S = 0.5
 ROOM_BYTES = 64 << 10
 CONNECTIONS = 20
 SETTINGS: dict[str, Value] = {
     "flushDiskType": "SYNC_FLUSH",
-    # A full disk is only felt by a store that makes a new file: files are full after a second or two.
+    # A full disk affects a store only when it creates a file, so files are full after a second or two.
     "mappedFileSizeCommitLog": 1 << 18,
     "mappedFileSizeConsumeQueue": 20 * 500,
 }
@@ -41,21 +42,23 @@ ROLES = (MASTER, REPLICA, CONTROLLER)
 
 @contextmanager
 def eio(group: FaultyGroup, member: Member) -> Iterator[None]:
-    """Every write, sync and allocation fails, as on a disk that is gone."""
-    with _volume_fault(group, member, calls=Call.WRITE | Call.SYNC | Call.ALLOCATE, error=errno.EIO):
+    """Fails every write, sync and allocation with EIO."""
+    with _volume_fault(
+        group, member, calls=FaultyCall.WRITE | FaultyCall.SYNC | FaultyCall.ALLOCATE, error=errno.EIO
+    ):
         yield
 
 
 @contextmanager
 def enospc(group: FaultyGroup, member: Member) -> Iterator[None]:
-    """Files may grow a little more, then not."""
+    """Lets files grow by ROOM_BYTES (a controller's not at all), then fails with ENOSPC."""
     with _volume_fault(group, member, room=ROOM_BYTES if member in group.brokers else 0):
         yield
 
 
 @contextmanager
 def slow_sync(group: FaultyGroup, member: Member) -> Iterator[None]:
-    """Each sync takes half a second longer."""
+    """Delays each sync by half a second."""
     with _volume_fault(group, member, sync_s=SLOW_SYNC_S):
         yield
 
@@ -72,7 +75,7 @@ def _volume_fault(group: FaultyGroup, member: Member, **fault: Any) -> Iterator[
 
 @contextmanager
 def emfile(_: FaultyGroup, member: Member) -> Iterator[None]:
-    """The process may open no file more than it has open now, while clients connect to it."""
+    """Limits the process to its present number of descriptors, while clients connect to it."""
     pid = member.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), hard))
@@ -85,47 +88,46 @@ def emfile(_: FaultyGroup, member: Member) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(ProcessLookupError):  # it has ended
+            with suppress(ProcessLookupError):  # the process has ended
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A kind of fault. `restarts`: after it the member is restarted, as an operator does who replaced a
-    disk."""
+class DiskFault:
+    """A kind of fault. `restarts`: the member is restarted afterwards, as after the replacement of a disk."""
 
     name: str
     apply: Callable[[FaultyGroup, Member], Any]
     restarts: bool = False
     of_the_disk: bool = True
-    """Whether calls of the file system fail. When descriptors run out, the limit is reached at once."""
+    """Whether calls of the file system fail. A limit of descriptors takes effect at once."""
 
 
 FAULTS = (
-    Fault("EIO", eio, restarts=True),
-    Fault("ENOSPC", enospc),
-    Fault("slow fsync", slow_sync),
-    Fault("EMFILE", emfile, of_the_disk=False),
+    DiskFault("EIO", eio, restarts=True),
+    DiskFault("ENOSPC", enospc),
+    DiskFault("slow fsync", slow_sync),
+    DiskFault("EMFILE", emfile, of_the_disk=False),
 )
 
 
 @dataclass
-class Observed:
-    """What one fault did."""
+class FaultObservation:
+    """The effects of one fault."""
 
     fault: str
     role: str
     felt: int = 0
-    """Calls of the file system that failed or were delayed."""
+    """Number of calls of the file system that failed or were delayed."""
     fault_s: float = 0.0
     healed_s: float = 0.0
     """From the end of the fault until all replicas were in sync and acknowledgements went on."""
     silence_s: float = 0.0
-    """The longest time without an acknowledgement, from the beginning of the fault until all was healed."""
+    """The longest time without an acknowledgement between the start of the fault and the recovery."""
     outcomes: dict[str, int] = field(default_factory=dict)
-    """How often a send ended so, as RocketMQ's producer reported it after its retries."""
+    """The number of sends by result, as RocketMQ's producer reported it after its retries."""
     ended: int | None = None
-    """The exit status of the process, if it ended."""
+    """The exit status of the process if it ended."""
     new_master: bool = False
     new_leader: bool = False
     acknowledged: int = 0
@@ -133,68 +135,68 @@ class Observed:
     divergent: list[str] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """The fields as JSON values."""
         return asdict(self)
 
 
 class FaultRounds:
-    """`FaultRounds(group).run(MASTER, fault, hold_s=2)`: one fault after another in one group."""
+    """Applies one fault after another to one group: `FaultRounds(group).run(MASTER, fault, hold_s=2)`."""
 
     def __init__(self, group: FaultyGroup) -> None:
         self.group = group
-        self._ledger = Ledger()
+        self._ack_ledger = AckLedger()
 
-    def run(self, role: str, fault: Fault, *, hold_s: float) -> Observed:
-        """Applies the fault until it was felt and for so many seconds more, lets the group heal, and takes
-        the account."""
+    def run(self, role: str, fault: DiskFault, *, hold_s: float) -> FaultObservation:
+        """Applies the fault until a call is affected and for `hold_s` seconds more, waits until the group has
+        recovered, and checks for losses."""
         group = self.group
-        found = Observed(fault.name, role)
+        found = FaultObservation(fault.name, role)
         member, master, leader = self._member(role), group.wait_master(), group.wait_leader()
         group.producer_journal.read()
         outcomes = Counter(group.producer_journal.outcomes)
         began = time.monotonic()
         volume = group.volumes[member.name]
-        felt = volume.felt
+        affected = volume.affected_calls
         with fault.apply(group, member):
             if fault.of_the_disk:
                 wait_until(
-                    lambda: self._felt(role, member, felt),
-                    timeout_s=FELT_S,
-                    what=f"{member.name} feels {fault.name}",
+                    lambda: self._has_affected_calls(role, member, affected),
+                    timeout_s=EFFECT_TIMEOUT_S,
+                    what=f"{fault.name} affects {member.name}",
                 )
             time.sleep(hold_s)
-            found.felt = volume.felt - felt
+            found.affected = volume.affected_calls - affected
             found.fault_s = time.monotonic() - began
         ended = time.monotonic()
         found.ended = member.process.status
         if fault.restarts or found.ended is not None:
             member.process.stop()
             member.start()
-        group.wait_in_sync(SIZE, timeout_s=HEAL_S)
+        group.wait_in_sync(SIZE, timeout_s=RECOVERY_TIMEOUT_S)
         group.producer_journal.read()
-        group.wait_acknowledged(len(group.producer_journal.acks), timeout_s=HEAL_S)
+        group.wait_acknowledged(len(group.producer_journal.acks), timeout_s=RECOVERY_TIMEOUT_S)
         healed = time.monotonic()
         found.healed_s = healed - ended
         found.new_master = group.wait_master() is not master
         found.new_leader = group.wait_leader() is not leader
-        account = self._account()
-        found.acknowledged, found.lost = account.acknowledged, len(account.lost)
-        found.divergent = account.divergent
+        losses = self._check_losses()
+        found.acknowledged, found.lost = losses.acknowledged, len(losses.lost)
+        found.divergent = losses.divergent
         found.silence_s = self._silence(began, healed)
         found.outcomes = dict(group.producer_journal.outcomes - outcomes)
         return found
 
-    def _felt(self, role: str, member: Member, before: int) -> bool:
-        """Whether the fault was felt: a call failed or was delayed. A controller writes only when something
-        changes: it is asked to change the master."""
-        if self.group.volumes[member.name].felt > before:
+    def _has_affected_calls(self, role: str, member: Member, before: int) -> bool:
+        """Whether the fault has failed or delayed a call. A controller writes only when something changes, so
+        this method requests another master."""
+        if self.group.volumes[member.name].affected_calls > before:
             return True
         if role == CONTROLLER:
-            self._ask_for_another_master()
+            self._request_another_master()
         return False
 
-    def _ask_for_another_master(self) -> None:
-        """Asks once; that nobody answers is no failure."""
+    def _request_another_master(self) -> None:
+        """Sends one request; a missing response is not a failure."""
         group = self.group
         found = group.replicas()
         others = (
@@ -218,11 +220,13 @@ class FaultRounds:
         master = self.group.wait_master()
         return master if role == MASTER else next(one for one in self.group.brokers if one is not master)
 
-    def _account(self) -> Account:
+    def _check_losses(self) -> LossReport:
         group = self.group
         group.pause()
         try:
-            return self._ledger.account(wait_confirmed(group), group.brokers, group.producer_journal.acks)
+            return self._ack_ledger.check_new(
+                wait_confirmed(group), group.brokers, group.producer_journal.acks
+            )
         finally:
             group.resume()
 
@@ -232,8 +236,8 @@ class FaultRounds:
         return max(b - a for a, b in itertools.pairwise(within))
 
     def finish(self) -> None:
-        """Sends no more, and waits until both consumers have seen all that was acknowledged, and nothing
-        else."""
+        """Stops the producer, waits until both consumers have received every acknowledged message, and checks
+        that they received nothing else."""
         group = self.group
         group.producer.stop()
         group.producer_journal.read()
@@ -243,7 +247,7 @@ class FaultRounds:
             group.consumer_journal.read()
             return all(wanted <= seen.keys() for seen in group.consumer_journal.seen.values())
 
-        wait_until(all_seen, timeout_s=HEAL_S, what="the consumers saw what was acknowledged")
+        wait_until(all_seen, timeout_s=RECOVERY_TIMEOUT_S, what="the consumers saw what was acknowledged")
         master = wait_confirmed(group)
         queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
         for who, seen in group.consumer_journal.seen.items():

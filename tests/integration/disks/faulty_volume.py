@@ -1,5 +1,5 @@
-"""File systems that fail on command: `faulty.c`, a FUSE file system that passes every call through to a
-directory."""
+"""Mounts file systems that fail on command, by `faulty.c`, a FUSE file system that passes every call through
+to a directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("faulty.c")
 _NUMBERS = struct.Struct("=IIIIqqqII")
 _FAULTS = struct.Struct("=IIIIqqqI")
 _MATCH = struct.Struct("256s")
-_FORGET_AT, _FELT_AT = _NUMBERS.size - 8, _NUMBERS.size - 4
+_FORGET_AT, _AFFECTED_AT = _NUMBERS.size - 8, _NUMBERS.size - 4
 _PROGRAMS = {
     "gcc": "gcc",
     "pkg-config": "pkg-config",
@@ -32,8 +32,8 @@ WITHOUT_LIMIT = -1
 END = (1 << 63) - 1
 
 
-class Call(enum.IntFlag):
-    """The calls that can fail."""
+class FaultyCall(enum.IntFlag):
+    """The calls of a file system that can fail."""
 
     NONE = 0
     READ = 1
@@ -48,7 +48,7 @@ class Call(enum.IntFlag):
 
 
 def missing() -> str | None:
-    """What this machine lacks for a file system of FUSE, or None."""
+    """The missing requirement of a FUSE file system on this machine, or None."""
     found = missing_programs(_PROGRAMS)
     if found is not None:
         return found
@@ -59,7 +59,7 @@ def missing() -> str | None:
 
 
 def compile_program(folder: Path) -> Path:
-    """The program that serves such a file system."""
+    """Compiles the program that serves such a file system, and returns its path."""
     program = folder / "faulty"
     flags = shlex.split(run("pkg-config", "--cflags", "--libs", "fuse3"))
     run("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(program), str(SOURCE), *flags)
@@ -67,8 +67,8 @@ def compile_program(folder: Path) -> Path:
 
 
 class FaultyVolume:
-    """`directory` as seen through `mount_point`, where calls can be made to fail. `run_directory` holds what
-    belongs to the mount, and its name is that of the mount in the mount table."""
+    """A file system at `mount_point` that shows `directory`, and whose calls can be made to fail. Its files
+    are in `run_directory`, whose path is the source of the mount in the mount table."""
 
     def __init__(self, program: Path, run_directory: Path, directory: Path, mount_point: Path) -> None:
         name = directory.name
@@ -89,7 +89,7 @@ class FaultyVolume:
         self._process.wait_until(mount_point.is_mount, what="mounted")
 
     def close(self) -> None:
-        """Unmounts; nobody uses the file system."""
+        """Unmounts the file system, which no process uses."""
         self._process.signal(signal.SIGTERM)
         self._process.wait()
         self._control.close()
@@ -98,7 +98,7 @@ class FaultyVolume:
 
     def fail(
         self,
-        calls: Call = Call.NONE,
+        calls: FaultyCall = FaultyCall.NONE,
         *,
         error: int = errno.EIO,
         match: str = "",
@@ -107,29 +107,29 @@ class FaultyVolume:
         room: int = WITHOUT_LIMIT,
         read: tuple[int, int] = (0, END),
     ) -> None:
-        """From now on, and until the next `fail` or `heal`, for paths (from the mount point on) that contain
-        `match`: these calls fail with this error; each sync takes `sync_s` seconds longer; a write takes
-        `write_max` bytes at most, unless the kernel writes back pages; files may grow by `room` bytes
-        together, then ENOSPC; reads fail only where they touch these bytes of a file."""
+        """Sets the faults, until the next `fail` or `heal`, of all paths below the mount point that contain
+        `match`. The `calls` fail with `error`. Each sync takes `sync_s` seconds longer. A write takes at most
+        `write_max` bytes, except when the kernel writes back pages. Files may grow by `room` bytes in total,
+        then calls fail with ENOSPC. Reads fail only if they touch the bytes of `read`."""
         _MATCH.pack_into(self._control, _NUMBERS.size, os.fsencode(match))
         numbers = (int(sync_s * 1e6), write_max, room, *read, 0)
         _FAULTS.pack_into(self._control, 0, 0, error, *numbers)
-        # Last, so that no call fails before the rest is there.
+        # Last, so that no call fails before the other values are set.
         struct.pack_into("=I", self._control, 0, calls)
 
     def heal(self) -> None:
-        """No call fails any more."""
+        """Ends all faults."""
         self.fail()
 
     @property
-    def felt(self) -> int:
-        """How many calls have failed, were cut short or delayed so far."""
-        found: int = struct.unpack_from("=I", self._control, _FELT_AT)[0]
+    def affected_calls(self) -> int:
+        """The number of calls that have failed, were shortened or delayed so far."""
+        found: int = struct.unpack_from("=I", self._control, _AFFECTED_AT)[0]
         return found
 
     def forget(self, path: Path) -> None:
-        """Drops the pages of this file, given by its path below the mount point, from the page cache, also
-        those that a process has mapped."""
+        """Drops the pages of a file from the page cache, also mapped ones. `path` is relative to the mount
+        point."""
         struct.pack_into("=I", self._control, _FORGET_AT, 1)
         try:
             with (self.mount_point / path).open("rb"):
