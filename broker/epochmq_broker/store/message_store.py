@@ -314,7 +314,9 @@ class MessageStore:
         """Updates the state after the replica log writer has appended or dispatched bytes."""
         if self.dispatcher.last_timestamp > self.appender.last_timestamp:
             self.appender.last_timestamp = self.dispatcher.last_timestamp
-        self.state.set_undispatched(self.dispatcher.position < self.log.max_offset)
+        undispatched = self.dispatcher.position < self.log.max_offset
+        if undispatched != self.state.has_undispatched:
+            self.state.set_undispatched(undispatched)
 
     def truncate(self, offset: int, *, torn: bool = False) -> None:
         """Truncates the log durably at the start of a record, and with it queues and index. `torn`: the

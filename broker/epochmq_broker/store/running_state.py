@@ -51,9 +51,8 @@ class RunningState:
 
     def set_undispatched(self, has_undispatched: bool) -> None:
         """Sets whether the log has bytes that are not dispatched."""
-        if has_undispatched != self.has_undispatched:
-            self.has_undispatched = has_undispatched
-            self.update()
+        self.has_undispatched = has_undispatched
+        self.update()
 
     def report_fsync_failure(self, error: OSError) -> None:
         """Rejects messages until the store is restarted, because an fsync has failed."""
