@@ -30,7 +30,7 @@ def number_in(data: bytes) -> int:
     return int(text[1:-1])
 
 
-class Disk:
+class StateFileDisk:
     """Simulates a disk by watching fsync. Synced content and synced names survive a power loss. Content that
     was not synced may be empty, incomplete or complete afterwards, and a name may refer to any file that it
     referred to since its last sync."""
@@ -59,23 +59,23 @@ class Disk:
             inode = path.stat().st_ino if path is not None else None
             if path is not None and inode is not None:
                 self.contents[inode] = path.read_bytes()
-            seen = self.names.setdefault(name, [None])
-            if seen[-1] != inode:
-                seen.append(inode)
+            inodes = self.names.setdefault(name, [None])
+            if inodes[-1] != inode:
+                inodes.append(inode)
 
     def sync(self, fd: int) -> None:
         self.look()
         path = Path(f"/proc/self/fd/{fd}").readlink()
         if path == self.root:
-            self.names = {name: seen[-1:] for name, seen in self.names.items()}
+            self.names = {name: inodes[-1:] for name, inodes in self.names.items()}
         else:
             self.synced[os.fstat(fd).st_ino] = path.read_bytes()
 
     def lose_power(self, to: Path, rng: random.Random) -> Path:
         self.look()
         to.mkdir()
-        for name, seen in self.names.items():
-            inode = rng.choice(seen)
+        for name, inodes in self.names.items():
+            inode = rng.choice(inodes)
             if inode is None:
                 continue
             data = self.contents[inode]
@@ -93,7 +93,7 @@ def test_a_power_loss_leaves_a_state_file_no_older_than_the_durable_one(
     monkeypatch.setattr(pending_file, "SLOT_BYTES", 8192)
     root = tmp_path / "config"
     root.mkdir()
-    disk = Disk(monkeypatch, root)
+    disk = StateFileDisk(monkeypatch, root)
     writer = ConfigWriter()
     path = root / "topics.json"
     durable = 0

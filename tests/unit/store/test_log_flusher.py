@@ -40,7 +40,7 @@ async def wait_until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-class Disk:
+class FsyncStub:
     """Replaces fsync: counts calls, blocks until `free` is set, and fails while `error` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +61,11 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> FsyncStub:
+    return FsyncStub(monkeypatch)
 
 
-async def test_a_waiting_put_is_notified_when_its_bytes_are_on_disk(tmp_path: Path, disk: Disk) -> None:
+async def test_a_waiting_put_is_notified_when_its_bytes_are_on_disk(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
         _, physical, _, size = put(store, Message())
         statuses: list[PutStatus] = []
@@ -79,7 +79,7 @@ async def test_a_waiting_put_is_notified_when_its_bytes_are_on_disk(tmp_path: Pa
         assert statuses == [PutStatus.PUT_OK] * 2
 
 
-async def test_puts_that_wait_together_share_one_flush(tmp_path: Path, disk: Disk) -> None:
+async def test_puts_that_wait_together_share_one_flush(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(
         tmp_path, flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=1 << 20
     ) as store:
@@ -102,7 +102,7 @@ async def test_puts_that_wait_together_share_one_flush(tmp_path: Path, disk: Dis
         assert disk.count - before <= 4
 
 
-async def test_on_a_slow_disk_a_put_times_out_and_its_message_stays(tmp_path: Path, disk: Disk) -> None:
+async def test_on_a_slow_disk_a_put_times_out_and_its_message_stays(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=20) as store:
         disk.free.clear()
         _, physical, _, size = put(store, Message())
@@ -115,7 +115,7 @@ async def test_on_a_slow_disk_a_put_times_out_and_its_message_stays(tmp_path: Pa
         assert store.get(store.queue("orders", 0), 0, 1).status is GetStatus.FOUND
 
 
-async def test_with_sync_flush_readers_see_only_what_is_on_disk(tmp_path: Path, disk: Disk) -> None:
+async def test_with_sync_flush_readers_see_only_what_is_on_disk(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
         arrived: list[int] = []
         store.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
@@ -134,7 +134,7 @@ async def test_with_sync_flush_readers_see_only_what_is_on_disk(tmp_path: Path, 
         assert store.reader.query("orders", "k", 10, 0, 1 << 60).count == 3
 
 
-async def test_with_async_flush_readers_see_messages_at_once(tmp_path: Path, disk: Disk) -> None:
+async def test_with_async_flush_readers_see_messages_at_once(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(tmp_path) as store:
         arrived: list[tuple[int, int]] = []
         also: list[int] = []
@@ -148,7 +148,7 @@ async def test_with_async_flush_readers_see_messages_at_once(tmp_path: Path, dis
         assert (arrived[-1], also) == ((0, 0), [1])
 
 
-async def test_with_async_flush_the_background_flushes_everything(tmp_path: Path, disk: Disk) -> None:
+async def test_with_async_flush_the_background_flushes_everything(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(
         tmp_path,
         flush_interval_commit_log=1,
@@ -165,7 +165,7 @@ async def test_with_async_flush_the_background_flushes_everything(tmp_path: Path
         assert not store.queues.pending.unsynced
 
 
-async def test_an_idle_store_does_not_sync(tmp_path: Path, disk: Disk) -> None:
+async def test_an_idle_store_does_not_sync(tmp_path: Path, disk: FsyncStub) -> None:
     async with started_store(tmp_path, flush_interval_commit_log=1, flush_interval_consume_queue=1) as store:
         put_all(store, [Message()])
         store.log_flusher.flush_soon()
@@ -182,7 +182,9 @@ async def test_an_idle_store_does_not_sync(tmp_path: Path, disk: Disk) -> None:
         assert counts[10] == counts[29]
 
 
-async def test_after_a_failed_fsync_puts_are_rejected_until_a_restart(tmp_path: Path, disk: Disk) -> None:
+async def test_after_a_failed_fsync_puts_are_rejected_until_a_restart(
+    tmp_path: Path, disk: FsyncStub
+) -> None:
     store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH")
     store.start()
     put_all(store, [Message()])
@@ -208,7 +210,7 @@ async def test_after_a_failed_fsync_puts_are_rejected_until_a_restart(tmp_path: 
 
 
 async def test_after_a_failed_fsync_of_a_queue_puts_are_rejected_until_a_restart(
-    tmp_path: Path, disk: Disk
+    tmp_path: Path, disk: FsyncStub
 ) -> None:
     """This holds even if the next fsync succeeds: the checkpoint does not move, the stop leaves the abort
     file, and the next start reports an UNKNOWN tail."""
@@ -261,7 +263,9 @@ async def test_a_stop_is_not_clean_when_any_file_cannot_be_synced(
     store.stop()
 
 
-async def test_a_stop_sees_a_failed_fsync_before_the_loop_has_handled_it(tmp_path: Path, disk: Disk) -> None:
+async def test_a_stop_sees_a_failed_fsync_before_the_loop_has_handled_it(
+    tmp_path: Path, disk: FsyncStub
+) -> None:
     """A running fsync fails while the store stops, and all later ones succeed. The waiting put does not get
     PUT_OK, and the stop is not clean."""
     store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH")
@@ -321,7 +325,7 @@ async def test_a_shortage_of_descriptors_is_not_a_failed_fsync(
     assert not (tmp_path / "abort").exists()
 
 
-async def test_a_stop_ends_the_waiting_puts(tmp_path: Path, disk: Disk) -> None:
+async def test_a_stop_ends_the_waiting_puts(tmp_path: Path, disk: FsyncStub) -> None:
     store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH")
     store.start()
     _, physical, _, size = put(store, Message())

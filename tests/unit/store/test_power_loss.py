@@ -16,7 +16,7 @@ from tests.unit.store.test_recovery import check_recovered
 PAGE = 512  # smaller than a real page, because the files are smaller, too
 
 
-class Disk:
+class PowerLossDisk:
     """Simulates a disk by watching fsync. The synced state of a file or directory survives; other pages and
     entries survive at random."""
 
@@ -92,7 +92,7 @@ def test_flushed_messages_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    disk = Disk(monkeypatch)
+    disk = PowerLossDisk(monkeypatch)
     store = open_store(tmp_path / "a")
     clock = [1_000_000.0]
     store.appender._clock = lambda: clock[0]
@@ -124,7 +124,7 @@ def test_flushed_messages_survive_a_power_loss(
 def test_a_power_loss_during_recovery_loses_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk(monkeypatch)
+    disk = PowerLossDisk(monkeypatch)
     rng = random.Random(7)
     store = open_store(tmp_path / "a")
     put_all(store, random_messages(7, 50))

@@ -20,7 +20,7 @@ from tests.unit.store.support import (
     random_messages,
     read_log,
 )
-from tests.unit.store.test_power_loss import Disk
+from tests.unit.store.test_power_loss import PowerLossDisk
 from tests.unit.store.test_recovery import check_recovered
 
 BLOCK_MAX = 700
@@ -48,7 +48,7 @@ def test_a_replica_recovers_its_flushed_bytes(
     ends = [one.physical_offset + one.store_size for one in read_log(tmp_path / "master")]
     master.stop()
     sync_flush = flush_disk_type == "SYNC_FLUSH"
-    disk = Disk(monkeypatch)
+    disk = PowerLossDisk(monkeypatch)
     replica = open_store(tmp_path / "a", flush_disk_type=flush_disk_type)
     reported = 0
     while replica.max_phy_offset < until and rng.random() > 0.01:
