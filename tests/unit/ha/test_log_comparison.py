@@ -19,7 +19,7 @@ from epochmq_broker.store.record import DispatchRequest
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.ha.broker_node import LOG_FILE, BrokerNode, DirectChecksumClient, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
-from tests.unit.store.support import copy_after_crash, adopt_abort_file
+from tests.unit.store.support import adopt_abort_file, copy_after_crash
 
 
 def sums(data: bytes, wanted: LogRange) -> bytes:

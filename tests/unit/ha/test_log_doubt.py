@@ -26,7 +26,7 @@ from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.ha.test_following import ALL_ACK, nodes, same
-from tests.unit.store.support import copy_after_crash, adopt_abort_file
+from tests.unit.store.support import adopt_abort_file, copy_after_crash
 
 SOUND = LogDoubt()
 ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
