@@ -52,7 +52,7 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.new_queues
 	$(BIN)/python -m tests.benchmarks.startup
 
-# How many of 300 single-operator mutants of the rooms that keep messages the tests detect; part of soak.
+# How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install
 	$(BIN)/python -m tools.mutants
 

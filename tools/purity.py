@@ -1,6 +1,6 @@
-"""Holds the pure modules pure: a module that declares itself pure, or lies in a package listed here, must
-not import asyncio, socket, os, time, random or anything else that does I/O. The rule is the first of the
-house style: cores take input and time and return effects, drivers do the rest."""
+"""Checks that pure modules do no I/O: a module that is marked as pure, or that is in a package listed here,
+must not import asyncio, socket, os, time, random or similar modules. State machines take input and time and
+return effects; their drivers do the I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORBIDDEN = frozenset(
     | {"shutil", "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid", "uvloop"}
 )
 
-# Packages and modules that are pure as a whole. Paths are relative to the repository's root.
+# Packages and modules that are entirely pure. Paths are relative to the root of the repository.
 PURE = (
     "protocol/epochmq_protocol",
     "dledger/epochmq_dledger/core",
@@ -34,20 +34,20 @@ PURE = (
     "operator/epochmq_operator/resources",
     "operator/epochmq_operator/pod_rendering.py",
 )
-# The drivers inside a pure package.
+# Modules inside a pure package that do I/O.
 DRIVERS = ("protocol/epochmq_protocol/transport", "protocol/epochmq_protocol/durable_files.py")
 
-MARKER = "# pure:"  # a module elsewhere puts itself under the rule by a line that starts so
+MARKER = "# pure:"  # a line that starts so marks a module as pure
 
 
 def modules() -> list[Path]:
-    """All Python files under the rule."""
+    """All pure modules."""
     chosen: set[Path] = set()
     for entry in PURE:
         path = ROOT / entry
         chosen.update([path] if path.suffix == ".py" else path.rglob("*.py"))
-    for room in ("protocol", "dledger", "controller", "broker", "operator", "cli", "spark"):
-        for path in (ROOT / room).rglob("*.py"):
+    for root in ("protocol", "dledger", "controller", "broker", "operator", "cli", "spark"):
+        for path in (ROOT / root).rglob("*.py"):
             if any(line.startswith(MARKER) for line in path.read_text(encoding="utf-8").splitlines()):
                 chosen.add(path)
     drivers = [ROOT / entry for entry in DRIVERS]
@@ -70,12 +70,14 @@ def main() -> int:
     checked = modules()
     for path in checked:
         if not path.exists():
-            faults.append(f"{path.relative_to(ROOT)}: listed as pure in tools/purity.py but missing")
+            faults.append(f"{path.relative_to(ROOT)}: listed as pure in tools/purity.py, but missing")
             continue
         for line, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
             if name in FORBIDDEN:
                 faults.append(f"{path.relative_to(ROOT)}:{line}: a pure module imports {name}")
-    print("\n".join(faults) if faults else f"purity: {len(checked)} pure modules, none does I/O")
+    print(
+        "\n".join(faults) if faults else f"purity: {len(checked)} pure modules, none imports a module for I/O"
+    )
     return 1 if faults else 0
 
 

@@ -1,7 +1,9 @@
-"""Runs the parts of the test suite, with a line of progress for each: `test` is what continuous integration
-runs, two parts side by side, because most of them wait for processes half of the time, and a cluster by
-itself at the end; `soak` the long rounds, one after another. All parts run; what a part printed follows when
-it ends, and those that failed are named last."""
+"""Runs the parts of the test suite and prints the progress.
+
+`test` is what continuous integration runs: two parts at a time, because most of them wait for processes half
+of the time, and the parts that need both cores alone at the end. `soak` runs the long tests, one part after
+another. A failed part does not stop the others. The output of a part is printed when it ends; the failed
+parts are listed last."""
 
 from __future__ import annotations
 
@@ -18,23 +20,23 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-LANES = 2
+WORKERS = 2
 NO_TESTS_COLLECTED = 5
 
 
 class TestPart(NamedTuple):
-    """One command of the suite."""
+    """One command of the test suite."""
 
     name: str
     command: list[str]
     alone: bool = False
-    """Runs when all others have ended: it needs both cores."""
+    """Runs after all others, because it needs both cores."""
 
 
 INTEROP = ROOT / "tests" / "interop"
 REPLICAS = ("test_controller", "test_dledger", "test_replica", "test_slave", "test_store")
-"""How the files of `tests/interop` begin in which brokers, controllers and stores meet; in all others clients
-do."""
+"""Prefixes of the files of `tests/interop` that test brokers, controllers and stores; the others test
+clients."""
 
 
 def interop(*, replicas: bool) -> list[str]:
@@ -44,22 +46,22 @@ def interop(*, replicas: bool) -> list[str]:
 
 
 def pytest(name: str, *paths: str, alone: bool = False) -> TestPart:
-    """A part that pytest runs, of the short tests."""
+    """A part with the short tests of these paths."""
     return TestPart(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], alone)
 
 
 def soak(folder: str) -> TestPart:
-    """The long rounds of a folder."""
+    """A part with the long tests of a folder."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "--timeout=7200", f"tests/{folder}"]
     return TestPart(f"soak: {folder}", command)
 
 
-# The longest first, so that both lanes end together.
+# The longest parts first, so that both workers finish at about the same time.
 TEST = [
     TestPart("ruff", [str(BIN / "ruff"), "check", "."]),
-    TestPart("format", [str(BIN / "ruff"), "format", "--check", "."]),
-    TestPart("arrows between rooms", [str(BIN / "lint-imports")]),
-    TestPart("purity", [sys.executable, "tools/purity.py"]),
+    TestPart("formatting", [str(BIN / "ruff"), "format", "--check", "."]),
+    TestPart("import layers", [str(BIN / "lint-imports")]),
+    TestPart("pure modules", [sys.executable, "tools/purity.py"]),
     TestPart("types", [str(BIN / "mypy")]),
     pytest("integration: real processes", "tests/integration"),
     pytest("interop: brokers, controllers, stores", *interop(replicas=True)),
@@ -76,28 +78,28 @@ SOAK = [
 
 
 class SuiteRun:
-    """The parts of one run, and how each ended."""
+    """One run of parts."""
 
-    def __init__(self, parts: list[TestPart], lanes: int) -> None:
+    def __init__(self, parts: list[TestPart], workers: int) -> None:
         self.parts = parts
-        self.lanes = lanes
+        self.workers = workers
         self.failed: list[str] = []
         self._printing = threading.Lock()
 
     def all(self) -> int:
-        """Runs every part; the exit status, 1 when one failed."""
+        """Runs all parts; returns the exit status, 1 if one failed."""
         numbered = list(enumerate(self.parts, 1))
-        with ThreadPoolExecutor(self.lanes) as lanes:
-            list(lanes.map(self._one, (one for one in numbered if not one[1].alone)))
+        with ThreadPoolExecutor(self.workers) as pool:
+            list(pool.map(self._run_part, (one for one in numbered if not one[1].alone)))
         for one in numbered:
             if one[1].alone:
-                self._one(one)
+                self._run_part(one)
         print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
         for name in self.failed:
             print(f"  failed: {name}")
         return 1 if self.failed else 0
 
-    def _one(self, numbered: tuple[int, TestPart]) -> None:
+    def _run_part(self, numbered: tuple[int, TestPart]) -> None:
         number, part = numbered
         label = f"[{number}/{len(self.parts)}] {part.name}"
         print(f"{label} …", flush=True)
@@ -109,9 +111,9 @@ class SuiteRun:
             output.seek(0)
             printed = output.read().decode(errors="replace")
         passed = status == 0 or (status == NO_TESTS_COLLECTED and "soak" in part.name)
-        verdict = "ok" if passed else f"FAILED ({status})"
+        result = "ok" if passed else f"FAILED ({status})"
         with self._printing:
-            print(f"{printed.rstrip()}\n{label}: {verdict}, {time.monotonic() - started:.0f} s", flush=True)
+            print(f"{printed.rstrip()}\n{label}: {result}, {time.monotonic() - started:.0f} s", flush=True)
             if not passed:
                 self.failed.append(part.name)
 
@@ -120,11 +122,11 @@ def main() -> int:
     if sys.argv[1:] not in (["test"], ["soak"]):
         print("usage: run_tests.py test|soak", file=sys.stderr)
         return 2
-    # A shell starts its background jobs deaf to Ctrl-C, and so would be all that the tests start.
+    # Background jobs of a shell ignore SIGINT, and processes of the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "soak":
         return SuiteRun(SOAK, 1).all()
-    return SuiteRun(TEST, min(LANES, os.cpu_count() or 1)).all()
+    return SuiteRun(TEST, min(WORKERS, os.cpu_count() or 1)).all()
 
 
 if __name__ == "__main__":

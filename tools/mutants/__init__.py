@@ -1,5 +1,5 @@
-"""Measures how many single-operator mutants of the rooms that keep messages the tests detect.
+"""Measures how many single-operator mutants of the packages that store messages the tests detect.
 
-cosmic-ray makes the mutants. This package draws them from a seed, chooses the tests that run the changed
-line, runs those in a copy of the tree, and writes a report. `python -m tools.mutants --help`.
+cosmic-ray creates the mutants. This package draws them with a seed, selects the tests that execute the
+changed line, runs these in a copy of the checkout, and writes a report. See `python -m tools.mutants --help`.
 """

@@ -1,9 +1,8 @@
-"""Draws mutants by a seed, tests each in a copy of the tree, and reports which the tests do not detect.
+"""Draws mutants with a seed, tests each in a copy of the checkout, and reports those that the tests do not
+detect.
 
-An interrupted run goes on where it was when it is started again with the same seed: the outcome of every
-mutant is kept under .cache/mutants until its module changes. `--again` tries survivors anew, after tests were
-added.
-"""
+An interrupted run continues when it is started again with the same seed: the outcome of each mutant is kept
+under .cache/mutants until its module changes. `--again` tests survivors again, after tests were added."""
 
 from __future__ import annotations
 
@@ -36,29 +35,35 @@ NICENESS: Final = 10
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT, help=f"mutants to draw (default {COUNT})")
     parser.add_argument("--seed", type=int, default=SEED, help=f"default {SEED}")
-    parser.add_argument("--rooms", help=f"some of {','.join(room.name for room in PACKAGES)} (default: all)")
-    parser.add_argument("--workers", type=int, default=WORKERS, help=f"side by side (default {WORKERS})")
-    parser.add_argument("--minutes", type=float, help="begin no further mutant after so long")
-    parser.add_argument("--again", action="store_true", help="try known survivors anew")
-    parser.add_argument("--only-unit", action="store_true", help="only the unit tests of each mutant's room")
+    parser.add_argument("--packages", help=f"some of {','.join(one.name for one in PACKAGES)} (default: all)")
     parser.add_argument(
-        "--processes", action="store_true", help="also tests that start processes, for what all others miss"
+        "--workers", type=int, default=WORKERS, help=f"mutants tested at a time (default {WORKERS})"
+    )
+    parser.add_argument("--minutes", type=float, help="start no further mutant after this time")
+    parser.add_argument("--again", action="store_true", help="test known survivors again")
+    parser.add_argument(
+        "--only-unit", action="store_true", help="run only the unit tests of each mutant's package"
+    )
+    parser.add_argument(
+        "--processes",
+        action="store_true",
+        help="also run tests that start processes, on mutants that all others miss",
     )
     parser.add_argument(
         "--out",
         type=Path,
-        help="where the report goes (default: docs/results; .cache for a part of the rooms)",
+        help="folder of the report (default: docs/results; .cache for some packages only)",
     )
     return parser.parse_args()
 
 
 class OutcomeFile:
-    """Outcomes of earlier and of this run, one JSON line each. A line counts as long as the mutated module
-    is what it was."""
+    """The outcomes of this run and of earlier ones, one JSON line each. A line is valid until the module
+    changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,11 +75,11 @@ class OutcomeFile:
                 self._known[row["key"]] = MutantOutcome(**row["outcome"])
 
     def outcome(self, key: str) -> MutantOutcome | None:
-        """What is known of this mutant."""
+        """The known outcome of a mutant."""
         return self._known.get(key)
 
     def add(self, key: str, outcome: MutantOutcome) -> None:
-        """Remembers an outcome."""
+        """Stores an outcome."""
         with self._lock:
             self._known[key] = outcome
             with self._path.open("a") as stream:
@@ -86,24 +91,24 @@ def _key(mutant: Mutant, module: MutatedModule) -> str:
 
 
 class MutantQueue:
-    """The mutants that are still to be tested, and the workers that take them."""
+    """The mutants to test, and the threads that test them."""
 
     def __init__(
-        self, todo: list[tuple[str, Mutant, MutatedModule]], session: OutcomeFile, deadline: float
+        self, todo: list[tuple[str, Mutant, MutatedModule]], outcomes: OutcomeFile, deadline: float
     ) -> None:
         self._todo: queue.SimpleQueue[tuple[str, Mutant, MutatedModule]] = queue.SimpleQueue()
         for one in todo:
             self._todo.put(one)
         self._total = len(todo)
-        self._session = session
+        self._outcomes = outcomes
         self._deadline = deadline
         self._done = 0
         self._printing = threading.Lock()
         self.error: BaseException | None = None
 
-    def run(self, trials: list[MutantTester]) -> None:
-        """Returns when all mutants are tested, or the time is over."""
-        threads = [threading.Thread(target=self._work, args=(trial,)) for trial in trials]
+    def run(self, testers: list[MutantTester]) -> None:
+        """Returns when all mutants are tested, or at the deadline."""
+        threads = [threading.Thread(target=self._work, args=(tester,)) for tester in testers]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -111,7 +116,7 @@ class MutantQueue:
         if self.error is not None:
             raise self.error
 
-    def _work(self, trial: MutantTester) -> None:
+    def _work(self, tester: MutantTester) -> None:
         try:
             while time.monotonic() < self._deadline and self.error is None:
                 try:
@@ -119,8 +124,8 @@ class MutantQueue:
                 except queue.Empty:
                     return
                 started = time.monotonic()
-                outcome = trial.outcome(module, mutant)
-                self._session.add(key, outcome)
+                outcome = tester.outcome(module, mutant)
+                self._outcomes.add(key, outcome)
                 self._print(mutant, outcome, time.monotonic() - started)
         except BaseException as error:
             self.error = error
@@ -136,67 +141,67 @@ class MutantQueue:
 
 
 def _coverage_maps(
-    tree: CheckoutCopy, rooms: list[MutatedPackage], *, further: bool
+    copy: CheckoutCopy, packages: list[MutatedPackage], *, further: bool
 ) -> tuple[dict[str, CoverageMap], CoverageMap | None]:
-    unit = {room.name: measured(tree, room.unit_tests) for room in rooms}
-    others = measured(tree, FURTHER_TESTS) if further else None
+    unit = {package.name: measured(copy, package.unit_tests) for package in packages}
+    others = measured(copy, FURTHER_TESTS) if further else None
     for known in [*unit.values(), *([others] if others else [])]:
         for test in known.failed:
-            print(f"not used, because it does not pass here: {test}", flush=True)
+            print(f"ignored, because it fails without a mutant: {test}", flush=True)
     return unit, others
 
 
 def _packages(wanted: str | None) -> list[MutatedPackage]:
-    names = wanted.split(",") if wanted else [room.name for room in PACKAGES]
-    unknown = sorted(set(names) - {room.name for room in PACKAGES})
+    names = wanted.split(",") if wanted else [package.name for package in PACKAGES]
+    unknown = sorted(set(names) - {package.name for package in PACKAGES})
     if unknown:
         raise SystemExit(
-            f"no such rooms: {', '.join(unknown)}; there are {', '.join(r.name for r in PACKAGES)}"
+            f"unknown packages: {', '.join(unknown)}; known: {', '.join(one.name for one in PACKAGES)}"
         )
-    return [room for room in PACKAGES if room.name in names]
+    return [package for package in PACKAGES if package.name in names]
 
 
 def main() -> int:
     options = arguments()
     os.nice(NICENESS)
     deadline = time.monotonic() + options.minutes * 60 if options.minutes else float("inf")
-    rooms = _packages(options.rooms)
+    packages = _packages(options.packages)
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SystemExit(f"another run works in {CACHE}") from None
-        return _run(options, rooms, deadline)
+            raise SystemExit(f"another run is using {CACHE}") from None
+        return _run(options, packages, deadline)
 
 
-def _run(options: argparse.Namespace, rooms: list[MutatedPackage], deadline: float) -> int:
+def _run(options: argparse.Namespace, packages: list[MutatedPackage], deadline: float) -> int:
     first = CheckoutCopy(CACHE / "tree-1")
     first.fill()
-    mutants, places = draw(rooms, options.count, options.seed, first.folder)
+    mutants, places = draw(packages, options.count, options.seed, first.folder)
     modules = {
-        one.path: MutatedModule(_package_of(one, rooms), Path(one.path), first.folder) for one in mutants
+        one.path: MutatedModule(_package_of(one, packages), Path(one.path), first.folder) for one in mutants
     }
-    session = OutcomeFile(CACHE / "session.jsonl")
+    outcomes = OutcomeFile(CACHE / "session.jsonl")
     keyed = [(_key(mutant, modules[mutant.path]), mutant, modules[mutant.path]) for mutant in mutants]
-    todo = [one for one in keyed if _is_untested(session.outcome(one[0]), again=options.again)]
-    print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them known from earlier runs", flush=True)
+    todo = [one for one in keyed if _is_untested(outcomes.outcome(one[0]), again=options.again)]
+    print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them tested in earlier runs", flush=True)
     if todo:
-        unit, further = _coverage_maps(first, rooms, further=not options.only_unit)
-        trees = [first, *(first.copy(CACHE / f"tree-{n}") for n in range(2, options.workers + 1))]
-        trials = [MutantTester(tree, unit, further, processes=options.processes) for tree in trees]
-        MutantQueue(todo, session, deadline).run(trials)
-    results = [(mutant, found) for key, mutant, _ in keyed if (found := session.outcome(key)) is not None]
+        unit, further = _coverage_maps(first, packages, further=not options.only_unit)
+        copies = [first, *(first.copy(CACHE / f"tree-{n}") for n in range(2, options.workers + 1))]
+        testers = [MutantTester(copy, unit, further, processes=options.processes) for copy in copies]
+        MutantQueue(todo, outcomes, deadline).run(testers)
+    results = [(mutant, found) for key, mutant, _ in keyed if (found := outcomes.outcome(key)) is not None]
     data: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": f"python -m tools.mutants {shlex.join(sys.argv[1:])}".strip(),
         "seed": options.seed,
         "count": len(mutants),
         "places": places,
-        "rooms": [room.name for room in rooms],
-        "further": "no others" if options.only_unit else f"those of {' and '.join(FURTHER_TESTS)}",
+        "packages": [one.name for one in packages],
+        "further": "no other tests" if options.only_unit else f"those of {' and '.join(FURTHER_TESTS)}",
     }
-    whole = len(rooms) == len(PACKAGES) and len(results) == len(mutants) and not options.only_unit
+    whole = len(packages) == len(PACKAGES) and len(results) == len(mutants) and not options.only_unit
     written = report.write(options.out or (RESULTS if whole else CACHE / "results"), data, results)
     rows = report.summary(results)
     print("\n" + report.table(rows))
@@ -205,8 +210,8 @@ def _run(options: argparse.Namespace, rooms: list[MutatedPackage], deadline: flo
     return 0 if share is not None and share >= report.GOAL and len(results) == len(mutants) else 1
 
 
-def _package_of(mutant: Mutant, rooms: list[MutatedPackage]) -> MutatedPackage:
-    return next(room for room in rooms if room.name == mutant.room)
+def _package_of(mutant: Mutant, packages: list[MutatedPackage]) -> MutatedPackage:
+    return next(package for package in packages if package.name == mutant.package)
 
 
 def _is_untested(known: MutantOutcome | None, *, again: bool) -> bool:

@@ -1,4 +1,5 @@
-"""Lists where cosmic-ray can change the rooms' code, and draws mutants from that list by a seed."""
+"""Lists where cosmic-ray can change the code of the packages, and draws mutants from that list with a
+seed."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from cosmic_ray.plugins import get_operator, operator_names
 from tools.mutants.packages import ROOT, MutatedPackage, package_files
 
 REMOVE_CALL: Final = "epochmq/RemoveCallStatement"
-"""Not one of cosmic-ray's: a statement that is only a call becomes `pass`."""
+"""An operator that cosmic-ray does not have: replaces a statement that is only a call by `pass`."""
 
 NUMBERS: Final = "core/NumberReplacer"
 SAME_IN_PRACTICE: Final = ("_Is_Eq", "_Eq_Is", "_IsNot_NotEq", "_NotEq_IsNot")
-"""Comparisons that differ only for types that redefine equality."""
+"""Operators whose result differs only for types that redefine equality."""
 
 LOGGERS: Final = ("log", "_log", "logger")
 Position = tuple[int, int]  # line from 1, column from 0
@@ -33,10 +34,10 @@ MutationSite = tuple[str, Position]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module. `before` and `after` are the changed lines, stripped; `lines` are those of
-    the statement (or of its head, when it has a body) as numbers from 1."""
+    """One change of one module. `before` and `after` are the changed lines, stripped. `lines` are the first
+    and the last line of the statement, or of its head if it has a body; numbers start at 1."""
 
-    room: str
+    package: str
     path: str
     line: int
     lines: tuple[int, int]
@@ -48,20 +49,20 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Names the mutant independently of lines above it."""
+        """Identifies the mutant independently of its line number."""
         text = "\0".join((self.path, self.function, self.operator, self.before, self.after))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for a report."""
+        """The mutant as plain data, for the report."""
         return asdict(self)
 
 
 class MutatedModule:
     """One parsed module."""
 
-    def __init__(self, room: MutatedPackage, path: Path, root: Path = ROOT) -> None:
-        self.room = room
+    def __init__(self, package: MutatedPackage, path: Path, root: Path = ROOT) -> None:
+        self.package = package
         self.path = path
         self.source = (root / path).read_text(encoding="utf-8")
         self.tree = ast.parse(self.source)
@@ -70,7 +71,7 @@ class MutatedModule:
         self._statements = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
 
     def sites(self, operators: dict[str, Any]) -> dict[MutationSite, list[tuple[str, int]]]:
-        """Position -> (operator, occurrence) of every mutation there."""
+        """All mutations, by position: (operator, occurrence)."""
         found: dict[MutationSite, list[tuple[str, int]]] = defaultdict(list)
         nodes = list(ast_nodes(get_ast(self.source)))
         for name, operator in operators.items():
@@ -89,14 +90,14 @@ class MutatedModule:
         return not any(start <= at < end for start, end in self._left_out)
 
     def code(self, operator: str, occurrence: int) -> str | None:
-        """The module's text with this mutation; None when there is no such mutation."""
+        """The text of the module with this mutation; None if there is no such mutation."""
         if operator == REMOVE_CALL:
             return _without_call(self.source, list(_calls(self.tree))[occurrence])
         changed: str | None = mutate_code(self.source, get_operator(operator)(), occurrence)
         return changed
 
     def mutant(self, operator: str, occurrence: int, at: Position) -> Mutant | None:
-        """The mutant, or None when the text does not change its meaning or is no Python."""
+        """The mutant; None if the change has no effect on the syntax tree, or is not valid Python."""
         changed = self.code(operator, occurrence)
         if changed is None:
             return None
@@ -107,7 +108,7 @@ class MutatedModule:
             return None
         before, after = _changed_lines(self.source, changed)
         return Mutant(
-            room=self.room.name,
+            package=self.package.name,
             path=str(self.path),
             line=at[0],
             lines=self._statement_lines(at[0]),
@@ -142,8 +143,8 @@ def _span(node: ast.AST) -> SourceSpan:
 
 
 def _left_out(tree: ast.AST) -> Iterator[SourceSpan]:
-    """What only readers and checkers see: annotations, type aliases, options of a class such as `frozen`,
-    branches of the type checker, arguments of log lines."""
+    """Code without effect at run time: annotations, type aliases, class options such as `frozen`, branches
+    for the type checker, arguments of log lines."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.AnnAssign, ast.arg)) and node.annotation is not None:
             yield _span(node.annotation)
@@ -161,7 +162,7 @@ def _left_out(tree: ast.AST) -> Iterator[SourceSpan]:
 
 
 def _is_union(node: ast.expr) -> bool:
-    """Whether it reads as a type alias: names with `|` between them."""
+    """Whether it looks like a type alias: names joined by `|`."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return all(
             isinstance(one, (ast.Name, ast.Attribute)) or _is_union(one) for one in (node.left, node.right)
@@ -170,15 +171,15 @@ def _is_union(node: ast.expr) -> bool:
 
 
 def _constants(tree: ast.AST) -> Iterator[ast.stmt]:
-    """Assignments of modules and classes: the value of a bound or a default is chosen, what depends on it is
-    mutated where it is used."""
+    """Assignments in modules and classes. Their numbers are not mutated: a limit or a default could be any
+    number, and its uses are mutated."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef)):
             yield from (one for one in node.body if isinstance(one, (ast.Assign, ast.AnnAssign)))
 
 
 def _is_log(node: ast.AST) -> bool:
-    """Whether it is a call of a logger."""
+    """Whether the node is a call of a logger."""
     if not isinstance(node, ast.Call):
         return False
     function = node.func
@@ -190,7 +191,7 @@ def _is_log(node: ast.AST) -> bool:
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Expr]:
-    """Statements that are only a call (or an awaited one), in the order of `ast.walk`."""
+    """Statements that are only a call or an awaited call, in the order of `ast.walk`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             value = node.value.value if isinstance(node.value, ast.Await) else node.value
@@ -226,7 +227,7 @@ def _changed_lines(before: str, after: str) -> tuple[str, str]:
 
 
 def operators() -> dict[str, Any]:
-    """cosmic-ray's operators that need no arguments, without those that change nothing in practice."""
+    """cosmic-ray's operators without arguments, except those that make no difference in practice."""
     found = {}
     for name in operator_names():
         kind = get_operator(name)
@@ -235,11 +236,15 @@ def operators() -> dict[str, Any]:
     return found
 
 
-def draw(rooms: list[MutatedPackage], count: int, seed: int, root: Path = ROOT) -> tuple[list[Mutant], int]:
-    """So many mutants at different places, drawn evenly from all places of these rooms, and the number of
-    places. A place with many operators weighs no more than others."""
+def draw(
+    packages: list[MutatedPackage], count: int, seed: int, root: Path = ROOT
+) -> tuple[list[Mutant], int]:
+    """Draws `count` mutants at different positions, and returns the number of positions, too. All positions
+    of the packages are equally likely, however many operators apply to them."""
     modules = {
-        str(path): MutatedModule(room, path, root) for room in rooms for path in package_files(room, root)
+        str(path): MutatedModule(package, path, root)
+        for package in packages
+        for path in package_files(package, root)
     }
     sites: dict[MutationSite, list[tuple[str, int]]] = {}
     known = operators()

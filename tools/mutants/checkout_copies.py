@@ -1,4 +1,4 @@
-"""Copies of the checkout in which mutants are tested, and runs commands in them with bounds."""
+"""Copies the checkout for the test of mutants, and runs commands in the copies with limits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from typing import Final
 from tools.mutants.packages import ROOT, SOURCE_ROOTS
 
 DATA_MAX_BYTES: Final = 3 << 30
-"""Of anonymous memory for each process of a test: a mutant may allocate without end."""
+"""The limit of anonymous memory for each process of a test: a mutant may allocate endlessly."""
 FILE_MAX_BYTES: Final = 4 << 30
 STALE_S: Final = 10
-"""A mutated module is that much newer than its compiled form, so that Python does not use the latter."""
+"""A mutated module is this much newer than its compiled form, so that Python does not use the compiled
+form."""
 
 
 class CheckoutCopy:
-    """One copy of the checkout, as it is on disk now (without what git ignores)."""
+    """One copy of the checkout, with uncommitted changes and without ignored files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def fill(self) -> None:
-        """Makes the copy anew."""
+        """Creates the copy, replacing an older one."""
         shutil.rmtree(self.folder, ignore_errors=True)
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -45,7 +46,7 @@ class CheckoutCopy:
         self._compile()
 
     def copy(self, folder: Path) -> CheckoutCopy:
-        """Another copy, with the compiled modules of this one."""
+        """Creates another copy, with the compiled modules of this one."""
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.folder, folder, symlinks=True)
         return CheckoutCopy(folder)
@@ -56,7 +57,7 @@ class CheckoutCopy:
 
     @contextmanager
     def changed(self, path: str, text: str) -> Iterator[None]:
-        """The module with another text, as long as the block lasts."""
+        """Replaces the text of a module for the length of the block."""
         target = self.folder / path
         original, stat = target.read_bytes(), target.stat()
         target.write_text(text, encoding="utf-8")
@@ -76,8 +77,9 @@ class CheckoutCopy:
         compiled: bool = False,
         extra: dict[str, str] | None = None,
     ) -> int | None:
-        """Runs a command of this Python in the tree, its output in a file; the exit status, or None when it
-        took too long and was killed with all it had started. `compiled`: it may write compiled modules."""
+        """Runs a Python command in the copy, with its output in a file. Returns the exit status, or None
+        after a time-out, when the command and all its descendants were killed. `compiled`: it may write
+        compiled modules."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(str(self.folder / root) for root in SOURCE_ROOTS),
@@ -105,7 +107,7 @@ class CheckoutCopy:
 
 
 def _limit(pid: int) -> None:
-    """Bounds a process that has just been started, and all that it starts."""
+    """Limits a process that was just started, and its descendants."""
     for what, most in (
         (resource.RLIMIT_DATA, DATA_MAX_BYTES),
         (resource.RLIMIT_FSIZE, FILE_MAX_BYTES),
@@ -116,7 +118,8 @@ def _limit(pid: int) -> None:
 
 
 def _kill_with_descendants(process: subprocess.Popen[bytes]) -> None:
-    """Tests give their processes sessions of their own, so the group alone is not enough."""
+    """Kills a process and its descendants. Killing the process group is not enough, because tests start
+    sessions."""
     for pid in [*descendants(process.pid), process.pid]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -124,7 +127,7 @@ def _kill_with_descendants(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children of a process, their children, and so on."""
+    """The ids of all descendants of a process."""
     found: list[int] = []
     todo = [pid]
     while todo:

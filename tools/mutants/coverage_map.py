@@ -1,4 +1,4 @@
-"""Which tests run which line, measured once and kept while neither code nor tests change."""
+"""Measures which tests execute which lines, and caches the result until code or tests change."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tools.mutants.packages import CACHE, PACKAGES
 
 MEASURE_TIMEOUT_S: Final = 7200
 KEPT_MAX: Final = 40
-"""Measurements kept in the cache; older ones are deleted."""
+"""Measurements in the cache; older ones are deleted."""
 
 
 @dataclass(frozen=True)
 class CoverageMap:
-    """`lines`: path -> line -> numbers of tests; `tests`: their node ids; `seconds`: how long each took while
-    coverage was measured. Only tests that passed are in it."""
+    """`lines`: path -> line -> numbers of tests; `tests`: their node ids; `seconds`: their durations while
+    coverage was measured. It contains only tests that passed."""
 
     tests: list[str]
     seconds: list[float]
@@ -32,8 +32,8 @@ class CoverageMap:
     failed: list[str]
 
     def chosen(self, path: str, first: int, last: int) -> list[int]:
-        """Tests that run one of these lines, quickest first. For lines that run at import alone, every test
-        that runs anything of the module."""
+        """Tests that execute one of these lines, fastest first. For lines that execute only at import: all
+        tests that execute any line of the module."""
         lines = self.lines.get(path, {})
         found = {one for line in range(first, last + 1) for one in lines.get(str(line), ())}
         if not found:
@@ -42,37 +42,37 @@ class CoverageMap:
         return sorted(found, key=lambda one: self.seconds[one])
 
 
-def measured(tree: CheckoutCopy, folders: tuple[str, ...]) -> CoverageMap:
-    """The map for these folders of tests, from the cache when code and tests are as they were."""
+def measured(copy: CheckoutCopy, folders: tuple[str, ...]) -> CoverageMap:
+    """The map of these folders of tests, from the cache if code and tests are unchanged."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    name = f"coverage-{_digest(tree, folders)}.json"
+    name = f"coverage-{_digest(copy, folders)}.json"
     kept = CACHE / name
     if not kept.exists():
-        print(f"measuring which lines {', '.join(folders)} run …", flush=True)
+        print(f"measuring which lines {', '.join(folders)} execute …", flush=True)
         scratch = CACHE / f"{name}.{os.getpid()}"
-        scratch.write_text(json.dumps(_measure(tree, folders)))
+        scratch.write_text(json.dumps(_measure(copy, folders)))
         scratch.rename(kept)
         for old in sorted(CACHE.glob("coverage-*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT_MAX]:
             old.unlink()
     return CoverageMap(**json.loads(kept.read_text()))
 
 
-def _digest(tree: CheckoutCopy, folders: tuple[str, ...]) -> str:
+def _digest(copy: CheckoutCopy, folders: tuple[str, ...]) -> str:
     digest = hashlib.sha256(repr(folders).encode())
-    roots = [tree.folder / name for name in (*folders, *(room.source for room in PACKAGES))]
+    roots = [copy.folder / name for name in (*folders, *(package.source for package in PACKAGES))]
     for path in sorted(path for root in roots for path in root.rglob("*.py")):
-        digest.update(str(path.relative_to(tree.folder)).encode() + b"\0" + path.read_bytes())
+        digest.update(str(path.relative_to(copy.folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _measure(tree: CheckoutCopy, folders: tuple[str, ...]) -> dict[str, Any]:
-    data, results, output = (tree.folder / f".mutants-{kind}" for kind in ("data", "results", "output"))
-    settings = tree.folder / ".mutants-coveragerc"
-    sources = "".join(f"\n    {room.source}/*" for room in PACKAGES)
+def _measure(copy: CheckoutCopy, folders: tuple[str, ...]) -> dict[str, Any]:
+    data, results, output = (copy.folder / f".mutants-{kind}" for kind in ("data", "results", "output"))
+    settings = copy.folder / ".mutants-coveragerc"
+    sources = "".join(f"\n    {package.source}/*" for package in PACKAGES)
     settings.write_text(f"[run]\ndata_file = {data}\ninclude ={sources}\n")
     command = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p"]
     command += ["tools.mutants.coverage_plugin", "-p", "no:cacheprovider", "-m", "not soak", *folders]
-    status = tree.run(
+    status = copy.run(
         command,
         timeout_s=MEASURE_TIMEOUT_S,
         output=output,
@@ -80,7 +80,7 @@ def _measure(tree: CheckoutCopy, folders: tuple[str, ...]) -> dict[str, Any]:
         extra={RESULTS_VARIABLE: str(results)},
     )
     if status not in (0, 1) or not data.exists():
-        raise SystemExit(f"the tests of {folders} ended with {status}:\n{output.read_text()[-4000:]}")
+        raise SystemExit(f"pytest of {folders} exited with {status}:\n{output.read_text()[-4000:]}")
     outcome = json.loads(results.read_text())
     tests = sorted(outcome["passed"])
     numbers = {test: number for number, test in enumerate(tests)}
@@ -88,7 +88,7 @@ def _measure(tree: CheckoutCopy, folders: tuple[str, ...]) -> dict[str, Any]:
     found = CoverageData(str(data))
     found.read()
     for path in found.measured_files():
-        relative = str(Path(path).relative_to(tree.folder))
+        relative = str(Path(path).relative_to(copy.folder))
         for line, contexts in found.contexts_by_lineno(path).items():
             lines[relative][str(line)] = sorted({numbers[one] for one in contexts if one in numbers})
     seconds = [round(outcome["passed"][test], 4) for test in tests]

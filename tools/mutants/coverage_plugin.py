@@ -1,7 +1,7 @@
-"""A pytest plugin: names each test to coverage as its context, and writes how it ended and how long it took.
+"""A pytest plugin that sets the coverage context to the running test, and writes results and durations of
+tests.
 
-Loaded by `-p tools.mutants.coverage_plugin` in the run that measures coverage; nothing else needs it.
-"""
+Loaded by `-p tools.mutants.coverage_plugin` in the run that measures coverage; nothing else needs it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _failed: set[str] = set()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Everything that runs during a test, on any thread, counts as run by it."""
+    """Attributes all lines that execute during a test, on any thread, to this test."""
     measured = Coverage.current()
-    assert measured is not None, "this plugin belongs into a run of `coverage run`"
+    assert measured is not None, "this plugin needs `coverage run`"
     measured.switch_context(item.nodeid)
     try:
         return (yield)
@@ -31,13 +31,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Adds up the phases of a test."""
+    """Adds up the durations of the phases of a test."""
     _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
     if report.outcome != "passed":
         _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
-    """Writes the results where the caller wants them."""
+    """Writes the results to the file that the environment variable names."""
     passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
     Path(os.environ[RESULTS_VARIABLE]).write_text(json.dumps({"passed": passed, "failed": sorted(_failed)}))

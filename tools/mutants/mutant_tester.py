@@ -1,4 +1,4 @@
-"""Runs the tests that could detect a mutant, and says which did."""
+"""Runs the tests that may detect a mutant, and returns the first one that did."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tools.mutants.packages import PACKAGES
 TEST_TIMEOUT_MIN_S: Final = 30.0
 TIMEOUT_MIN_S: Final = 120.0
 TIMEOUT_FACTOR: Final = 8.0
-"""Times what a test, or all that were chosen, took while coverage was measured. Generous, because
-a run that does not end counts as a detection, and a busy machine must not look like one."""
+"""The limit is this multiple of the durations while coverage was measured. It is large, because a time-out
+counts as a detection, and a busy machine must not look like one."""
 BUDGET_S: Final = 240.0
-"""A stage runs the quickest of the chosen tests whose times add up to that."""
+"""A stage runs the fastest of the selected tests, up to this sum of their durations."""
 PROCESS_TIMEOUT_S: Final = 600.0
 FAILURES: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TESTS_FAILED: Final = 1
@@ -29,9 +29,9 @@ KILLED_STAGES: Final = ("unit", "further", "processes")
 
 @dataclass(frozen=True)
 class MutantOutcome:
-    """What became of a mutant. `stage` is who detected it: `unit` (its room's unit tests), `further`,
-    `processes`, or `survived`; `by` the first test that failed, or how else the run ended; `tests` how many
-    ran at most."""
+    """The outcome of a mutant. `stage` names the tests that detected it: `unit` (the unit tests of its
+    package), `further`, `processes`; or it is `survived`. `by` is the first test that failed, or how else the
+    run ended. `tests` is the largest number of tests that may have run."""
 
     stage: str
     by: str
@@ -39,42 +39,42 @@ class MutantOutcome:
 
 
 class MutantTester:
-    """Tests mutants in one copy of the tree, one at a time."""
+    """Tests mutants in one copy of the checkout, one at a time."""
 
     def __init__(
         self,
-        tree: CheckoutCopy,
+        copy: CheckoutCopy,
         unit: dict[str, CoverageMap],
         further: CoverageMap | None,
         *,
         processes: bool,
     ) -> None:
-        self._tree = tree
+        self._copy = copy
         self._unit = unit
         self._further = further
         self._processes = processes
-        self._packages = {room.name: room for room in PACKAGES}
+        self._packages = {package.name: package for package in PACKAGES}
 
     def outcome(self, module: MutatedModule, mutant: Mutant) -> MutantOutcome:
-        """Changes the module, runs the tests stage by stage until one fails, restores the module."""
+        """Changes the module, runs the tests stage by stage until one fails, and restores the module."""
         text = module.code(mutant.operator, mutant.occurrence)
-        assert text is not None, f"{mutant.path}: {mutant.operator} {mutant.occurrence} is gone"
-        room = self._packages[mutant.room]
+        assert text is not None, f"{mutant.path}: {mutant.operator} {mutant.occurrence} does not exist"
+        package = self._packages[mutant.package]
         tried = 0
-        with self._tree.changed(mutant.path, text):
-            for stage, known in (("unit", self._unit[room.name]), ("further", self._further)):
+        with self._copy.changed(mutant.path, text):
+            for stage, known in (("unit", self._unit[package.name]), ("further", self._further)):
                 if known is None:
                     continue
                 numbers = known.chosen(mutant.path, *mutant.lines)
                 if stage == "further":
-                    numbers = [one for one in numbers if not known.tests[one].startswith(room.unit_tests)]
+                    numbers = [one for one in numbers if not known.tests[one].startswith(package.unit_tests)]
                 tried += len(numbers)
                 if numbers and (by := self._killed_by_known(known, numbers)):
                     return MutantOutcome(stage, by, tried)
             if (
                 self._processes
-                and room.process_tests
-                and (by := self._run(room.process_tests, PROCESS_TIMEOUT_S))
+                and package.process_tests
+                and (by := self._run(package.process_tests, PROCESS_TIMEOUT_S))
             ):
                 return MutantOutcome("processes", by, tried)
         return MutantOutcome("survived", "", tried)
@@ -94,10 +94,10 @@ class MutantTester:
         )
 
     def _run(self, tests: Sequence[str], timeout_s: float, *options: str) -> str:
-        """What detected the mutant, or an empty string."""
-        names = self._tree.folder / ".mutants-tests"
+        """The test that detected the mutant, or how else the run ended; empty if all tests passed."""
+        names = self._copy.folder / ".mutants-tests"
         names.write_text("".join(f"{test}\n" for test in tests))
-        output = self._tree.folder / ".mutants-output"
+        output = self._copy.folder / ".mutants-output"
         command = [
             "-m",
             "pytest",
@@ -110,13 +110,13 @@ class MutantTester:
             *options,
             f"@{names}",
         ]
-        status = self._tree.run(command, timeout_s=timeout_s, output=output)
+        status = self._copy.run(command, timeout_s=timeout_s, output=output)
         if status == 0:
             return ""
         if status is None:
-            return f"no end within {timeout_s:.0f} s"
-        said = output.read_text(errors="replace")
-        found = FAILURES.search(said)
+            return f"time-out after {timeout_s:.0f} s"
+        printed = output.read_text(errors="replace")
+        found = FAILURES.search(printed)
         if found:
             return found.group(1)
-        return f"exit status {status}: {said.strip()[-OUTPUT_KEPT:]}"
+        return f"exit status {status}: {printed.strip()[-OUTPUT_KEPT:]}"

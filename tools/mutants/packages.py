@@ -1,4 +1,4 @@
-"""Names the rooms whose code is mutated, and the tests of each."""
+"""Lists the packages whose code is mutated, and their tests."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".cache" / "mutants"
 SOURCE_ROOTS: Final = ("protocol", "dledger", "controller", "broker", "operator", "cli", "spark")
-"""Folders that hold the packages, as `tool.hatch.build.dev-mode-dirs` of pyproject.toml has them."""
+"""The source roots, as in `tool.hatch.build.dev-mode-dirs` of pyproject.toml."""
 
 FURTHER_TESTS: Final = ("tests/unit", "tests/simulation")
-"""Tests for a mutant that its room's unit tests have not detected, those that run the changed line."""
+"""Tests for a mutant that its package's unit tests did not detect: those of them that execute the changed
+line."""
 
 
 @dataclass(frozen=True)
 class MutatedPackage:
-    """One folder of code. `unit_tests` are tried first. `process_tests` start processes, so coverage does not
-    say which of them run a line: a mutant that all others miss meets all of them (`--processes`)."""
+    """One folder of code. `unit_tests` run first. `process_tests` start processes, so coverage cannot tell
+    which of them execute a line: a mutant that all others miss is tested with all of them (`--processes`)."""
 
     name: str
     source: str
@@ -58,6 +59,6 @@ PACKAGES: Final = (
 )
 
 
-def package_files(room: MutatedPackage, root: Path = ROOT) -> list[Path]:
-    """The room's modules, relative to `root`."""
-    return sorted(path.relative_to(root) for path in (root / room.source).rglob("*.py"))
+def package_files(package: MutatedPackage, root: Path = ROOT) -> list[Path]:
+    """The modules of the package, relative to `root`."""
+    return sorted(path.relative_to(root) for path in (root / package.source).rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Writes what became of the mutants: JSON for programs, Markdown for people."""
+"""Writes the outcomes of the mutants as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Results = list[tuple[Mutant, MutantOutcome]]
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:
-    """(path, function, before, after) -> why that change cannot be observed."""
+    """(path, function, before, after) -> why the change has no observable effect."""
     rows = json.loads(EQUIVALENT.read_text(encoding="utf-8"))
     return {(row["path"], row["function"], row["before"], row["after"]): row["reason"] for row in rows}
 
 
 def reason(mutant: Mutant, known: dict[tuple[str, str, str, str], str]) -> str | None:
-    """Why this mutant is equivalent, None when it is not listed."""
+    """The reason why this mutant is equivalent; None if it is not listed."""
     return known.get((mutant.path, mutant.function, mutant.before, mutant.after))
 
 
 def summary(results: Results) -> dict[str, dict[str, Any]]:
-    """Room -> counts, with `all` at the end. `killed_share` leaves equivalent mutants out."""
+    """Counts by package, `all` last. `killed_share` leaves equivalent mutants out."""
     known = equivalents()
     counts: dict[str, Counter[str]] = {}
     for mutant, outcome in results:
         listed = outcome.stage == "survived" and reason(mutant, known) is not None
         stage = "equivalent" if listed else outcome.stage
-        for room in (mutant.room, "all"):
-            counts.setdefault(room, Counter())[stage] += 1
+        for package in (mutant.package, "all"):
+            counts.setdefault(package, Counter())[stage] += 1
     rows: dict[str, dict[str, Any]] = {}
-    for room in sorted(counts, key=lambda name: (name == "all", name)):
-        count = counts[room]
+    for package in sorted(counts, key=lambda name: (name == "all", name)):
+        count = counts[package]
         killed = sum(count[stage] for stage in KILLED_STAGES)
         judged = killed + count["survived"]
-        rows[room] = {
+        rows[package] = {
             "mutants": count.total(),
             **{stage: count[stage] for stage in (*KILLED_STAGES, "survived", "equivalent")},
             "killed_share": round(killed / judged, 4) if judged else None,
@@ -60,12 +60,12 @@ def _code(text: str) -> str:
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """The summary as a table."""
-    head = ["room", "mutants", "its unit tests", "further tests", "processes", "survived", "equivalent"]
+    head = ["package", "mutants", "its unit tests", "further tests", "processes", "survived", "equivalent"]
     lines = []
-    for room, row in rows.items():
+    for package, row in rows.items():
         numbers = [row[key] for key in ("mutants", *KILLED_STAGES, "survived", "equivalent")]
         shares = [row["unit_share"], row["killed_share"]]
-        lines.append([room, *map(str, numbers), *("–" if one is None else f"{one:.1%}" for one in shares)])
+        lines.append([package, *map(str, numbers), *("–" if one is None else f"{one:.1%}" for one in shares)])
     return _table([*head, "killed by its unit tests", "killed"], lines)
 
 
@@ -73,7 +73,7 @@ def _survivors(results: Results) -> str:
     known = equivalents()
     lines = [
         f"- `{mutant.path}:{mutant.line}` {mutant.function}: {_code(mutant.before)} → {_code(mutant.after)}"
-        f" ({mutant.operator}; {outcome.tests} tests run the line)"
+        f" ({mutant.operator}; {outcome.tests} tests execute the line)"
         for mutant, outcome in sorted(results, key=lambda pair: (pair[0].path, pair[0].line))
         if outcome.stage == "survived" and reason(mutant, known) is None
     ]
@@ -105,10 +105,11 @@ def write(folder: Path, data: dict[str, Any], results: Results) -> tuple[Path, P
     parts = [
         f"# Mutants that the tests detect, {data['date']}",
         f"`{data['command']}`: {len(results)} of {data['count']} mutants drawn with seed {data['seed']} from"
-        f" {data['places']:,} places in the rooms named. Each has one operator, number, condition or call"
-        " changed (by cosmic-ray, and by one operator of our own that removes a call). A mutant first meets"
-        f" the unit tests of its room that run the changed line, then {data['further']}. A run that does not"
-        f" end counts as a detection. The goal: {GOAL:.0%} of the mutants that are not equivalent.",
+        f" {data['places']:,} places in these packages. Each has one operator, number, condition or call"
+        " changed (by cosmic-ray, and by one operator of this tool that removes a call). A mutant is first"
+        " tested with the unit tests of its package that execute the changed line, then with"
+        f" {data['further']}. A time-out counts as a detection. The goal: {GOAL:.0%} of the mutants that are"
+        " not equivalent.",
         table(rows),
         "## Survivors",
         _survivors(results),

@@ -1,4 +1,4 @@
-"""The comparison of two benchmark results tells a slower program from a slower machine."""
+"""Tests that the comparison of benchmark results distinguishes a slower program from a slower machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The mutation tool changes one thing at a time, where that can be observed, and chooses the tests that run
-the changed line."""
+"""Tests that the mutation tool makes one observable change at a time, and selects the tests that execute the
+changed line."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Box:
 """
 
 
-def _room(tmp_path: Path) -> MutatedPackage:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "box.py").write_text(SOURCE)
-    return MutatedPackage("room", "room", ("tests",), ())
+def _package(tmp_path: Path) -> MutatedPackage:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "box.py").write_text(SOURCE)
+    return MutatedPackage("package", "package", ("tests",), ())
 
 
-def test_every_place_that_can_be_observed_has_a_mutant_and_no_other(tmp_path: Path) -> None:
-    room = _room(tmp_path)
-    mutants, places = draw([room], 100, 1, tmp_path)
+def test_every_position_with_an_observable_change_has_a_mutant_and_no_other(tmp_path: Path) -> None:
+    package = _package(tmp_path)
+    mutants, places = draw([package], 100, 1, tmp_path)
     changed = {(mutant.before, mutant.after) for mutant in mutants}
     assert places == len(mutants)
     assert {before for before, _ in changed} == {
@@ -53,15 +53,15 @@ def test_every_place_that_can_be_observed_has_a_mutant_and_no_other(tmp_path: Pa
 
 
 def test_the_same_seed_draws_the_same_mutants_and_another_seed_others(tmp_path: Path) -> None:
-    room = _room(tmp_path)
-    first, again, other = (draw([room], 2, seed, tmp_path)[0] for seed in (1, 1, 5))
+    package = _package(tmp_path)
+    first, again, other = (draw([package], 2, seed, tmp_path)[0] for seed in (1, 1, 5))
     assert first == again
     assert first != other
 
 
 def test_a_mutant_changes_one_line_and_is_still_python(tmp_path: Path) -> None:
-    room = _room(tmp_path)
-    module = MutatedModule(room, package_files(room, tmp_path)[0], tmp_path)
+    package = _package(tmp_path)
+    module = MutatedModule(package, package_files(package, tmp_path)[0], tmp_path)
     text = module.code(REMOVE_CALL, 0)
     assert text is not None
     differing = [
@@ -70,11 +70,11 @@ def test_a_mutant_changes_one_line_and_is_still_python(tmp_path: Path) -> None:
     assert [(old.strip(), new.strip()) for old, new in differing] == [("self.touch(by)", "pass")]
 
 
-def test_the_operators_leave_out_comparisons_that_differ_for_odd_types_only() -> None:
+def test_operators_that_differ_only_for_types_with_their_own_equality_are_left_out() -> None:
     assert not [name for name in operators() if name.endswith(("_Is_Eq", "_Eq_Is"))]
 
 
-def test_the_tests_that_run_the_line_are_chosen_quickest_first() -> None:
+def test_the_tests_that_execute_the_line_are_selected_fastest_first() -> None:
     known = CoverageMap(
         ["slow", "quick", "elsewhere"], [2.0, 0.1, 1.0], {"a.py": {"3": [0, 1], "9": [2]}}, []
     )
@@ -83,12 +83,12 @@ def test_the_tests_that_run_the_line_are_chosen_quickest_first() -> None:
     assert known.chosen("b.py", 3, 4) == []
 
 
-def test_a_line_that_only_an_import_runs_is_tested_by_all_that_use_the_module() -> None:
+def test_a_line_that_executes_only_at_import_is_tested_by_all_tests_of_the_module() -> None:
     known = CoverageMap(["one", "two"], [2.0, 1.0], {"a.py": {"1": [], "3": [0, 1]}}, [])
     assert known.chosen("a.py", 1, 1) == [1, 0]
 
 
-def test_a_changed_module_is_restored_also_when_its_test_fails(tmp_path: Path) -> None:
+def test_a_changed_module_is_restored_after_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("x = 1\n")
     before = path.stat().st_mtime_ns
@@ -103,25 +103,25 @@ def test_a_changed_module_is_restored_also_when_its_test_fails(tmp_path: Path) -
     assert path.stat().st_mtime_ns == before
 
 
-def test_a_command_without_an_end_is_ended_with_all_it_has_started(tmp_path: Path) -> None:
+def test_a_command_is_killed_with_its_descendants_after_a_time_out(tmp_path: Path) -> None:
     output = tmp_path / "output"
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     assert CheckoutCopy(tmp_path).run(["-c", code], timeout_s=0.5, output=output) is None
 
 
 def test_shares_leave_equivalent_mutants_out(tmp_path: Path) -> None:
-    room = _room(tmp_path)
-    mutants, _ = draw([room], 2, 1, tmp_path)
+    package = _package(tmp_path)
+    mutants, _ = draw([package], 2, 1, tmp_path)
     killed, survived = MutantOutcome("unit", "a test", 3), MutantOutcome("survived", "", 3)
     rows = summary([(mutants[0], killed), (mutants[1], survived)])
     assert rows["all"]["killed_share"] == 0.5
-    assert rows["room"]["survived"] == 1
+    assert rows["package"]["survived"] == 1
 
 
-def test_the_rooms_and_the_equivalent_mutants_name_what_exists() -> None:
-    for room in PACKAGES:
-        assert package_files(room), room.name
-        for tests in (*room.unit_tests, *room.process_tests):
+def test_the_paths_of_packages_and_equivalent_mutants_exist() -> None:
+    for package in PACKAGES:
+        assert package_files(package), package.name
+        for tests in (*package.unit_tests, *package.process_tests):
             assert (ROOT / tests).exists(), tests
     for row in json.loads(EQUIVALENT.read_text()):
         assert row["before"] in " ".join(
