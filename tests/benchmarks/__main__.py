@@ -1,8 +1,8 @@
-"""`make bench`: ours and RocketMQ's broker under the same loads, in one run on this machine, side by side.
+"""`make bench`, first part: measures our broker and RocketMQ's under the same loads, in one run on this
+machine.
 
-Both brokers run all the time; every round measures each cell on one and then on the other, so that what
-disturbs the machine disturbs both. RocketMQ gets time to compile its hot paths first. See `--help`.
-"""
+Both brokers run all the time. Every round measures each cell on one broker and then on the other, so that
+disturbances of the machine affect both. RocketMQ first gets time to compile its hot paths. See `--help`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.interop.java_env import JavaMissingError, java_library, rocketmq_vers
 
 RESULTS = ROOT / "docs" / "results"
 MESSAGE_BYTES = 1400  # of a record, its consume queue unit and its index entry
-STORED_PER_S = 150_000  # by both brokers together, at most, on the average of the cells that send
+STORED_PER_S = 150_000  # both brokers together, the average over the cells that send, at most
 IDLE_S = 10
 CLIENT_WARMUP_S = 10
 
@@ -58,15 +58,15 @@ METHOD = (
     " one topic of 8 queues; the load and the brokers share the machine's cores; the disk is quiet"
     " before every measurement{occupied}. Java's broker has a heap of 2 GB and the G1 collector, and"
     " before the first measurement {warmup:g} s of the same sends and pulls, so that its JIT compiler"
-    " has done its work; ours gets a tenth of that. Every answer is checked: code, unique and dense"
-    " queue offsets, whole records in order, and once each record's CRC."
+    " has compiled the hot paths; ours gets a tenth of that. Every response is checked: code, unique and"
+    " dense queue offsets, whole records in order, and once the CRC of each record."
 )
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument(
         "--only", metavar="TEXT", action="append", help="only cells whose name contains TEXT (repeatable)"
     )
@@ -74,24 +74,24 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
     parser.add_argument("--seconds", type=float, help="length of one measurement")
     parser.add_argument(
-        "--data", type=Path, help="where the stores go (default: .cache/bench); deleted at the end"
+        "--data", type=Path, help="folder of the stores (default: .cache/bench); deleted at the end"
     )
     parser.add_argument(
         "--out",
         type=Path,
-        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+        help="folder of the results (default: docs/results; .cache/bench for a partial run)",
     )
     return parser.parse_args()
 
 
 def chosen_cells(only: list[str] | None, program: Path | None, java: bool) -> list[Cell]:
-    """The cells asked for that this machine can run."""
+    """The requested cells that this machine can run."""
     cells = [cell for cell in CELLS if not only or any(text in cell.name for text in only)]
     return [c for c in cells if (java if c.kind == "client" else program is not None)]
 
 
 def warm_up(peer: Peer, program: Path, seconds: float) -> None:
-    """The shapes of load the cells have, for so many seconds altogether."""
+    """Runs the loads of the cells for this many seconds in total."""
     shapes = [("send", 16, 16), ("send", 1, 64), ("send", 16, 1), ("pull", 1, 8), ("send", 1, 1)]
     for kind, connections, depth in shapes:
         cell = Cell("warm-up", "send" if kind == "send" else "pull", connections, depth, 0)
@@ -99,7 +99,7 @@ def warm_up(peer: Peer, program: Path, seconds: float) -> None:
 
 
 def start(names: list[str], directory: Path) -> list[Peer]:
-    """Starts the peers; ends those that run when one does not start."""
+    """Starts the peers; stops all of them if one does not start."""
     peers: list[Peer] = []
     try:
         for name in names:
@@ -115,7 +115,7 @@ def start(names: list[str], directory: Path) -> list[Peer]:
 
 
 def prepare(peers: list[Peer], program: Path | None, java_warmup_s: float, pull_messages: int) -> None:
-    """Creates the topics, fills the one that is pulled, warms up."""
+    """Creates the topics, fills the topic for pulls, and warms up."""
     for peer in peers:
         peer.create_topic(SEND_TOPIC)
         peer.create_topic(PULL_TOPIC)
@@ -136,7 +136,7 @@ def run_rounds(
     span: MeasuredSpan,
     memory: OccupiedMemory | None,
 ) -> report.Rounds:
-    """All measurements, with a line for each."""
+    """Runs all measurements and prints a line for each."""
     results: report.Rounds = {}
     for number in range(rounds):
         if memory is not None:
@@ -157,7 +157,7 @@ def run_rounds(
 
 
 def available(wanted: list[str]) -> tuple[list[str], Path | None]:
-    """Peers and load program this machine can run; says what is missing."""
+    """The peers and the load program that this machine can run; prints what is missing."""
     program = None
     try:
         program = load_program()
@@ -180,7 +180,7 @@ def main() -> int:
     names, program = available(options.peers.split(","))
     cells = chosen_cells(options.only, program, java="java" in names)
     if not names or not cells:
-        print("nothing of what was asked for can be measured on this machine")
+        print("this machine can measure none of the requested cells")
         return 2
     partial = bool(options.quick or options.only or names != ["ours", "java"])
     parent = options.data or CACHE
@@ -189,7 +189,7 @@ def main() -> int:
     needed = plan["rounds"] * sending * (plan["span"].measured_s + 1) * STORED_PER_S * MESSAGE_BYTES
     if shutil.disk_usage(parent).free < needed:
         print(
-            f"{parent}: less than {needed / 1e9:.0f} GB free, which a run may take; try --quick or --rounds"
+            f"{parent}: less than {needed / 1e9:.0f} GB free, which a run may need; try --quick or --rounds"
         )
         return 2
     directory = Path(tempfile.mkdtemp(dir=parent, prefix="data-"))
@@ -197,7 +197,7 @@ def main() -> int:
         data = _measure_all(names, cells, program, directory, plan)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    data["command"] = f"python -m tests.benchmarks {shlex.join(_what_matters(sys.argv[1:]))}".strip()
+    data["command"] = f"python -m tests.benchmarks {shlex.join(_without_folders(sys.argv[1:]))}".strip()
     print(f"\n{report.plain(report.rows(data['medians']))}\n\nmemory without (with) pages of mapped files:")
     print(report.memory_text(data["memory"]))
     print("\n".join(f"note: {note}" for note in report.notes(data["medians"])))
@@ -206,8 +206,8 @@ def main() -> int:
     return 0
 
 
-def _what_matters(words: list[str]) -> list[str]:
-    """The command line without where files go."""
+def _without_folders(words: list[str]) -> list[str]:
+    """The command line without the options that name folders."""
     kept: list[str] = []
     words = [part for word in words for part in word.split("=", 1)]
     for at, word in enumerate(words):
@@ -221,7 +221,7 @@ def _measure_all(
 ) -> dict[str, Any]:
     peers = start(names, directory)
     try:
-        time.sleep(IDLE_S)  # what start-up leaves behind is not idle memory
+        time.sleep(IDLE_S)  # memory that start-up has used is released first
         memory = {peer.name: {"idle": peer.memory()} for peer in peers}
         occupied = OccupiedMemory(directory) if plan["occupy"] else None
         if occupied is not None:

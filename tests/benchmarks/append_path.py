@@ -1,9 +1,9 @@
-"""Microseconds of CPU time a message that the store's append path takes, with and without the index.
+"""Measures the CPU time of the store's append path, in microseconds for each message, with and without the
+index.
 
-`python -m tests.benchmarks.append_path [messages]` prints a table: 1 KB bodies, one queue and a thousand
-queues, keys as a client makes them. The directory is a temporary one, so that what is measured is the page
-cache.
-"""
+`python -m tests.benchmarks.append_path [messages]` prints a table for 1 KB bodies, keys as clients create
+them, and one queue or 1,000 queues. The store is in a temporary directory, so that writes go to the page
+cache only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Message = tuple[bytes, str, str]  # properties, unique key, keys
 
 
 def messages(count: int, keys: bool) -> list[Message]:
-    """What producers send: unique keys of one client, and, if asked for, a business key each."""
+    """Messages with the unique keys of one client and, with `keys`, a business key each."""
     made = []
     for number in range(count):
         uniq_key = f"7F0000010A1E18B4AAC2{123_456 + number // 20:08X}{number & 0xFFFF:04X}"
@@ -39,8 +39,8 @@ def messages(count: int, keys: bool) -> list[Message]:
 
 
 def measure(sent: list[Message], queue_count: int, *, index: bool) -> float:
-    """The best stretch of CHUNK messages, µs of CPU a message: what the path takes while nothing else is in
-    the processor's caches."""
+    """The CPU time for each message in µs, of the fastest CHUNK messages: those during which no other work
+    used the processor's caches."""
     best = float("inf")
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(
@@ -74,7 +74,7 @@ def measure(sent: list[Message], queue_count: int, *, index: bool) -> float:
 def main(say: Callable[[str], None] = print) -> None:
     """Prints the table."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    say(f"{count} messages of {len(BODY)} bytes, best of stretches of {CHUNK}, us a message")
+    say(f"{count} messages of {len(BODY)} bytes, the fastest {CHUNK} of them, us for each message")
     for name, keys, index in (
         ("no index", False, False),
         ("unique key", False, True),

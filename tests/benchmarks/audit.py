@@ -1,12 +1,13 @@
-"""`make bench`, fourth part: the audit's speed. Bytes of log a second and core, beside one bare `zlib.crc32`
-pass over the same files from the page cache; and how time and memory grow with the size of the logs and the
-number of executors.
+"""`make bench`, fourth part: measures the speed of the audit.
 
-    python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--quick]
+It compares the bytes of log per second and core with a plain `zlib.crc32` pass over the same files in the
+page cache, and measures how time and memory grow with the size of the logs and the number of executors.
 
-The logs of three replicas together have the size that is named. Executors are processes of one core each
-(`local-cluster`). Whole audits need Java, and a size needs room on the disk; what is missing is said, and the
-rest measured."""
+python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--quick]
+
+A size is that of the logs of three replicas together. Executors are processes of one core each
+(`local-cluster`). Whole audits need Java, and each size needs space on the disk. The benchmark prints what is
+missing and measures the rest."""
 
 from __future__ import annotations
 
@@ -43,14 +44,14 @@ REPLICAS = 3
 SEGMENT = 64 << 20
 EXECUTOR_MB = 1024
 STORE_SHARE = 1.2
-"""What stores take on the disk, queues and index with them, for each byte of their logs."""
+"""Bytes on the disk, with consume queues and index, for each byte of log."""
 FULL: dict[str, Any] = {"gib": [1.0, 4.0, 16.0], "executors": [1, 2], "rounds": 3}
 QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1}
 
 
 def build(root: Path, log_bytes: int) -> list[Path]:
-    """Three equal stores, their logs together so large, of 1 KiB messages with unique keys, tags and an
-    index."""
+    """Three equal stores of 1 KiB messages with unique keys, tags and an index. Their logs have `log_bytes`
+    together."""
     store = opened(
         root / "r1",
         mapped_file_size_commit_log=SEGMENT,
@@ -72,16 +73,16 @@ def build(root: Path, log_bytes: int) -> list[Path]:
     return [root / name for name in names]
 
 
-def bare_pass(paths: list[Path]) -> None:
-    """One CRC over each segment."""
+def crc32_pass(paths: list[Path]) -> None:
+    """Computes one CRC for each segment."""
     for path in paths:
         for file in sorted((path / "commitlog").iterdir()):
             with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 zlib.crc32(data)
 
 
-def own_pass(replicas: list[store_layout.AuditedReplica]) -> None:
-    """The audit's pass over logs, queues and index in this process: no Spark."""
+def audit_pass(replicas: list[store_layout.AuditedReplica]) -> None:
+    """Runs the audit's pass over logs, queues and index in this process, without Spark."""
     reader = SummaryReader(replicas, {})
     for partition in reader.partitions():
         for _ in reader.read(partition):
@@ -89,7 +90,7 @@ def own_pass(replicas: list[store_layout.AuditedReplica]) -> None:
 
 
 def seconds(action: Callable[[], Any], clock: Callable[[], float], rounds: int) -> list[float]:
-    """What it took, each time."""
+    """The duration of each round."""
     found = []
     for _ in range(rounds):
         started = clock()
@@ -100,7 +101,7 @@ def seconds(action: Callable[[], Any], clock: Callable[[], float], rounds: int) 
 
 @contextmanager
 def session(executors: int) -> Iterator[SparkSession]:
-    """So many executors, with the settings of `epochmq audit`."""
+    """A session with this many executors and the settings of `epochmq audit`."""
     local_session(1).stop()
     settings = {
         "spark.executor.memory": f"{EXECUTOR_MB}m",
@@ -119,16 +120,16 @@ def session(executors: int) -> Iterator[SparkSession]:
 
 
 def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
-    """One size."""
+    """Measures one size."""
     rounds = plan["rounds"]
     replicas = [store_layout.AuditedReplica("group", path.name, str(path)) for path in paths]
     found: dict[str, Any] = {
         "log_bytes": sum(file.stat().st_size for path in paths for file in (path / "commitlog").iterdir())
     }
     settle()
-    bare_pass(paths)  # all of it is in the page cache then
-    found["crc32_cpu_s"] = seconds(lambda: bare_pass(paths), time.process_time, rounds)
-    found["pass_cpu_s"] = seconds(lambda: own_pass(replicas), time.process_time, rounds)
+    crc32_pass(paths)  # brings all files into the page cache
+    found["crc32_cpu_s"] = seconds(lambda: crc32_pass(paths), time.process_time, rounds)
+    found["pass_cpu_s"] = seconds(lambda: audit_pass(replicas), time.process_time, rounds)
     say(found, "pass_cpu_s")
     for count in plan["executors"]:
         with session(count) as spark, ProcessTreeMemory() as family:
@@ -148,7 +149,7 @@ def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def say(found: dict[str, Any], what: str) -> None:
-    """A line of progress."""
+    """Prints a line of progress."""
     ratio = statistics.median(found["crc32_cpu_s"]) / statistics.median(found[what])
     print(
         f"{found['log_bytes'] / 2**30:.2f} GiB of logs: {what} {found[what]}, {ratio:.2f} of crc32",
@@ -157,11 +158,13 @@ def say(found: dict[str, Any], what: str) -> None:
 
 
 def possible(plan: dict[str, Any]) -> dict[str, Any]:
-    """What this machine can run of a plan; says what is missing."""
+    """The part of the plan that this machine can run; prints what is missing."""
     free = shutil.disk_usage(CACHE).free / 2**30
     there_is_room = [gib for gib in plan["gib"] if gib * STORE_SHARE < free]
     for gib in set(plan["gib"]) - set(there_is_room):
-        print(f"missing: {gib * STORE_SHARE:.1f} GiB of disk for {gib:g} GiB of logs, {free:.1f} are free")
+        print(
+            f"missing: {gib * STORE_SHARE:.1f} GiB of disk for {gib:g} GiB of logs, {free:.1f} GiB are free"
+        )
     executors = plan["executors"] if shutil.which("java") else []
     if not executors:
         print("missing: `java` 17 or newer for whole audits")
@@ -169,9 +172,9 @@ def possible(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Builds, measures, writes."""
+    """Builds the stores, measures, and writes the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.audit", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument("--gib", help="sizes, default 1,4,16")
     parser.add_argument("--executors", help="default 1,2")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the audit's benchmark found, as Markdown and JSON."""
+"""Formats the results of the audit benchmark as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATIO_GOAL = 0.5
 
 
 def tables(measured: dict[str, Any]) -> str:
-    """The pass beside the bare one, and whole audits."""
+    """The tables of the pass and of whole audits."""
     passes, audits = [], []
     for gib, found in measured.items():
         size = found["log_bytes"]
@@ -41,19 +41,19 @@ def tables(measured: dict[str, Any]) -> str:
             table(first, passes),
             "## Whole audits",
             table(second, audits),
-            "Seconds of the clock, without the start of the session. JVMs: driver, master and executors "
-            "together; Python: the executors' workers. Both at their most, without page cache.",
+            "Wall-clock seconds, without the start of the session. JVMs: driver, master and executors "
+            "together. Python: the workers of the executors. Memory is the peak, without page cache.",
         ]
     )
 
 
 def rate(size: int, seconds: float) -> str:
-    """GB a second."""
+    """A rate in GB/s."""
     return f"{size / seconds / 1e9:.2f}"
 
 
 def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
-    """The two files of a run."""
+    """Writes the two files of a run."""
     intro = [
         f"# The audit, {data['date']}",
         f"`{data['command']}`; medians of {data['plan']['rounds']} rounds over three equal replicas of 1 KiB "

@@ -1,4 +1,4 @@
-"""Compiles the load programs in C, once for each content, into `.cache/bench`."""
+"""Compiles the load programs in C into `.cache/bench`, once for each version of their source."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror")
 
 
 class CompilerMissingError(Exception):
-    """No C compiler on this machine; the message names what was looked for."""
+    """There is no C compiler on this machine. The message names the ones that were tried."""
 
 
 def load_program(source: Path = SOURCE) -> Path:
-    """Path of the compiled load program. Raises `CompilerMissingError`, or `CalledProcessError` when it does
-    not compile."""
+    """The path of the compiled load program. Raises `CompilerMissingError`, or `CalledProcessError` if it
+    does not compile."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise CompilerMissingError("missing: a C compiler (`cc`, `gcc` or `clang`)")

@@ -1,4 +1,4 @@
-"""The cells of the table and how one of them is measured."""
+"""Defines the cells of the benchmark table, and measures one cell."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table. `depth` counts requests in flight on each connection (threads, for the Java
-    client); `goal` is the ratio of throughputs, ours to Java's, that is to be reached."""
+    """One row of the table. `depth` is the number of requests in flight on each connection (for the Java
+    client: threads), `goal` the wanted ratio of our throughput to Java's."""
 
     name: str
     kind: Literal["send", "pull", "client"]
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class MeasuredSpan:
-    """Seconds of load before and in the measured window."""
+    """The seconds of load before the measured window, and in it."""
 
     warmup_s: float
     measured_s: float
@@ -60,11 +60,12 @@ CELLS = (
 
 
 class LoadFailedError(Exception):
-    """The load program ended badly or saw wrong answers; the message has what it printed."""
+    """The load program failed or received wrong responses. The message contains its output."""
 
 
 def run_load(command: list[str], timeout_s: float) -> Result:
-    """What the load program printed last. LoadFailedError when it ended badly or saw a wrong answer."""
+    """The last line that the load program prints. Raises LoadFailedError if it fails or receives a wrong
+    response."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
         said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -91,17 +92,17 @@ def _load_arguments(peer: Peer, mode: str, topic: str, connections: int, depth: 
 
 
 def fill(program: Path, peer: Peer, topic: str, count: int) -> None:
-    """Sends so many messages, round the topic's queues."""
+    """Sends `count` messages to the queues of the topic in turn."""
     run_load(
         [str(program), *_load_arguments(peer, "send", topic, 1, 64), f"count={count}"],
         MARGIN_S + count / 1000,
     )
-    # RocketMQ dispatches to its consume queues a moment after it has answered.
+    # RocketMQ dispatches a message to its consume queue after its response.
     wait_until(lambda: peer.messages(topic) >= count, what=f"{peer.name} dispatched {count} messages")
 
 
 def check_pull(program: Path, peer: Peer, topic: str, seconds: float) -> None:
-    """Reads with every record's CRC checked."""
+    """Pulls messages and checks the CRC of every record."""
     arguments = _load_arguments(peer, "pull", topic, 1, QUEUES)
     run_load([str(program), *arguments, "crc=1", "warmup=0", f"seconds={seconds}"], MARGIN_S + seconds)
 
@@ -130,14 +131,14 @@ def _run_client(peer: Peer, home: Path, span: MeasuredSpan) -> Result:
     result = run_load(command, span.warmup_s + span.measured_s + MARGIN_S)
     wait_until(
         lambda: peer.messages(SEND_TOPIC) - before >= int(result["requests"]),
-        what=f"{peer.name} holds every message the Java client was told it does",
+        what=f"{peer.name} has every message that the Java client counts as sent",
     )
     return result
 
 
 def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: MeasuredSpan) -> Result:
-    """One measurement, from a quiet disk. Adds to what the load prints: `foreign_cpu_share`, the share of one
-    core that went to neither the broker nor the load meanwhile (kernel threads, whatever else ran here)."""
+    """Runs one measurement, after a flush of all dirty pages. Adds `foreign_cpu_share` to the output of the
+    load: the CPU time of other processes and kernel threads, as a share of one core."""
     settle()
     started, busy, broker = time.monotonic(), busy_s(), peer.cpu_s()
     own = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,10 +1,10 @@
-"""A consumer reads a backlog that is not in memory while 64 producers send: how much slower sends become.
+"""Measures how much slower the sends of 64 producers become while a consumer reads a backlog that is not in
+memory.
 
-For each broker: fill a topic, stop the broker, empty the page cache, start the broker, warm it up with sends
-and with pulls of another topic; then measure sends alone, and again while a consumer reads the backlog from
-its first message to its last. The 64 producers send as fast as they are answered, and then at a fixed
-rate. Each broker is the master of a group of its own under a controller, so that ours needs its write lease.
-"""
+For each broker: fill a topic, stop the broker, empty the page cache, start the broker, and warm it up with
+sends and with pulls of another topic. Then measure sends alone, and again while a consumer reads the backlog
+from its first to its last message. The 64 producers first send in a closed loop, then at a fixed rate. Each
+broker is the master of its own group under a controller, so that ours needs its write lease."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WARM_MESSAGES = 50_000
 FILL_TIMEOUT_S = 7200.0
 GOAL = 2.0
 LEAD_S = 2.0
-"""How long producers send before they are measured."""
+"""The time for which producers send before the measurement."""
 CLOSED_PER_S = 70_000
-"""About what both take at most in the closed loop; for the disk's sake."""
+"""About the largest rate of both brokers in the closed loop; limits the space needed on the disk."""
 FULL: Plan = {
     "backlog_gb": 20.0,
     "rounds": 1,
@@ -40,15 +40,15 @@ FULL: Plan = {
 QUICK: Plan = {**FULL, "backlog_gb": 2.0, "alone_s": 8.0, "read_max_s": 120.0, "java_warmup_s": 10.0}
 
 
-def _warm_up(lone: SingleBroker, program: Path, seconds: float) -> None:
-    _send(lone, program, 0, seconds * 0.7).result(end=False)
-    pull = lone.pull(program, WARM, queues=QUEUES, connections=1, depth=QUEUES, seconds=seconds * 0.3)
+def _warm_up(broker: SingleBroker, program: Path, seconds: float) -> None:
+    _send(broker, program, 0, seconds * 0.7).result(end=False)
+    pull = broker.pull(program, WARM, queues=QUEUES, connections=1, depth=QUEUES, seconds=seconds * 0.3)
     pull.result(end=False)
 
 
-def _send(lone: SingleBroker, program: Path, rate: float, seconds: float) -> RunningLoad:
-    lone.wait_visible(SENDS, QUEUES)
-    return lone.send(
+def _send(broker: SingleBroker, program: Path, rate: float, seconds: float) -> RunningLoad:
+    broker.wait_visible(SENDS, QUEUES)
+    return broker.send(
         program,
         SENDS,
         queues=QUEUES,
@@ -60,24 +60,24 @@ def _send(lone: SingleBroker, program: Path, rate: float, seconds: float) -> Run
     )
 
 
-def _fill(lone: SingleBroker, program: Path, topic: str, count: int) -> None:
-    lone.create_topic(topic, QUEUES)
-    load = lone.send(program, topic, queues=QUEUES, connections=1, depth=64, count=count)
+def _fill(broker: SingleBroker, program: Path, topic: str, count: int) -> None:
+    broker.create_topic(topic, QUEUES)
+    load = broker.send(program, topic, queues=QUEUES, connections=1, depth=64, count=count)
     load.result(end=False, timeout_s=FILL_TIMEOUT_S)
-    lone.wait_visible(topic, QUEUES)
+    broker.wait_visible(topic, QUEUES)
 
 
-def _round(lone: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
-    lone.restart_broker()
-    _warm_up(lone, program, plan["java_warmup_s"] if lone.kind == "java" else plan["java_warmup_s"] / 10)
+def _round(broker: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
+    broker.restart_broker()
+    _warm_up(broker, program, plan["java_warmup_s"] if broker.kind == "java" else plan["java_warmup_s"] / 10)
     settle()
-    epoch = lone.group.epoch()
-    alone = _send(lone, program, rate, plan["alone_s"]).result(end=False)
+    epoch = broker.group.epoch()
+    alone = _send(broker, program, rate, plan["alone_s"]).result(end=False)
     settle()
-    sends = _send(lone, program, rate, plan["read_max_s"] + 60)
+    sends = _send(broker, program, rate, plan["read_max_s"] + 60)
     time.sleep(LEAD_S)
-    read_before, started = lone.read_bytes(), time.monotonic()
-    reader = lone.pull(program, BACKLOG, queues=QUEUES, connections=1, depth=QUEUES, once=1)
+    read_before, started = broker.read_bytes(), time.monotonic()
+    reader = broker.pull(program, BACKLOG, queues=QUEUES, connections=1, depth=QUEUES, once=1)
     try:
         whole = reader.ended(plan["read_max_s"])
         took = time.monotonic() - started
@@ -87,7 +87,7 @@ def _round(lone: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[s
         for load in (reader, sends):
             if load.alive():
                 load.kill()
-    from_disk = lone.read_bytes() - read_before
+    from_disk = broker.read_bytes() - read_before
     return {
         "alone": alone,
         "beside": beside,
@@ -98,38 +98,38 @@ def _round(lone: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[s
             "read_from_disk_gb": round(from_disk / 1e9, 2),
             "mb_per_s": round(read["messages"] * RECORD_BYTES / took / 1e6, 1) if whole else None,
         },
-        "elections": lone.group.epoch() - epoch,
+        "elections": broker.group.epoch() - epoch,
     }
 
 
 def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[str, Any]:
-    """Load -> kind -> one result a round."""
+    """Results by load and kind, one for each round."""
     found: dict[str, dict[str, list[Any]]] = {}
     count = int(plan["backlog_gb"] * 1e9 / RECORD_BYTES)
     for name in names:
-        with SingleBroker(name, fresh_folder(folder)) as lone:
-            lone.create_topic(SENDS, QUEUES)
+        with SingleBroker(name, fresh_folder(folder)) as broker:
+            broker.create_topic(SENDS, QUEUES)
             print(f"{name}: filling {plan['backlog_gb']:g} GB …", flush=True)
-            _fill(lone, program, BACKLOG, count)
-            _fill(lone, program, WARM, WARM_MESSAGES)
+            _fill(broker, program, BACKLOG, count)
+            _fill(broker, program, WARM, WARM_MESSAGES)
             for _ in range(plan["rounds"]):
                 for load, rate in (
                     ("closed loop", 0),
                     (f"{plan['paced_per_s']:,} a second", plan["paced_per_s"]),
                 ):
-                    result = _round(lone, program, rate, plan)
+                    result = _round(broker, program, rate, plan)
                     found.setdefault(load, {}).setdefault(name, []).append(result)
                     print(
                         f"{name:5} {load:16} p99 alone {result['alone']['p99_ms']:.2f} ms,"
-                        f" beside the reader {result['beside']['p99_ms']:.2f} ms; {result['reader']};"
-                        f" refused {result['beside']['refused']}",
+                        f" with the reader {result['beside']['p99_ms']:.2f} ms; {result['reader']};"
+                        f" rejected {result['beside']['refused']}",
                         flush=True,
                     )
     return found
 
 
 def summarise(measured: dict[str, Any]) -> dict[str, Any]:
-    """Medians by load and kind."""
+    """The medians by load and kind."""
     found: dict[str, Any] = {}
     for load, kinds in measured.items():
         for kind, rounds in kinds.items():
@@ -148,18 +148,27 @@ def summarise(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
-    """Introduction and tables."""
+    """The introduction and the tables."""
     about = (
         f"Sends while a consumer reads a cold backlog of {plan['backlog_gb']:g} GB\n"
         f"{PRODUCERS} producers with one send each in flight, bodies of 1 KB, asynchronous flush; one"
         f" consumer, {QUEUES} pulls in flight. The master is the only broker of its group, under one"
-        " controller. The page cache is emptied before each measurement. With a fixed rate a send that has to"
-        " wait for its turn counts from the moment at which it was due. `From disk` is what was read for the"
-        " broker's process meanwhile. Medians of"
+        " controller. The page cache is emptied before each measurement. At a fixed rate, the latency of a"
+        " delayed send counts from the time at which it was due. `From disk` is the number of bytes read for"
+        " the broker's process meanwhile. Medians of"
         f" {plan['rounds']} round{'s' if plan['rounds'] > 1 else ''}."
     )
-    head = ["sends", "broker", "sends/s alone", "beside", "p99 alone, ms", "beside", "factor", "max, ms"]
-    head += ["backlog read in, s", "from disk, GB", "refused", "elections"]
+    head = [
+        "sends",
+        "broker",
+        "sends/s alone",
+        "with reader",
+        "p99 alone, ms",
+        "with reader",
+        "factor",
+        "max, ms",
+    ]
+    head += ["backlog read in, s", "from disk, GB", "rejected", "elections"]
     lines = []
     for load, kinds in summary.items():
         for kind, row in kinds.items():
@@ -188,8 +197,8 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
             reached = row["p99_factor"] < GOAL and not row["refused"] and not row["elections"]
             verdicts.append(
                 f"- {load}: the 99th percentile below {GOAL:g} times that without the reader, and no lease"
-                f" lost (a send refused, an election): {'reached' if reached else 'missed'}"
-                f" ({row['p99_factor']:.2f}; {row['refused']} refused, {row['elections']} elections)"
+                f" lost (a send rejected, an election): {'reached' if reached else 'missed'}"
+                f" ({row['p99_factor']:.2f}; {row['refused']} rejected, {row['elections']} elections)"
             )
     return about, "\n\n".join([result_files.table(head, lines), "\n".join(verdicts)])
 

@@ -1,11 +1,10 @@
-"""Compares two results of the same benchmark cell by cell, and fails when a cell has become slower.
+"""Compares two results of the same benchmark cell by cell, and fails if a cell has become slower.
 
-    python -m tests.benchmarks.compare OLD.json NEW.json
+python -m tests.benchmarks.compare OLD.json NEW.json
 
-Reads `benchmark-DATE.json`, `replica-groups-DATE.json` and `controllers-DATE.json`. The figure of a cell is a
-throughput of ours. RocketMQ in the same two runs shows what the machine did between them: it is the same
-program both times. A cell counts as slower when it lost more than the tolerance and RocketMQ's did not.
-"""
+It reads `benchmark-DATE.json`, `replica-groups-DATE.json` and `controllers-DATE.json`. The value of a cell is
+our throughput. RocketMQ is the same program in both runs, so its results show how the machine changed between
+them. A cell is slower if it lost more than the tolerance and RocketMQ's did not."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ TOLERANCE: Final = 0.03
 
 @dataclass(frozen=True)
 class CellComparison:
-    """One cell. `ours` and `java` are new / old; `java` is None when a run has no figure of RocketMQ's."""
+    """One cell. `ours` and `java` are ratios new / old; `java` is None if a run has no result of RocketMQ."""
 
     cell: str
     old: float
@@ -37,12 +36,12 @@ class CellComparison:
         return self.ours < 1 - tolerance
 
     def slower_than_machine(self, tolerance: float) -> bool:
-        """Whether ours lost more than the tolerance, and more than the tolerance against RocketMQ too."""
+        """Whether ours lost more than the tolerance, both absolutely and relative to RocketMQ."""
         return self.slower(tolerance) and (self.java is None or self.ours / self.java < 1 - tolerance)
 
 
-def figures(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    """(cell, program -> throughput) of a result."""
+def throughputs(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
+    """The cells of a result: (cell, throughput by program)."""
     for cell, kinds in data.get("medians", {}).items():
         yield cell, {kind: row["per_second"] for kind, row in kinds.items()}
     summary = data.get("summary", {})
@@ -54,10 +53,10 @@ def figures(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
         yield f"appends, {depth} in flight", {kind: row["per_second"] for kind, row in kinds.items()}
 
 
-def compared(old: dict[str, Any], new: dict[str, Any]) -> list[CellComparison]:
+def compare(old: dict[str, Any], new: dict[str, Any]) -> list[CellComparison]:
     """The cells that both results have."""
-    before, found = dict(figures(old)), []
-    for cell, after in figures(new):
+    before, found = dict(throughputs(old)), []
+    for cell, after in throughputs(new):
         earlier = before.get(cell, {})
         if "ours" not in after or "ours" not in earlier:
             continue
@@ -75,7 +74,7 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> list[CellComparison]:
 
 
 def table(rows: list[CellComparison], tolerance: float) -> str:
-    """All cells, with a verdict on each."""
+    """The table of all cells, with a verdict for each."""
     head = ["cell", "old", "new", "new/old", "RocketMQ new/old", "verdict"]
     lines = []
     for row in rows:
@@ -99,11 +98,13 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("new", type=Path)
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help=f"a share (default {TOLERANCE:g})")
     parser.add_argument(
-        "--plain", action="store_true", help="fail for every cell beyond the tolerance, whatever RocketMQ did"
+        "--plain",
+        action="store_true",
+        help="fail for every cell beyond the tolerance, also if RocketMQ has become slower, too",
     )
     options = parser.parse_args(words)
     old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (options.old, options.new))
-    rows = compared(old, new)
+    rows = compare(old, new)
     if not rows:
         print("the results have no cell in common")
         return 2

@@ -1,5 +1,5 @@
-"""`make bench`, second part: Raft groups and controllers, ours and RocketMQ's, under the same loads, in one
-run on this machine. See `--help`."""
+"""`make bench`, second part: measures Raft groups and controllers, ours and RocketMQ's, under the same loads,
+in one run on this machine. See `--help`."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ QUICK: dict[str, Any] = {
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.controllers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
     parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
     parser.add_argument(
         "--out",
         type=Path,
-        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+        help="folder of the results (default: docs/results; .cache/bench for a partial run)",
     )
     return parser.parse_args()
 
 
 def measure_appends(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Depth -> kind -> one result a round. One group at a time, so that the cores are the measured one's;
-    every round starts groups anew, the order of kinds changes."""
+    """Results by depth and kind, one for each round. Only one group runs at a time. Every round starts new
+    groups, in another order."""
     program = load_program(SOURCE.with_name("appends.c"))
     kinds = [kind for kind in KINDS if kind.split(",")[0] in names]
     found: dict[str, dict[str, list[Any]]] = {}
@@ -84,7 +84,7 @@ def measure_appends(names: list[str], folder: Path, plan: dict[str, Any]) -> dic
 
 
 def measure_elections(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, list[float]]:
-    """Kind -> seconds of each election."""
+    """The seconds of each election, by kind."""
     found: dict[str, list[float]] = {}
     for name in names:
         quorum = Quorum(name, folder / f"elections-{name}")
@@ -106,7 +106,7 @@ async def _leases(quorum: Quorum, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_leases(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, list[Any]]:
-    """One result a round. RocketMQ's controllers know no leases."""
+    """One result for each round. RocketMQ's controllers have no leases."""
     found: dict[str, list[Any]] = {}
     for number in range(plan["rounds"] if "ours" in names else 0):
         quorum = Quorum("ours", folder / f"leases-{number}")
@@ -142,8 +142,8 @@ async def _groups(quorum: Quorum, count: int) -> dict[str, Any]:
 
 
 def groups_round(name: str, folder: Path, groups: int) -> dict[str, Any]:
-    """One round, with a quorum of its own. Measured again when the quorum did not hold up, as when the
-    machine stood still for so long that the controllers elected another leader."""
+    """Runs one round with a new quorum. It is repeated if the quorum changes its leader, for example because
+    the machine paused."""
     for attempt in range(1, ROUND_ATTEMPTS + 1):
         quorum = Quorum(name, folder / str(attempt))
         try:
@@ -152,14 +152,14 @@ def groups_round(name: str, folder: Path, groups: int) -> dict[str, Any]:
         except QuorumFailedError as error:
             if attempt == ROUND_ATTEMPTS:
                 raise
-            print(f"{name}: the round is measured again: {str(error).splitlines()[0]}", flush=True)
+            print(f"{name}: repeating the round: {str(error).splitlines()[0]}", flush=True)
         finally:
             quorum.kill()
     raise AssertionError
 
 
 def measure_groups(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, list[Any]]:
-    """Kind -> one result a round, each with a quorum of its own."""
+    """Results by kind, one for each round, each with a new quorum."""
     found: dict[str, list[Any]] = {}
     for number in range(plan["rounds"]):
         for name in names if number % 2 == 0 else names[::-1]:
@@ -178,7 +178,7 @@ def measure_groups(names: list[str], folder: Path, plan: dict[str, Any]) -> dict
 
 
 def summary(data: dict[str, Any]) -> dict[str, Any]:
-    """Medians (and the worst of times) of what was measured, by part."""
+    """The medians of all measurements, and the worst times, by part."""
     found: dict[str, Any] = {}
     fields = ("per_second", "p50_ms", "p99_ms", "cpu_us", "load_cpu_share")
     for depth, kinds in data.get("appends", {}).items():
@@ -224,7 +224,7 @@ def main() -> int:
         print(f"{error}: appends cannot be measured", flush=True)
         parts = [part for part in parts if part != "appends"]
     if not names or not parts:
-        print("nothing of what was asked for can be measured on this machine")
+        print("this machine can measure none of the requested cells")
         return 2
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=CACHE, prefix="controllers-"))

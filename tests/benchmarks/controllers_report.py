@@ -1,4 +1,4 @@
-"""What the second part of `make bench` found, as Markdown and JSON."""
+"""Formats the results of the second part of `make bench` as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RATIO_GOAL = 1.5
 FAIL_OVER_GOAL_S = 2.0
 MEMORY_GOAL = 0.2
 LEASES_GOAL = 0.25
-"""Of a core, for the leases of 1,000 groups."""
+"""The share of a core, for the leases of 1,000 groups."""
 
 
 def _appends(found: dict[str, Any]) -> str:
@@ -70,12 +70,12 @@ def _groups(found: dict[str, Any]) -> str:
 
 def _renewed(row: dict[str, Any]) -> str:
     if row["per_second"] < 0.95 * row["asked_per_second"]:
-        return "not all were answered in time"
+        return "some renewals got no response in time"
     return "reached" if row["leader_cores"] < LEASES_GOAL else "missed"
 
 
 def _leases(found: dict[str, Any]) -> str:
-    head = ["groups", "renewals/s", "asked/s", "granted", "p50 ms", "p99 ms"]
+    head = ["groups", "renewals/s", "requested/s", "granted", "p50 ms", "p99 ms"]
     head += ["leader, cores", "CPU µs", "goal"]
     lines = [
         [
@@ -108,7 +108,7 @@ def _memory(found: dict[str, Any]) -> str:
 
 
 def verdicts(summary: dict[str, Any]) -> list[str]:
-    """Each goal and whether it is reached."""
+    """A line for each goal: whether it is reached."""
     found = []
     groups = summary.get("groups", {})
     if "ours" in groups:
@@ -125,39 +125,39 @@ def verdicts(summary: dict[str, Any]) -> list[str]:
 
 
 def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
-    """The tables, with what a reader must know of each."""
+    """The tables, each with an explanation."""
     parts = []
     if "appends" in summary:
         parts += [
             "## Raft appends",
             _appends(summary["appends"]),
-            "Three peers on this machine's cores, bodies of 256 bytes, one connection to the leader, a heap"
-            " of 512 MB and the G1 collector for each of DLedger's. CPU is that of all three peers for one"
-            " append. `ours` acknowledges what a quorum has synced to disk; DLedger acknowledges what a"
-            " quorum has written, and flushes every 10 ms; `ours, asynchronous flush` does as DLedger does."
-            f" The goal: at least {RATIO_GOAL:g} times DLedger's throughput.",
+            "Three peers on this machine, bodies of 256 bytes, one connection to the leader. DLedger's"
+            " peers have a heap of 512 MB and the G1 collector. CPU is that of all three peers for one"
+            " append. `ours` acknowledges what a quorum has synced to disk. DLedger acknowledges what a"
+            " quorum has written, and flushes every 10 ms; so does `ours, asynchronous flush`. The goal: at"
+            f" least {RATIO_GOAL:g} times DLedger's throughput.",
         ]
     if "elections" in summary:
         parts += [
             "## Election after kill -9 of the leading controller",
             _elections(summary["elections"]),
-            "From the kill until another controller says that it leads. All settings are the defaults: the"
-            " leader's heartbeats come every 200 ms from ours and every 2,000 ms from RocketMQ's.",
+            "From the kill until another controller reports itself as leader. All settings are defaults: our"
+            " leader sends a heartbeat every 200 ms, RocketMQ's every 2,000 ms.",
         ]
     if "leases" in summary:
         parts += [
             "## Steady renewal of write leases",
             _leases(summary["leases"]),
-            "Every master asks three times in a lease's life of 300 ms. The goal: less than a quarter of a"
-            " core.",
+            "Every master renews its lease three times in 300 ms, the duration of a lease. The goal: less"
+            " than a quarter of a core.",
         ]
     if "groups" in summary:
         parts += [
             f"## {plan['groups']:,} groups of three replicas, a third of their masters lost at once",
             _groups(summary["groups"]),
-            "Brokers are played; masters are lost by closing the connections that carry their heartbeats, one"
-            " for each, just after they have renewed their write leases at ours (300 ms, which our"
-            " controllers wait out; RocketMQ's have no leases). Time until the leading controller shows a new"
+            "Brokers are simulated. A master is lost when the connection of its heartbeats closes, just"
+            " after it has renewed its write lease (300 ms). Our controllers wait until the lease has"
+            " expired; RocketMQ's have no leases. The time ends when the leading controller lists a new"
             " master for every group.",
             "## Memory: resident (without pages of files)",
             _memory(summary["groups"]),
@@ -175,6 +175,6 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
         f" only the measured processes running; {plan['seconds']:g} s a measurement of appends after"
         f" {plan['warmup_s']:g} s of the same load, and {plan['java_warmup_s']:g} s before the first for"
-        " Java's JIT compiler. Every answer is checked; indexes are unique and dense.",
+        " Java's JIT compiler. Every response is checked; indexes are unique and dense.",
     ]
     return result_files.write(directory, "controllers", data, intro, tables(data["summary"], plan))

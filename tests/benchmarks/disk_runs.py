@@ -1,4 +1,4 @@
-"""What the benchmarks that fill the disk have in common: command line, room on the disk, report."""
+"""The common part of the benchmarks that fill the disk: command line, check of disk space, report."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from tests.interop.java_env import JavaMissingError, java_library, rocketmq_vers
 
 RESULTS = ROOT / "docs" / "results"
 RECORD_BYTES = 1230
-"""Of a message of the load in the log."""
+"""Bytes of one message of the load in the log."""
 STORED_BYTES = 1300
-"""The same with its queue and index entries."""
+"""The same with its consume queue unit and its index entry."""
 SPARE_BYTES = 6 << 30
 
 Plan = dict[str, Any]
 Measure = Callable[[Path, list[str], Path, Plan], dict[str, Any]]
-"""(load program, peers, folder, plan) -> what was measured."""
+"""(load program, peers, folder, plan) -> measured values."""
 
 
 def parser(module: str, about: str | None) -> argparse.ArgumentParser:
-    """The options all of them have."""
-    made = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{module}", description=about)
-    made.add_argument("--quick", action="store_true", help="a small form, for a first look")
-    made.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
-    made.add_argument("--data", type=Path, help="where the stores go (default: .cache/bench); deleted again")
-    made.add_argument(
+    """A parser with the common options."""
+    common = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{module}", description=about)
+    common.add_argument("--quick", action="store_true", help="one small round only")
+    common.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
+    common.add_argument(
+        "--data", type=Path, help="folder of the stores (default: .cache/bench); deleted at the end"
+    )
+    common.add_argument(
         "--out",
         type=Path,
-        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+        help="folder of the results (default: docs/results; .cache/bench for a partial run)",
     )
-    return made
+    return common
 
 
 def main(
@@ -55,14 +57,16 @@ def main(
     summarise: Callable[[dict[str, Any]], dict[str, Any]],
     describe: Callable[[dict[str, Any], Plan], tuple[str, str]],
 ) -> int:
-    """Measures, prints and writes. `describe` gives the introduction and the tables of a summary; a `whole`
-    run of both peers goes to docs/results."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it has started
+    """Measures, prints and writes the results. `describe` returns the introduction and the tables of a
+    summary. Results of a `whole` run of both peers are written to docs/results."""
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # runs the finally blocks, which stop processes
     names = options.peers.split(",")
     try:
         program = load_program()
     except CompilerMissingError as error:
-        print(f"{error}: no load")
+        print(f"{error}: cannot produce the load")
         return 2
     try:
         java_library()
@@ -73,7 +77,7 @@ def main(
     parent.mkdir(parents=True, exist_ok=True)
     needed = needed_bytes + SPARE_BYTES
     if shutil.disk_usage(parent).free < needed:
-        print(f"{parent}: less than {needed / 1e9:.0f} GB free, which this run may take; see --help")
+        print(f"{parent}: less than {needed / 1e9:.0f} GB free, which this run may need; see --help")
         return 2
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=f"{module}-"))
     try:
@@ -102,5 +106,5 @@ def main(
 
 
 def fresh_folder(folder: Path) -> Path:
-    """A folder of its own for one cluster."""
+    """A new folder for one cluster."""
     return Path(tempfile.mkdtemp(dir=folder))

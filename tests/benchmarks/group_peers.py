@@ -1,5 +1,5 @@
-"""Replica groups under measurement: three controllers, a nameserver of ours and three brokers, all of ours or
-all of RocketMQ's."""
+"""Runs replica groups for measurements: three controllers, a nameserver of ours and three brokers;
+controllers and brokers are all ours or all RocketMQ's."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TOPIC = "bench-send"
 UPDATE_BROKER_CONFIG, GET_BROKER_RUNTIME_INFO, GET_BROKER_HA_STATUS = 25, 28, 907
 SWITCHOVER = 20_001
 JAVA_HEAP_MB = 1024
-SETTLED_S = 2.0
+WARMUP_S = 2.0
 PRODUCER = Path(__file__).resolve().parent / "java" / "PacedProducer.java"
 
-# RocketMQ's defaults, but for these; the queue time-outs only keep a busy machine from refusing requests.
+# All other settings are RocketMQ's defaults. The long queue time-outs avoid rejections on a busy machine.
 SETTINGS: Settings = {
     "mappedFileSizeCommitLog": 1 << 30,
     "maxHashSlotNum": 5_000_000,
@@ -50,7 +50,7 @@ SETTINGS: Settings = {
 
 
 def java_broker(config: Path) -> ManagedProcess:
-    """RocketMQ's broker with the G1 collector, as one would run three of them here."""
+    """RocketMQ's broker with the G1 collector, configured for three of them on this machine."""
     main = "org.apache.rocketmq.broker.BrokerStartup"
     return java_process(main, config, config.parent, JAVA_HEAP_MB, "java broker")
 
@@ -62,10 +62,10 @@ MAKERS: dict[str, tuple[Factory, Factory]] = {
 
 
 class MeasuredGroup:
-    """One group; `kind` is `ours` or `java`."""
+    """One replica group. `kind` is `ours` or `java`."""
 
     def __init__(self, kind: str, folder: Path, *, waits_for_all: bool = False) -> None:
-        """`waits_for_all`: sends wait for every member of the SyncStateSet, else for one replica."""
+        """`waits_for_all`: sends wait for every member of the SyncStateSet, not only for one replica."""
         controller, broker = MAKERS[kind]
         settings = {**SETTINGS, "allAckInSyncStateSet": waits_for_all}
         self.kind = kind
@@ -73,7 +73,7 @@ class MeasuredGroup:
         self.group = ReplicaGroup(folder, [controller] * 3, [broker] * 3, broker=settings, octet=OCTET)
 
     def start(self, brokers: int = 3) -> None:
-        """Starts the group with so many of its brokers, makes the topic."""
+        """Starts the group with `brokers` brokers and creates the topic."""
         group = self.group
         for member in [*group.controllers, group.nameserver]:
             member.start()
@@ -84,7 +84,7 @@ class MeasuredGroup:
         self.create_topic()
 
     def kill(self) -> None:
-        """Ends all processes."""
+        """Kills all processes."""
         self.group.kill()
 
     @property
@@ -93,7 +93,7 @@ class MeasuredGroup:
         return self.group.wait_master()
 
     def create_topic(self) -> None:
-        """Makes the topic on the master, and waits until its replicas' clients can find it."""
+        """Creates the topic at every running broker."""
         header = {
             "topic": TOPIC,
             "defaultTopic": "TBW102",
@@ -119,7 +119,7 @@ class MeasuredGroup:
         return total / TICKS_PER_S
 
     def log_end(self, member: Member) -> int:
-        """Where this broker's log ends; 0 while it does not answer."""
+        """The end offset of the broker's log; 0 while it does not respond."""
         try:
             answer = call(member.address, GET_BROKER_RUNTIME_INFO, timeout_s=2)
         except OSError:
@@ -127,8 +127,8 @@ class MeasuredGroup:
         return int(_table(answer.body).get("commitLogMaxOffset", 0))
 
     def switch(self) -> Member:
-        """A planned switchover, as each program does it: ours hands over, RocketMQ's controllers are told to
-        elect. Returns the new master once the controllers name it."""
+        """A planned switchover, in the way of each program: our master switches over, RocketMQ's controllers
+        get an electMaster request. Returns the new master when the controllers list it."""
         old = self.master
         ids = self._ids()
         successor = next(m for m in self.group.brokers if m is not old and m.address in ids)
@@ -160,7 +160,8 @@ def _table(body: bytes) -> dict[str, str]:
 
 
 class PacedSends:
-    """RocketMQ's Java producer, which begins a send every few milliseconds; what became of each is a line."""
+    """RocketMQ's Java producer, which starts a send every few milliseconds and prints a line with the result
+    of each."""
 
     def __init__(self, nameserver: str, folder: Path, pace_ms: int = 5) -> None:
         self.process = JavaProcess(
@@ -174,16 +175,16 @@ class PacedSends:
         self._lines: list[tuple[int, int, str]] = []
 
     def start(self) -> None:
-        """Returns once sends have been acknowledged for `SETTLED_S`: RocketMQ's client sends its first
-        heartbeat a second after its start, on the thread that asks for routes, and a master that is stopped
-        just then keeps it waiting for 3 s."""
+        """Returns when sends have been acknowledged for `WARMUP_S`. RocketMQ's client sends its first
+        heartbeat one second after its start, on the thread that requests routes; a master that is stopped at
+        that moment would delay it for 3 s."""
         self.process.start()
         wait_until(
-            lambda: self._acknowledged_for_s() >= SETTLED_S, timeout_s=60, what="sends are acknowledged"
+            lambda: self._acknowledged_for_s() >= WARMUP_S, timeout_s=60, what="sends are acknowledged"
         )
 
     def sends(self) -> list[tuple[int, int, str]]:
-        """(start ns, end ns, status) of every send that has ended; the clock is CLOCK_MONOTONIC."""
+        """(start ns, end ns, status) of every finished send, by CLOCK_MONOTONIC."""
         with self.process.output_path.open("rb") as handle:
             handle.seek(self._read)
             data = handle.read()
@@ -200,13 +201,13 @@ class PacedSends:
         return (max(ends) - min(ends)) / 1e9 if ends else 0.0
 
     def acknowledged_after(self, start_ns: int) -> int | None:
-        """When the first send that began after `start_ns` was acknowledged."""
+        """The time at which the first send that started after `start_ns` was acknowledged."""
         ends = [end for start, end, status in self.sends() if start >= start_ns and status == "SEND_OK"]
         return min(ends) if ends else None
 
     def first_acknowledged_s(self, since_ns: int, begun_ns: int, timeout_s: float) -> float:
-        """Seconds from `since_ns` to the first acknowledgement of a send that began after `begun_ns`;
-        `timeout_s` when there is none until then."""
+        """The seconds from `since_ns` to the first acknowledgement of a send that started after `begun_ns`;
+        at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             end = self.acknowledged_after(begun_ns)
@@ -217,8 +218,8 @@ class PacedSends:
 
 
 def sendfile_s(files: list[Path], copies: Path | None = None) -> float:
-    """Seconds that a plain `sendfile` of these files takes over loopback, to a process that reads and drops
-    them; or, with `copies`, to one that writes them into files of that folder, which it makes."""
+    """The seconds for a plain `sendfile` of these files over loopback, to a process that discards them. With
+    `copies`, the process writes them to files in this folder, which it creates."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:

@@ -1,10 +1,10 @@
-"""Microseconds of CPU time the broker's own code takes for a send and for a pull, without the kernel's share.
+"""Measures the CPU time of the broker's own code for a send and for a pull, in microseconds, without the
+kernel.
 
-`python -m tests.benchmarks.hot_path` feeds frames to a connection whose wire swallows the answers: everything
-from the bytes of a read to the bytes of a write is measured (frame, header, record, consume queue, index,
-answer), and neither the network nor, with the store on /dev/shm, the disk. The least disturbed of many short
-rounds is shown.
-"""
+`python -m tests.benchmarks.hot_path` passes frames to a connection whose transport discards the responses. It
+measures everything from the bytes of a read to the bytes of a write (frame, header, record, consume queue,
+index, response), but neither the network nor, with the store on /dev/shm, the disk. It prints the fastest of
+many short rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC = 310, 11, 17
 
 
 class DiscardingTransport:
-    """The far side of a connection: takes everything and keeps nothing."""
+    """The transport of a connection; it discards all data."""
 
     def write(self, data: bytes) -> None:
         """asyncio.Transport.write."""
@@ -45,7 +45,7 @@ class DiscardingTransport:
         return ("127.0.0.1", 40_000)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing ever waits."""
+        """The buffer is always empty."""
         return 0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -53,7 +53,7 @@ class DiscardingTransport:
 
 
 def send(number: int) -> bytes:
-    """A send as a Java client makes it."""
+    """The frame of a send, as RocketMQ's client encodes it."""
     properties = f"UNIQ_KEY\x017F00000112341234{number:016d}\x02WAIT\x01true\x02TAGS\x01TagA"
     header = {"a": "bench", "b": "hot", "c": "TBW102", "d": "8", "e": str(number % QUEUES), "f": "0"}
     header |= {
@@ -69,7 +69,7 @@ def send(number: int) -> bytes:
 
 
 def pull(number: int) -> bytes:
-    """A pull of 32 messages."""
+    """The frame of a pull of 32 messages."""
     header = {
         "consumerGroup": "bench",
         "topic": "hot",
@@ -89,7 +89,7 @@ def pull(number: int) -> bytes:
 async def measure(
     connection: RemotingConnection, make: Callable[[int], bytes], frames: int, in_a_read: int
 ) -> float:
-    """µs of CPU time a frame when so many come with one read."""
+    """The CPU time for each frame in µs, with `in_a_read` frames in one read."""
     best = float("inf")
     for number in range(ROUNDS):
         first = number * frames
@@ -100,7 +100,7 @@ async def measure(
         for data in reads:
             connection.data_received(data)
         best = min(best, (time.process_time() - started) / (len(reads) * in_a_read) * 1e6)
-        await asyncio.sleep(0)  # the broker's own work has its turn between rounds
+        await asyncio.sleep(0)  # lets the broker run its own tasks between rounds
     return best
 
 
@@ -133,7 +133,7 @@ async def main(directory: Path) -> None:
             ("pull, 8 in a read", pull, PULLS, 8),
         ):
             print(
-                f"{name:20} {await measure(connection, make, frames, in_a_read):6.2f} µs a request",
+                f"{name:20} {await measure(connection, make, frames, in_a_read):6.2f} µs for each request",
                 flush=True,
             )
     finally:

@@ -1,6 +1,6 @@
-"""Masters of many groups that renew their write leases at one leading controller, as brokers of ours do: each
-several times in the life of a lease. Requests are encoded once, and responses are only searched for their
-number and the lease, so that the load leaves the cores to the controllers."""
+"""Simulates masters of many groups that renew their write leases at one leading controller. Like our brokers,
+each renews several times in the duration of a lease. Requests are encoded once, and only the number and the
+lease of a response are parsed, so that the load uses little CPU time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRANTED = re.compile(rb'"writeLeaseMs":"?([1-9]\d*)')
 
 
 class LeaseResponses(asyncio.Protocol):
-    """One connection's answers."""
+    """Reads the responses of one connection."""
 
     def __init__(self, load: LeaseRenewals) -> None:
         self.load = load
@@ -43,21 +43,21 @@ class LeaseResponses(asyncio.Protocol):
 
 
 class LeaseRenewals:
-    """`asks` are the heartbeats of all masters, each of a group of its own, that ask for a lease."""
+    """`requests` are the heartbeats with lease requests of all masters, each of its own group."""
 
-    def __init__(self, address: str, asks: list[Command]) -> None:
+    def __init__(self, address: str, requests: list[Command]) -> None:
         self.host, _, port = address.rpartition(":")
         self.port = int(port)
-        for number, ask in enumerate(asks):
+        for number, ask in enumerate(requests):
             ask.opaque = number
-        self.frames = [encode(ask) for ask in asks]
-        self.sent = [0.0] * len(asks)
+        self.frames = [encode(ask) for ask in requests]
+        self.sent = [0.0] * len(requests)
         self.took: list[float] = []
         self.granted = 0
         self.skipped = 0
 
     def answered(self, data: bytes, at: int, end: int, now: float) -> None:
-        """An answer has come."""
+        """Counts a response."""
         found = _OPAQUE.search(data, at, end)
         assert found is not None, data[at:end]
         number = int(found[1])
@@ -66,7 +66,7 @@ class LeaseRenewals:
         self.granted += _GRANTED.search(data, at, end) is not None
 
     async def run(self, warmup_s: float, seconds: float, leader: ManagedProcess) -> dict[str, Any]:
-        """Renews all leases for so long. A master that still waits for an answer asks later."""
+        """Renews all leases for this time. A master that waits for a response renews later."""
         loop = asyncio.get_running_loop()
         transports = []
         for _ in range(CONNECTIONS):
@@ -101,7 +101,7 @@ class LeaseRenewals:
         for transport in transports:
             transport.close()
         took = sorted(self.took)
-        assert took, "no renewal was answered"
+        assert took, "no renewal got a response"
         return {
             "groups": count,
             "per_second": round(len(took) / elapsed_s),
@@ -116,6 +116,6 @@ class LeaseRenewals:
 
 
 def cpu_s(pid: int | None) -> float:
-    """Seconds of processor time that a process has used."""
+    """The CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

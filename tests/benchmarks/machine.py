@@ -1,4 +1,5 @@
-"""What the numbers depend on: facts of the machine, memory and CPU time of processes, a quiet disk."""
+"""Describes the machine, measures memory and CPU time of processes, and prepares memory and disk for
+measurements."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Resident memory of a process in MB: all of it, and without pages of mapped files (which are the page
-    cache's, shared and given back when memory is short)."""
+    """The resident memory of a process in MB: in total, and without pages of mapped files. The latter belong
+    to the page cache and are released if memory is short."""
 
     rss_mb: float
     anonymous_mb: float
 
 
 def facts() -> dict[str, str | int | float]:
-    """The machine as a table for the report."""
+    """A description of the machine for the report."""
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -43,7 +44,7 @@ def facts() -> dict[str, str | int | float]:
 
 
 def _meminfo(key: str) -> int:
-    """A value of /proc/meminfo in kB."""
+    """A value of /proc/meminfo, in kB."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1])
@@ -51,7 +52,7 @@ def _meminfo(key: str) -> int:
 
 
 def memory(pid: int) -> ProcessMemory:
-    """Resident memory of a process now."""
+    """The present resident memory of a process."""
     values = {
         line.partition(":")[0]: line.split()[1]
         for line in Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -66,24 +67,24 @@ def memory_dict(pid: int) -> dict[str, float]:
 
 
 def busy_s() -> float:
-    """CPU time the whole machine has spent on anything but idling, in seconds."""
+    """The CPU time of the whole machine without idle time, in seconds."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _idle, _iowait, irq, softirq = (int(f) for f in fields[:7])
     return (user + nice + system + irq + softirq) / TICKS_PER_S
 
 
 class OccupiedMemory:
-    """Keeps free memory filled with the page cache of a file of zeros, so that every page a broker gets
-    is one that was used before, as on a machine that has run for a while. A virtual machine's host
-    backs untouched memory only at its first use, which may cost ten times what zeroing a page does;
-    without this the first gigabytes of a run are slow and the later ones are not."""
+    """Fills free memory with the page cache of a file of zeros, so that every page that a broker gets was
+    used before, as on a machine that has run for some time. The host of a virtual machine backs a page only
+    at its first use, which may cost ten times as much as zeroing it: otherwise the first gigabytes of a run
+    would be slower than later ones."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "zeros"
         self._position = 0
 
     def occupy(self) -> None:
-        """Reads until hardly anything is free, or memory that is in use does not allow more."""
+        """Reads until nearly no memory is free, or until the end of a file as large as the memory."""
         size = _meminfo("MemTotal") * 1024
         with self._path.open("ab") as handle:
             handle.truncate(size)
@@ -95,15 +96,15 @@ class OccupiedMemory:
         finally:
             os.close(fd)
         if self._position >= size:
-            self._position = 0  # from here on what was read first is gone again
+            self._position = 0  # the pages read first have been evicted
 
     def release(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._path.unlink(missing_ok=True)
 
 
 def settle() -> None:
-    """Writes dirty pages out, so that no measurement pays for the one before."""
+    """Flushes dirty pages, so that a measurement does not include writes of the one before."""
     os.sync()
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while _meminfo("Dirty") + _meminfo("Writeback") > DIRTY_MAX_KB and time.monotonic() < deadline:

@@ -1,10 +1,10 @@
-"""First sends to queues that have no file yet: how many a second, and what other producers notice.
+"""Measures the throughput of first sends to queues without files, and their effect on other producers.
 
 In each round, for each broker: one connection with 64 sends in flight sends one message to each of 5,000 and
-of 20,000 new queues of a topic, then the first and the second message (to another queue) of 1,000 topics that
-are created by their first message. Other producers send to an old topic at a fixed rate before and meanwhile.
-Each broker is the master of a group of its own under a controller, so that ours needs its write lease.
-"""
+of 20,000 new queues of a topic, then the first and the second message (to another queue) of 1,000 topics,
+which are created by their first message. Other producers send to an existing topic at a fixed rate, before
+and meanwhile. Each broker is the master of its own group under a controller, so that ours needs its write
+lease."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OLD, OLD_QUEUES = "bench-send", 8
 OTHERS = 4
 IN_FLIGHT = 64
 LEAD_S = 2.0
-"""How long the other producers send before they are measured."""
+"""The time for which the other producers send before the measurement."""
 FOREVER_S = 100_000.0
 VISIBLE_TIMEOUT_S = 120
 QUEUE_BYTES = 64 << 10
-"""At most on disk for each new queue."""
+"""The largest size on disk of a new queue."""
 FULL: Plan = {
     "rounds": 3,
     "queues": [5_000, 20_000],
@@ -41,9 +41,9 @@ FULL: Plan = {
 QUICK: Plan = {**FULL, "rounds": 1, "queues": [1_000], "topics": 200, "before_s": 4.0, "java_warmup_s": 8.0}
 
 
-def _others(lone: SingleBroker, program: Path, plan: Plan, warmup_s: float, seconds: float) -> RunningLoad:
-    lone.wait_visible(OLD, OLD_QUEUES)
-    return lone.send(
+def _others(broker: SingleBroker, program: Path, plan: Plan, warmup_s: float, seconds: float) -> RunningLoad:
+    broker.wait_visible(OLD, OLD_QUEUES)
+    return broker.send(
         program,
         OLD,
         queues=OLD_QUEUES,
@@ -66,19 +66,19 @@ def _cells(plan: Plan) -> Iterator[tuple[str, str, dict[str, int], int]]:
 
 
 def _measured(
-    lone: SingleBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
+    broker: SingleBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
 ) -> dict[str, Any]:
     settle()
-    epoch = lone.group.epoch()
-    others = _others(lone, program, plan, FOREVER_S, FOREVER_S)
+    epoch = broker.group.epoch()
+    others = _others(broker, program, plan, FOREVER_S, FOREVER_S)
     try:
         time.sleep(LEAD_S)
         others.open_window()
         started = time.monotonic()
-        load = lone.send(program, topic, connections=1, depth=IN_FLIGHT, fresh=1, **options)
+        load = broker.send(program, topic, connections=1, depth=IN_FLIGHT, fresh=1, **options)
         found = load.result(end=False)
-        if not found["refused"]:  # else the last message may be one of those that are not there
-            _wait_visible(lone, topic, options)
+        if not found["refused"]:  # otherwise the last message may have been rejected
+            _wait_visible(broker, topic, options)
         visible_s = time.monotonic() - started
         beside = others.result()
     finally:
@@ -88,51 +88,51 @@ def _measured(
         "new": found,
         "others": beside,
         "visible_s": round(visible_s, 3),
-        "elections": lone.group.epoch() - epoch,
+        "elections": broker.group.epoch() - epoch,
     }
 
 
-def _wait_visible(lone: SingleBroker, topic: str, options: dict[str, int]) -> None:
+def _wait_visible(broker: SingleBroker, topic: str, options: dict[str, int]) -> None:
     if "queues" in options:
         last, queue = topic, options["queues"] - 1
     else:
         last, queue = f"{topic}{options['topics'] - 1:05d}", options["queue"]
     wait_until(
-        lambda: max_offset(lone.broker.address, last, queue) > 0,
+        lambda: max_offset(broker.broker.address, last, queue) > 0,
         timeout_s=VISIBLE_TIMEOUT_S,
-        what=f"{lone.kind} shows the last message",
+        what=f"{broker.kind} shows the last message",
     )
 
 
 def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[str, Any]:
-    """Cell -> kind -> one result a round, each round with a broker of its own."""
+    """Results by cell and kind, one for each round; each round has new brokers."""
     found: dict[str, dict[str, list[Any]]] = {}
     for number in range(plan["rounds"]):
         for name in names if number % 2 == 0 else names[::-1]:
-            with SingleBroker(name, fresh_folder(folder)) as lone:
-                lone.create_topic(OLD, OLD_QUEUES)
+            with SingleBroker(name, fresh_folder(folder)) as broker:
+                broker.create_topic(OLD, OLD_QUEUES)
                 warmup_s = plan["java_warmup_s"] if name == "java" else plan["java_warmup_s"] / 10
-                warm = lone.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
+                warm = broker.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
                 warm.result(end=False)
                 settle()
-                before = _others(lone, program, plan, LEAD_S, plan["before_s"]).result(end=False)
+                before = _others(broker, program, plan, LEAD_S, plan["before_s"]).result(end=False)
                 for cell, topic, options, queues in _cells(plan):
                     if queues:
-                        lone.create_topic(topic, queues)
-                    result = {"before": before, **_measured(lone, program, plan, topic, options)}
+                        broker.create_topic(topic, queues)
+                    result = {"before": before, **_measured(broker, program, plan, topic, options)}
                     found.setdefault(cell, {}).setdefault(name, []).append(result)
                     print(
                         f"round {number + 1}/{plan['rounds']}  {cell:40} {name:5}"
                         f" {result['new']['per_second']:>9,.0f}/s  p50 {result['new']['p50_ms']:.1f} ms;"
                         f" others' p99 {before['p99_ms']:.2f} -> {result['others']['p99_ms']:.2f} ms;"
-                        f" refused {result['new']['refused']} + {result['others']['refused']}",
+                        f" rejected {result['new']['refused']} + {result['others']['refused']}",
                         flush=True,
                     )
     return found
 
 
 def summarise(measured: dict[str, Any]) -> dict[str, Any]:
-    """Medians by cell and kind."""
+    """The medians by cell and kind."""
     found: dict[str, Any] = {}
     for cell, kinds in measured.items():
         for kind, rounds in kinds.items():
@@ -151,18 +151,18 @@ def summarise(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
-    """Introduction and tables."""
+    """The introduction and the tables."""
     about = (
         "First sends to new queues and new topics\n"
         f"{IN_FLIGHT} sends in flight on one connection, bodies of 1 KB, asynchronous flush;"
         f" meanwhile {plan['others_per_s']:,} sends a second on {OTHERS} connections to a topic that has its"
-        " files; their latencies count from the moment at which they were due. The master is the only broker"
-        " of its group, under one controller. `Visible` is when the last message can be read: RocketMQ"
-        " acknowledges it before it makes the queue's file, ours after. Medians of"
+        " files; their latencies count from the time at which they were due. The master is the only broker"
+        " of its group, under one controller. `Visible` is the time at which the last message can be read:"
+        " RocketMQ acknowledges it before it creates the file of the queue, ours after. Medians of"
         f" {plan['rounds']} round{'s' if plan['rounds'] > 1 else ''}, each with new brokers."
     )
     head = ["first sends", "ours/s", "RocketMQ/s", "ratio", "ours visible in, s", "RocketMQ", "ours p99, ms"]
-    head += ["RocketMQ", "others' p99: ours, ms", "RocketMQ", "refused by ours", "elections"]
+    head += ["RocketMQ", "others' p99: ours, ms", "RocketMQ", "rejected by ours", "elections"]
     lines, verdicts = [], []
     for cell, kinds in summary.items():
         ours, java = kinds.get("ours"), kinds.get("java")
@@ -191,9 +191,9 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
         if ratio is not None and ours is not None:
             reached = ratio >= 1 and not ours["refused"] and not ours["elections"]
             verdicts.append(
-                f"- {cell}: never slower than RocketMQ, and no lease lost (a send refused, an election):"
+                f"- {cell}: never slower than RocketMQ, and no lease lost (a send rejected, an election):"
                 f" {'reached' if reached else 'missed'}"
-                f" ({ratio:.2f}; {ours['refused']} refused, {ours['elections']} elections)"
+                f" ({ratio:.2f}; {ours['refused']} rejected, {ours['elections']} elections)"
             )
     return about, "\n\n".join([result_files.table(head, lines), "\n".join(verdicts)])
 

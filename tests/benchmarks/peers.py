@@ -1,4 +1,4 @@
-"""The two programs that are measured, started side by side with the same settings."""
+"""Starts the two programs that are measured, with the same settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GET_MAX_OFFSET = 30
 QUEUES = 8
 OCTET = 57
 
-# RocketMQ's defaults but for these; the queue time-outs only keep a busy machine from refusing requests.
+# All other settings are RocketMQ's defaults. The long queue time-outs avoid rejections on a busy machine.
 SETTINGS: Settings = {
     "mappedFileSizeCommitLog": 1024 * 1024 * 1024,
     "maxHashSlotNum": 5_000_000,
@@ -29,7 +29,7 @@ NAMESERVER_HEAP_MB = 256
 
 
 def java_process(main: str, config: Path, home: Path, heap_mb: int, name: str) -> ManagedProcess:
-    """A Java process with the G1 collector and a fixed heap, as one would run it here."""
+    """A Java process with the G1 collector and a heap of fixed size."""
     command = [
         "java",
         "-server",
@@ -49,7 +49,7 @@ def java_process(main: str, config: Path, home: Path, heap_mb: int, name: str) -
 
 
 class FullSizeJavaCluster(Cluster):
-    """RocketMQ as one would run it here: the G1 collector and a heap of 2 GB for the broker."""
+    """RocketMQ with the G1 collector and a heap of 2 GB for the broker."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
@@ -63,7 +63,7 @@ class FullSizeJavaCluster(Cluster):
 
 
 class Peer:
-    """A running nameserver and broker under measurement."""
+    """A running nameserver and broker that are measured."""
 
     def __init__(self, name: str, directory: Path) -> None:
         kind = {"ours": OurCluster, "java": FullSizeJavaCluster}[name]
@@ -72,7 +72,7 @@ class Peer:
 
     @property
     def broker_pid(self) -> int:
-        """Process id of the broker."""
+        """The process id of the broker."""
         return self.cluster.broker_process.pid
 
     def create_topic(self, topic: str) -> None:
@@ -91,7 +91,7 @@ class Peer:
         assert answer.code == 0, f"{self.name}: topic {topic} not created: {answer}"
 
     def messages(self, topic: str) -> int:
-        """How many messages the topic's queues have taken."""
+        """The number of messages in the queues of the topic."""
         total = 0
         for queue in range(QUEUES):
             header = {"topic": topic, "queueId": str(queue)}
@@ -99,13 +99,13 @@ class Peer:
         return total
 
     def memory(self) -> dict[str, dict[str, float]]:
-        """Resident memory of both processes now."""
+        """The present resident memory of both processes."""
         return {
             "broker": memory_dict(self.broker_pid),
             "nameserver": memory_dict(self.cluster.nameserver_process.pid),
         }
 
     def cpu_s(self) -> float:
-        """CPU time the broker has used so far, in seconds."""
+        """The CPU time of the broker so far, in seconds."""
         stat = Path(f"/proc/{self.broker_pid}/stat").read_text().rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""How much memory the processes take that this one has started."""
+"""Measures the peak memory of the descendants of this process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PERIOD_S: Final = 0.2
 
 
 class ProcessTreeMemory:
-    """While it lasts, all descendants of this process are looked at five times a second. `peaks_mb`: the most
-    that those of one name had together, without the page cache's part."""
+    """A context manager that samples all descendants of this process five times a second. `peaks_mb` is the
+    peak memory of all processes of one name together, without page cache."""
 
     def __init__(self) -> None:
         self.peaks_mb: dict[str, float] = {}
@@ -38,13 +38,13 @@ class ProcessTreeMemory:
                     name = Path(f"/proc/{pid}/comm").read_text().strip()
                     sums[name] += memory(pid).anonymous_mb
                 except (OSError, KeyError):
-                    continue  # it has ended
+                    continue  # the process has ended
             for name, value in sums.items():
                 self.peaks_mb[name] = round(max(self.peaks_mb.get(name, 0.0), value), 1)
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
+    """The ids of all descendants of a process."""
     found: list[int] = []
     todo = [pid]
     while todo:

@@ -1,10 +1,10 @@
-"""Three controllers, ours or RocketMQ's, with many replica groups: elections, fail-over, memory.
+"""Measures elections, failovers and memory of three controllers, ours or RocketMQ's, with many replica
+groups.
 
-Brokers are played: what a broker sends its controllers (ids, registrations, heartbeats, SyncStateSets) goes
-over a few long-lived connections, but for the heartbeats of masters that will be lost: each of these has a
-connection of its own to the leading controller (RocketMQ's notices one lost broker a connection), and all of
-them close at once.
-"""
+Brokers are simulated: their requests to the controllers (ids, registrations, heartbeats, SyncStateSets) use a
+few long-lived connections. Only the heartbeats of masters that will be lost have a connection each to the
+leading controller, because RocketMQ's controller detects one lost broker for each closed connection. These
+connections are closed together."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ POLL_S = 0.005
 ASK_TIMEOUT_MS = 10_000
 FAIL_OVER_TIMEOUT_S = 60
 HEARTBEAT_TIMEOUT_MS = 600_000
-"""Nobody dies of silence here: only closed connections count."""
+"""So long that no broker expires: only closed connections count as failures."""
 
 
 class QuorumFailedError(Exception):
-    """A quorum did not do what is measured; the message says what."""
+    """A quorum failed during a measurement. The message says how."""
 
 
 def java_controller(config: Path) -> ManagedProcess:
-    """RocketMQ's controller with the G1 collector, as one would run it."""
+    """RocketMQ's controller with the G1 collector."""
     return JavaProcess(
         "org.apache.rocketmq.controller.ControllerStartup",
         ["-c", str(config)],
@@ -66,7 +66,7 @@ def java_controller(config: Path) -> ManagedProcess:
 
 
 class Quorum:
-    """Three controllers; `kind` is `ours` or `java`."""
+    """Three controllers. `kind` is `ours` or `java`."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -74,17 +74,17 @@ class Quorum:
         self.group = ReplicaGroup(folder, [make] * 3, [], octet=OCTET)
 
     def start(self) -> None:
-        """Starts them and waits until one leads and the others follow it."""
+        """Starts the controllers and waits until one leads and the others follow."""
         for member in self.group.controllers:
             member.start()
         self.wait_complete()
 
     def kill(self) -> None:
-        """Ends them."""
+        """Kills the controllers."""
         self.group.kill()
 
     def wait_complete(self, timeout_s: float = 90) -> Member:
-        """Waits until all three name the same leader, which says so too; returns it."""
+        """Waits until all three controllers report the same leader; returns it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = [self.group.metadata(member) for member in self.group.controllers]
@@ -96,8 +96,8 @@ class Quorum:
         raise QuorumFailedError(f"{self.kind}: no leader within {timeout_s} s\n{self.group.logs()}")
 
     def election_s(self, timeout_s: float = 60) -> float:
-        """kill -9 of the leading controller: seconds until another says that it leads. The dead one is
-        started again."""
+        """Kills the leading controller with kill -9 and returns the seconds until another one reports itself
+        as leader. Starts the killed one again."""
         leader = self.wait_complete()
         others = [member for member in self.group.controllers if member is not leader]
         leader.process.kill()
@@ -116,7 +116,7 @@ class Quorum:
         raise QuorumFailedError(f"{self.kind}: no other leader within {timeout_s} s\n{self.group.logs()}")
 
     def memory(self) -> dict[str, list[dict[str, float]]]:
-        """Resident memory of the leader, and of the other two."""
+        """The resident memory of the leader, and of the other two."""
         leader = self.wait_complete()
         rest = [member for member in self.group.controllers if member is not leader]
         return {
@@ -126,21 +126,21 @@ class Quorum:
 
 
 class SimulatedBrokers:
-    """`count` groups of three replicas, a third of whose masters are doomed."""
+    """The brokers of `count` groups of three replicas. A third of the masters will be lost."""
 
     def __init__(self, quorum: Quorum, count: int) -> None:
         self.names = [f"group-{i:05}" for i in range(count)]
-        self.doomed = self.names[::3]
-        self._doomed_set = frozenset(self.doomed)
+        self.lost = self.names[::3]
+        self._doomed_set = frozenset(self.lost)
         self._quorum = quorum
         self._leader = quorum.wait_complete().address
         self._epochs: dict[str, str] = {}
         self._stay = RemotingClient()
-        self._lost = {name: RemotingClient() for name in self.doomed}
+        self._lost = {name: RemotingClient() for name in self.lost}
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[SimulatedBrokers]:
-        """Closes the connections at the end."""
+        """Connects, and closes the connections at the end."""
         try:
             yield self
         finally:
@@ -151,7 +151,7 @@ class SimulatedBrokers:
         await asyncio.gather(*(client.close() for client in self._lost.values()))
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-        """The leader's answer to a request, asked again a few times while it is busy."""
+        """The leader's response to a request. Retries a few times while the leader is busy."""
         for attempt in itertools.count():
             answer = await self._stay.call(
                 self._leader, make_request(code, ext=ext, body=body), ASK_TIMEOUT_MS
@@ -166,7 +166,8 @@ class SimulatedBrokers:
         raise AssertionError
 
     async def beat(self, name: str, broker_id: int, client: RemotingClient, lease_epoch: str = "") -> None:
-        """One heartbeat to every controller; given an epoch it asks for a write lease, as our masters do."""
+        """Sends one heartbeat to every controller. With an epoch it requests a write lease, as our masters
+        do."""
         request = self._heartbeat(name, broker_id, lease_epoch)
         for member in self._quorum.group.controllers:
             taken = client if member.address == self._leader else self._stay
@@ -189,25 +190,25 @@ class SimulatedBrokers:
         return make_request(HEARTBEAT, ext=ext)
 
     async def renew(self, warmup_s: float, seconds: float) -> dict[str, Any]:
-        """All masters renew their leases, at the pace of brokers of ours."""
+        """Renews the leases of all masters, at the rate of our brokers."""
         leader = self._quorum.wait_complete()
-        asks = [self._heartbeat(name, 1, self._epochs[name]) for name in self.names]
-        return await LeaseRenewals(leader.address, asks).run(warmup_s, seconds, leader.process)
+        requests = [self._heartbeat(name, 1, self._epochs[name]) for name in self.names]
+        return await LeaseRenewals(leader.address, requests).run(warmup_s, seconds, leader.process)
 
     @staticmethod
     def _address(broker_id: int) -> str:
         return f"127.0.0.1:{10900 + broker_id}"
 
     async def _register(self, name: str) -> None:
-        """What three brokers of a group do when they start; replica 1 becomes the master, all get in sync.
-        The master's heartbeats come over the connection that will be lost, if it is one of the doomed."""
+        """Registers three brokers of a group, as at their start. Replica 1 becomes the master, and all become
+        in sync. If the master will be lost, its heartbeats use the connection that will be closed."""
         group = {"clusterName": CLUSTER, "brokerName": name}
         for broker_id in range(1, REPLICAS + 1):
             check = f"{self._address(broker_id)};{name}"
             apply = {**group, "appliedBrokerId": str(broker_id), "registerCheckCode": check}
             await self._ask(APPLY_BROKER_ID, apply)
-            doomed = broker_id == 1 and name in self._doomed_set
-            await self.beat(name, broker_id, self._lost[name] if doomed else self._stay)
+            lost = broker_id == 1 and name in self._doomed_set
+            await self.beat(name, broker_id, self._lost[name] if lost else self._stay)
             place = {"brokerId": str(broker_id), "brokerAddress": self._address(broker_id), "invokeTime": "0"}
             await self._ask(REGISTER_BROKER, {**group, **place})
         elect = {**group, "brokerId": "1", "designateElect": "false", "invokeTime": "0"}
@@ -224,7 +225,7 @@ class SimulatedBrokers:
         await self._ask(ALTER_SYNC_STATE_SET, alter, json.dumps(members).encode())
 
     async def register(self) -> float:
-        """Registers all groups; how long it took, in seconds."""
+        """Registers all groups; returns the seconds."""
         names = iter(self.names)
 
         async def some() -> None:
@@ -244,15 +245,15 @@ class SimulatedBrokers:
         return [name for name in names if table[name].get("masterBrokerId") not in (2, 3)]
 
     async def lose_masters(self) -> tuple[float, int]:
-        """Closes the connections of the doomed masters. Seconds until all their groups have new ones, and how
-        many have none after `FAIL_OVER_TIMEOUT_S`. All have just renewed their leases (RocketMQ's controllers
-        know none)."""
-        assert len(await self._without_new_master(self.doomed)) == len(self.doomed)
-        beats = (self.beat(name, 1, self._lost[name], self._epochs[name]) for name in self.doomed)
+        """Closes the connections of the masters that are to be lost. Returns the seconds until all their
+        groups have new masters, and the number of groups without one after `FAIL_OVER_TIMEOUT_S`. All masters
+        have just renewed their leases (RocketMQ's controllers have none)."""
+        assert len(await self._without_new_master(self.lost)) == len(self.lost)
+        beats = (self.beat(name, 1, self._lost[name], self._epochs[name]) for name in self.lost)
         await asyncio.gather(*beats)
         lost = time.monotonic()
         await self._lose()
-        left: Sequence[str] = self.doomed
+        left: Sequence[str] = self.lost
         while left:
             left = await self._without_new_master(left)
             if left and time.monotonic() > lost + FAIL_OVER_TIMEOUT_S:

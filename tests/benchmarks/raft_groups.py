@@ -1,4 +1,4 @@
-"""Three peers of a Raft group, ours or DLedger's, and how fast they append."""
+"""Measures the appends of a Raft group of three peers, ours or DLedger's."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ Result = dict[str, Any]
 
 
 class AppendsFailedError(Exception):
-    """The load program ended badly or saw wrong answers; the message has what it printed."""
+    """The load program failed or received wrong responses. The message contains its output."""
 
 
 class RaftGroup:
-    """`kind` is one of `KINDS`; the peers live in `folder`."""
+    """A group of three peers with their data in `folder`. `kind` is one of `KINDS`."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -77,12 +77,12 @@ class RaftGroup:
         )
 
     def kill(self) -> None:
-        """Ends the peers."""
+        """Kills the peers."""
         for process in self.processes.values():
             process.kill()
 
     def leader(self) -> str | None:
-        """The peer that all take for the leader."""
+        """The peer that all peers report as leader."""
         said: set[str | None] = set()
         for name, address in self.addresses.items():
             body = encode_body(MetadataRequest(group=GROUP, remote_id=name))
@@ -94,7 +94,7 @@ class RaftGroup:
         return said.pop() if len(said) == 1 else None
 
     def appends(self, program: Path, depth: int, warmup_s: float, seconds: float) -> Result:
-        """One measurement, from a quiet disk."""
+        """Runs one measurement, after a flush of all dirty pages."""
         settle()
         wait_until(
             lambda: self.leader() is not None, timeout_s=LEADER_TIMEOUT_S, what=f"{self.kind}: a leader"

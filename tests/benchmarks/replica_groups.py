@@ -1,5 +1,5 @@
-"""`make bench`, third part: replica groups of three under three controllers, ours and RocketMQ's, under the
-same loads, in one run on this machine. See `--help`."""
+"""`make bench`, third part: measures replica groups of three under three controllers, ours and RocketMQ's,
+under the same loads, in one run on this machine. See `--help`."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ QUICK: dict[str, Any] = {
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.replica_groups", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
+    parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument("--only", choices=PARTS, action="append", help="only this part (repeatable)")
     parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
     parser.add_argument(
         "--out",
         type=Path,
-        help="where the results go (default: docs/results; .cache/bench for a partial run)",
+        help="folder of the results (default: docs/results; .cache/bench for a partial run)",
     )
     parser.add_argument(
         "--add-to",
         type=Path,
         metavar="JSON",
-        help="an earlier result, whose parts stay where this run has none; the machine must be the same",
+        help="an earlier result of this machine, whose parts are kept if this run does not measure them",
     )
     parser.add_argument(
-        "--note", action="append", default=[], help="what a reader should know of this run (repeatable)"
+        "--note", action="append", default=[], help="a note for readers of the result (repeatable)"
     )
     return parser.parse_args()
 
@@ -85,7 +85,7 @@ def arguments() -> argparse.Namespace:
 def send(
     program: Path, group: MeasuredGroup, connections: int, depth: int, warmup_s: float, seconds: float
 ) -> dict[str, Any]:
-    """One measurement of sends to the master; CPU is that of all three brokers for a message."""
+    """Measures sends to the master. The CPU time is that of all three brokers for one message."""
     settle()
     before = group.cpu_s()
     times = [f"warmup={warmup_s}", f"seconds={seconds}"]
@@ -114,7 +114,8 @@ def _load(program: Path, group: MeasuredGroup, connections: int, depth: int) -> 
 
 
 def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Cell -> kind -> one result a round. One group runs at a time; the order changes from round to round."""
+    """Results by cell and kind, one for each round. One group runs at a time, in another order in each
+    round."""
     program = load_program()
     found: dict[str, dict[str, list[Any]]] = {}
     occupied = OccupiedMemory(folder)
@@ -141,7 +142,7 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
 
 
 def measure_catch_up(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Kind -> a result each round: a third replica, empty, gets a log of so many bytes."""
+    """Results by kind, one for each round: an empty third replica copies a log of a given size."""
     program = load_program()
     found: dict[str, list[Any]] = {}
     occupied = OccupiedMemory(folder)
@@ -163,13 +164,13 @@ def _catch_up(group: MeasuredGroup, occupied: OccupiedMemory) -> dict[str, float
     share = end / sum(path.stat().st_size for path in files)
     settle()
     plain = min(sendfile_s(files) for _ in range(3)) * share
-    occupied.occupy()  # again and again: the host takes back pages that are free
+    occupied.occupy()  # repeated, because the host takes back free pages
     copied = sendfile_s(files, group.folder / "copy") * share
     shutil.rmtree(group.folder / "copy")
     settle()
     occupied.occupy()
     newcomer.start()
-    wait_until(lambda: group.log_end(newcomer) > 0, timeout_s=120, what="the first bytes come")
+    wait_until(lambda: group.log_end(newcomer) > 0, timeout_s=120, what="the first bytes arrive")
     started, first = time.monotonic(), group.log_end(newcomer)
     wait_until(lambda: group.log_end(newcomer) >= end, timeout_s=300, what="the replica has the whole log")
     took = time.monotonic() - started
@@ -183,15 +184,16 @@ def _catch_up(group: MeasuredGroup, occupied: OccupiedMemory) -> dict[str, float
 
 
 def measure_kill(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Kind -> seconds from kill -9 of the master to the first acknowledgement of a send begun after it."""
+    """By kind: the seconds from kill -9 of the master to the first acknowledgement of a send that started
+    after it."""
 
-    return _disturbed(names, folder, plan["kill"], lambda master: master.process.kill(), Member.start)
+    return _measure_failovers(names, folder, plan["kill"], lambda master: master.process.kill(), Member.start)
 
 
 def measure_stop(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Kind -> the same, from SIGSTOP of the master."""
+    """By kind: the same, from SIGSTOP of the master."""
 
-    return _disturbed(
+    return _measure_failovers(
         names,
         folder,
         plan["stop"],
@@ -200,7 +202,7 @@ def measure_stop(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[s
     )
 
 
-def _disturbed(
+def _measure_failovers(
     names: list[str],
     folder: Path,
     counts: dict[str, int],
@@ -211,7 +213,7 @@ def _disturbed(
     for kind in names:
         with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
             for number in range(counts[kind]):
-                if not _whole(group):
+                if not _is_in_sync(group):
                     break
                 master = group.master
                 since = time.monotonic_ns()
@@ -224,25 +226,25 @@ def _disturbed(
 
 
 def measure_switch(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Kind -> of each planned switchover: the longest time without an acknowledgement, and failed sends."""
+    """By kind, for each planned switchover: the longest time without an acknowledgement, and failed sends."""
     found: dict[str, list[Any]] = {}
     for kind in names:
         with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
             for number in range(plan["switch"][kind]):
-                if not _whole(group):
+                if not _is_in_sync(group):
                     break
                 before = time.monotonic_ns()
                 group.switch()
                 sends.first_acknowledged_s(before, time.monotonic_ns(), SILENCE_MAX_S)
-                _whole(group)
+                _is_in_sync(group)
                 found.setdefault(kind, []).append(_pause(sends.sends(), before))
                 print(f"switch {number + 1}  {kind:5} {found[kind][-1]}", flush=True)
     return found
 
 
-def _whole(group: MeasuredGroup) -> bool:
-    """Waits until all replicas are in sync. A group of RocketMQ's may never be again: it is measured no
-    further."""
+def _is_in_sync(group: MeasuredGroup) -> bool:
+    """Waits until all replicas are in sync; False if they are not. A group of RocketMQ's may never be in sync
+    again; then it is not measured further."""
     try:
         group.group.wait_in_sync(3, timeout_s=120)
     except AssertionError as error:
@@ -263,7 +265,7 @@ def _pause(sends: list[tuple[int, int, str]], before_ns: int) -> dict[str, Any]:
 
 
 class _StartedGroup:
-    """A group in a folder of its own, ended and deleted afterwards."""
+    """A context manager: a group in its own folder, which is killed and deleted at the end."""
 
     def __init__(self, kind: str, folder: Path, *, brokers: int = 3, waits_for_all: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(dir=folder))
@@ -285,7 +287,7 @@ class _StartedGroup:
 
 
 class _SendingProducer:
-    """The Java producer at work."""
+    """A context manager: the Java producer, sending."""
 
     def __init__(self, group: MeasuredGroup) -> None:
         self._sends = PacedSends(group.group.nameserver.address, group.folder / "producer")
@@ -299,7 +301,7 @@ class _SendingProducer:
 
 
 def summary(data: dict[str, Any]) -> dict[str, Any]:
-    """Medians and worst cases of what was measured, by part."""
+    """The medians and the worst cases of all measurements, by part."""
     found: dict[str, Any] = {}
     for cell, kinds in data.get("throughput", {}).items():
         for kind, results in kinds.items():
@@ -332,16 +334,16 @@ def main() -> int:
     try:
         java_library()
     except JavaMissingError as error:
-        print(f"{error}: neither a Java producer nor RocketMQ to compare with", flush=True)
+        print(f"{error}: there is neither a Java producer nor a RocketMQ to compare with", flush=True)
         names = [name for name in names if name != "java"]
         parts = [part for part in parts if part in ("throughput", "catch_up")]
     try:
         load_program()
     except CompilerMissingError as error:
-        print(f"{error}: no load", flush=True)
+        print(f"{error}: cannot produce the load", flush=True)
         parts = [part for part in parts if part not in ("throughput", "catch_up")]
     if not names or not parts:
-        print("nothing of what was asked for can be measured on this machine")
+        print("this machine can measure none of the requested cells")
         return 2
     CACHE.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=CACHE, prefix="groups-"))

@@ -1,4 +1,4 @@
-"""What the third part of `make bench` found, as Markdown and JSON."""
+"""Formats the results of the third part of `make bench` as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _catch_up(found: dict[str, Any]) -> str:
     return table(head, lines)
 
 
-def _silence(found: dict[str, Any], goal_s: float) -> str:
+def _failover_times(found: dict[str, Any], goal_s: float) -> str:
     head = ["brokers", "times", "median s", "worst s", f"goal: always under {goal_s:g} s"]
     lines = [
         [
@@ -78,14 +78,14 @@ def _switch(found: dict[str, Any]) -> str:
 
 
 def tables(summary: dict[str, Any]) -> str:
-    """The tables, with what a reader must know of each."""
+    """The tables, each with an explanation."""
     parts = []
     if "throughput" in summary:
         parts += [
             "## Sends to three replicas",
             _throughput(summary["throughput"]),
-            "1 KB bodies, asynchronous flush; `two of three`: a send is acknowledged when one replica has it"
-            " too (`inSyncReplicas=2`), `all three`: when every member of the SyncStateSet has it"
+            "1 KB bodies, asynchronous flush. `two of three`: a send is acknowledged when one other replica"
+            " has it (`inSyncReplicas=2`); `all three`: when every member of the SyncStateSet has it"
             " (`allAckInSyncStateSet`). Three brokers, three controllers and the load share the machine. CPU"
             " is that of all three brokers.",
         ]
@@ -93,15 +93,16 @@ def tables(summary: dict[str, Any]) -> str:
         parts += [
             "## An empty replica catches up",
             _catch_up(summary["catch_up"]),
-            "From its first bytes until it has the master's whole log, beside `sendfile` of the same files"
-            " over loopback to a process that reads and drops them, and to one that writes them to files.",
+            "From the first bytes until it has the whole log of the master, compared with `sendfile` of the"
+            " same files over loopback to a process that discards them, and to one that writes them to"
+            " files.",
         ]
     for part, title, goal in (
         ("kill", "kill -9 of the master", KILL_GOAL_S),
         ("stop", "SIGSTOP of the master", STOP_GOAL_S),
     ):
         if part in summary:
-            parts += [f"## First acknowledged send after {title}", _silence(summary[part], goal)]
+            parts += [f"## First acknowledged send after {title}", _failover_times(summary[part], goal)]
     if "switch" in summary:
         parts += [
             "## Planned switchover",
@@ -111,9 +112,9 @@ def tables(summary: dict[str, Any]) -> str:
         ]
     if {"kill", "stop", "switch"} & summary.keys():
         parts.append(
-            "The sends are RocketMQ's Java producer's: one is begun every 5 ms whatever became of the others;"
-            " it asks for routes every 100 ms and is otherwise as it comes. Fewer times than planned: the"
-            " group had not all replicas in sync any more within two minutes."
+            "RocketMQ's Java producer starts a send every 5 ms, whatever the result of the others. It"
+            " requests routes every 100 ms; its other settings are defaults. If there are fewer times than"
+            " planned, not all replicas of the group were in sync again within two minutes."
         )
     return "\n\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""From measurements to medians, the table on the terminal and the files under docs/results."""
+"""Computes the medians of the measurements, and formats them for the terminal and for docs/results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rounds = dict[str, dict[str, list[Result]]]  # cell name -> peer name -> one res
 
 
 def medians(rounds: Rounds) -> dict[str, dict[str, dict[str, float]]]:
-    """Cell -> peer -> field -> median over the rounds, with the throughput's lowest and highest."""
+    """The medians over the rounds, by cell, peer and field, and the lowest and highest throughput."""
     table: dict[str, dict[str, dict[str, float]]] = {}
     for cell, peers in rounds.items():
         for peer, results in peers.items():
@@ -50,7 +50,7 @@ def _verdict(cell: Cell, ours: dict[str, float], java: dict[str, float]) -> str:
 
 
 def rows(table: dict[str, dict[str, dict[str, float]]]) -> list[list[str]]:
-    """The table's lines: a cell's name, ours and Java's side by side, the ratio, the goal."""
+    """The rows of the table: the cell, our results and Java's, the ratio, the goal."""
     lines = []
     for cell in CELLS:
         peers = table.get(cell.name)
@@ -119,7 +119,7 @@ def _memory_lines(memory: dict[str, dict[str, dict[str, dict[str, float]]]]) -> 
 
 
 def memory_text(memory: dict[str, Any]) -> str:
-    """Memory of all four processes, for a terminal."""
+    """The memory of all four processes, for a terminal."""
     return "\n".join(
         f"{line[0]:22} ours {line[1]:>14} MB   Java {line[2]:>14} MB" for line in _memory_lines(memory)
     )
@@ -138,18 +138,18 @@ def _pull_lines(table: dict[str, dict[str, dict[str, float]]]) -> list[list[str]
 
 
 def notes(table: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    """What a reader must know to trust, or not to trust, the table."""
+    """Notes on cells whose results are less reliable."""
     found = []
     for cell in CELLS:
         for peer, row in table.get(cell.name, {}).items():
             if cell.kind != "client" and row["load_cpu_share"] > BUSY_LOAD:
                 found.append(
-                    f"{cell.name}, {peer}: the load itself was busy {row['load_cpu_share']:.0%} of the time"
+                    f"{cell.name}, {peer}: the load program was busy for {row['load_cpu_share']:.0%} of the"
+                    " time"
                 )
             if row["foreign_cpu_share"] > 0.25:
                 found.append(
-                    f"{cell.name}, {peer}: {row['foreign_cpu_share']:.2f} of a core went to neither of broker"
-                    " and load"
+                    f"{cell.name}, {peer}: other processes used {row['foreign_cpu_share']:.2f} of a core"
                 )
     return found
 

@@ -1,4 +1,4 @@
-"""What the reports of `make bench`'s later parts have in common: a table, and the two files of a run."""
+"""Writes the two result files of a run of `make bench`, and formats Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:
-    """A Markdown table; all columns but the first are numbers."""
+    """A Markdown table. All columns except the first are numbers."""
     rows = [head, ["---", *["--:"] * (len(head) - 1)], *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -16,8 +16,8 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 def write(
     directory: Path, name: str, data: dict[str, Any], intro: list[str], tables: str
 ) -> tuple[Path, Path]:
-    """Writes `NAME-DATE.json`, everything measured, and `NAME-DATE.md`: the introduction, the machine, the
-    tables."""
+    """Writes `NAME-DATE.json` with all measured values, and `NAME-DATE.md` with the introduction, the machine
+    and the tables."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{name}-{data['date'][:10]}"
     as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"

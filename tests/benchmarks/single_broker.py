@@ -1,5 +1,5 @@
-"""One broker under a controller of its own, all of ours or all of RocketMQ's: the smallest group whose master
-needs a write lease (ours) to take messages."""
+"""Runs one broker under its own controller, both ours or both RocketMQ's: the smallest group in which a
+master of ours needs a write lease to accept messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STALL_S = 120
 VISIBLE_TIMEOUT_S = 300
 MARGIN_S = 600
 
-# RocketMQ's defaults, but for these; time-outs only keep a busy machine from refusing requests.
+# All other settings are RocketMQ's defaults. The long time-outs avoid rejections on a busy machine.
 SETTINGS: Settings = {
     "mappedFileSizeCommitLog": 1 << 30,
     "maxHashSlotNum": 5_000_000,
@@ -58,8 +58,8 @@ MAKERS: dict[str, tuple[Factory, Factory]] = {
 
 
 class SingleBroker:
-    """A controller, a nameserver of ours and a broker; `kind` is `ours` or `java`. The folder is deleted
-    at the end."""
+    """A context manager: a controller, a nameserver of ours and a broker. `kind` is `ours` or `java`. The
+    folder is deleted at the end."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         controller, broker = MAKERS[kind]
@@ -92,12 +92,12 @@ class SingleBroker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_broker(self) -> None:
-        """Starts the broker (anew) and waits until clients find it as master."""
+        """Starts the broker and waits until clients find it as master."""
         self.broker.start()
         self.group.wait_in_sync(1, timeout_s=START_TIMEOUT_S)
 
     def restart_broker(self) -> None:
-        """Stops the broker in an orderly way, empties the page cache and starts it again."""
+        """Stops the broker cleanly, empties the page cache and starts the broker again."""
         self.broker.process.stop(timeout_s=START_TIMEOUT_S)
         drop_page_cache(self.folder)
         self.start_broker()
@@ -107,11 +107,11 @@ class SingleBroker:
         create_topic(self.broker.address, topic, queues)
 
     def send(self, program: Path, topic: str, **options: str | int | float) -> RunningLoad:
-        """Begins a load of sends."""
+        """Starts a load of sends."""
         return self._begin(program, "send", topic, self._acknowledged, options)
 
     def pull(self, program: Path, topic: str, **options: str | int | float) -> RunningLoad:
-        """Begins a load of pulls."""
+        """Starts a load of pulls."""
         return self._begin(program, "pull", topic, None, options)
 
     def _begin(
@@ -128,18 +128,18 @@ class SingleBroker:
 
     def wait_visible(self, topic: str, queues: int) -> None:
         """Waits until every acknowledged message of a topic can be read: RocketMQ acknowledges a message
-        before it gives the queue its entry."""
+        before it writes the unit to the consume queue."""
         wait_until(
             lambda: (
                 sum(max_offset(self.broker.address, topic, queue) for queue in range(queues))
                 >= self._acknowledged[topic]
             ),
             timeout_s=VISIBLE_TIMEOUT_S,
-            what=f"{self.kind} shows all of {topic}",
+            what=f"{self.kind} has all messages of {topic} in its queues",
         )
 
     def read_bytes(self) -> int:
-        """Bytes that the broker has had read from the disk so far."""
+        """The bytes read from the disk for the broker so far."""
         for line in Path(f"/proc/{self.broker.process.pid}/io").read_text().splitlines():
             if line.startswith("read_bytes:"):
                 return int(line.split()[1])
@@ -147,7 +147,7 @@ class SingleBroker:
 
 
 def create_topic(address: str, topic: str, queues: int) -> None:
-    """Creates a topic of so many queues at a broker."""
+    """Creates a topic with this many queues at a broker."""
     header = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -163,7 +163,7 @@ def create_topic(address: str, topic: str, queues: int) -> None:
 
 
 def max_offset(address: str, topic: str, queue: int) -> int:
-    """How many messages a queue shows."""
+    """The max offset of a queue."""
     answer = call(address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})
     assert answer.code == 0, answer
     return int(answer.ext["offset"])
@@ -193,31 +193,31 @@ def load_command(
 
 
 class RunningLoad:
-    """A load that runs until it is ended. Refused sends do not spoil its result; they are counted."""
+    """A load that runs until it is stopped. Rejected sends are counted and do not make it fail."""
 
     def __init__(self, command: list[str], topic: str = "", acknowledged: Counter[str] | None = None) -> None:
-        """Adds what was acknowledged to `acknowledged` of the topic."""
+        """Adds the number of acknowledged messages to `acknowledged` of the topic."""
         self._topic = topic
         self._acknowledged = acknowledged
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def open_window(self) -> None:
-        """What is measured begins now; the load must have begun before."""
+        """Starts the measured window. The load must be running."""
         self._process.send_signal(signal.SIGUSR1)
 
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the load is running."""
         return self._process.poll() is None
 
     def ended(self, timeout_s: float) -> bool:
-        """Waits for its own end; whether it came in time."""
+        """Waits for the load to end by itself; whether it did in time."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return not self.alive()
 
     def result(self, *, end: bool = True, timeout_s: float = STALL_S + MARGIN_S) -> dict[str, Any]:
-        """Ends it, unless it ends by itself, and returns what it printed with `refused` added: how many
-        requests were answered with an error. LoadFailedError for anything else that is wrong."""
+        """Stops the load if `end` is set, and returns its output with the number of rejected requests as
+        `refused`. Raises LoadFailedError for all other errors."""
         if end:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -235,14 +235,14 @@ class RunningLoad:
         return found
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kills the load."""
         self._process.kill()
         self._process.communicate()
 
 
 def drop_page_cache(folder: Path) -> None:
-    """Writes out what is dirty and drops what the page cache holds (without root: of the files below this
-    folder). Pages that a process maps stay, so the broker must not run."""
+    """Flushes dirty pages and drops the page cache (without root: only for the files below this folder).
+    Pages that a process maps stay, so the broker must not run."""
     os.sync()
     try:
         DROP_CACHES.write_text("3\n")

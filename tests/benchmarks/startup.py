@@ -1,7 +1,7 @@
-"""Start-up time: from the start of the broker's process until its first send is acknowledged.
+"""Measures start-up time: from the start of the broker's process until its first send is acknowledged.
 
-For each broker and each number of queues: fill a log, then again and again stop the broker in an orderly way
-or kill it (kill -9) under sends, empty the page cache, start it and try to send until a send is acknowledged.
+For each broker and each number of queues: fill a log; then, repeatedly, stop the broker cleanly or kill it
+(kill -9) under sends, empty the page cache, start the broker, and try to send until a send is acknowledged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _load(cluster: Cluster, program: Path, **options: str | int | float) -> Runn
 
 
 def first_acknowledged_s(cluster: Cluster) -> float:
-    """Starts the broker; seconds until a send is acknowledged."""
+    """Starts the broker; returns the seconds until a send is acknowledged."""
     header = {
         "a": "bench",
         "b": TOPIC,
@@ -74,7 +74,7 @@ def first_acknowledged_s(cluster: Cluster) -> float:
 
 
 def _stop(cluster: Cluster, program: Path, kind: str, queues: int, seconds: float) -> float:
-    """Sends for some seconds, then ends the broker; how long its orderly end took."""
+    """Sends for some seconds, then stops or kills the broker; returns the seconds of a clean stop."""
     load = _load(cluster, program, queues=queues, connections=1, depth=64, fresh=1, seconds=FILL_TIMEOUT_S)
     try:
         load.ended(seconds)
@@ -118,7 +118,7 @@ def _starts(name: str, program: Path, folder: Path, queues: int, plan: Plan) -> 
 
 
 def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[str, Any]:
-    """Cell -> peer -> one start a round. One store exists at a time."""
+    """Starts by cell and peer, one for each round. Only one store exists at a time."""
     found: dict[str, dict[str, list[Any]]] = {}
     for queues in plan["queues"]:
         for name in names:
@@ -128,7 +128,7 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
 
 
 def summarise(measured: dict[str, Any]) -> dict[str, Any]:
-    """Median and worst of each cell."""
+    """The median and the worst start of each cell."""
     return {
         cell: {
             name: {
@@ -143,11 +143,11 @@ def summarise(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
-    """Introduction and tables."""
+    """The introduction and the tables."""
     about = (
         f"Start-up time with {plan['log_gb']:g} GB of log\n"
         "From the start of the process until a send is acknowledged. The page cache is empty before every"
-        " start, commit log files have 1 GiB, the kill comes under sends."
+        " start, commit log files have 1 GiB, and the broker is killed under sends."
         f" {plan['rounds']} start{'s' if plan['rounds'] > 1 else ''} of each."
     )
     head = ["start after", "ours: median, s", "worst", "RocketMQ: median, s", "worst", "ratio"]
