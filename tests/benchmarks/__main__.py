@@ -28,7 +28,7 @@ from tests.benchmarks.cells import (
     fill,
     measure,
 )
-from tests.benchmarks.machine import OccupiedMemory, facts
+from tests.benchmarks.machine import OccupiedMemory, describe_machine
 from tests.benchmarks.peers import Peer
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 
@@ -237,7 +237,7 @@ def _measure_all(
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "rocketmq": rocketmq_version(),
-        "machine": facts(),
+        "machine": describe_machine(),
         "rounds": plan["rounds"],
         "warmup_s": plan["span"].warmup_s,
         "measured_s": plan["span"].measured_s,

@@ -32,7 +32,7 @@ from epochmq_spark import audit, store_layout
 from epochmq_spark.session import local_session
 from epochmq_spark.sources.summary import SummaryReader
 from tests.benchmarks import audit_report
-from tests.benchmarks.machine import facts, settle
+from tests.benchmarks.machine import describe_machine, flush_dirty_pages
 from tests.benchmarks.process_tree import ProcessTreeMemory
 from tests.unit.store.support import Message, opened, put
 
@@ -126,7 +126,7 @@ def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "log_bytes": sum(file.stat().st_size for path in paths for file in (path / "commitlog").iterdir())
     }
-    settle()
+    flush_dirty_pages()
     crc32_pass(paths)  # brings all files into the page cache
     found["crc32_cpu_s"] = seconds(lambda: crc32_pass(paths), time.process_time, rounds)
     found["pass_cpu_s"] = seconds(lambda: audit_pass(replicas), time.process_time, rounds)
@@ -196,7 +196,7 @@ def main() -> None:
         shutil.rmtree(root, ignore_errors=True)
     data = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": facts(),
+        "machine": describe_machine(),
         "command": "python -m tests.benchmarks.audit" + (" --quick" if options.quick else ""),
         "plan": plan,
         "measurements": measured,

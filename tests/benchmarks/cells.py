@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.benchmarks.machine import busy_s, settle
+from tests.benchmarks.machine import busy_s, flush_dirty_pages
 from tests.benchmarks.peers import QUEUES, Peer
 from tests.interop.java_env import compile_java, java_classpath
 from tests.support.process import wait_until
@@ -139,7 +139,7 @@ def _run_client(peer: Peer, home: Path, span: MeasuredSpan) -> Result:
 def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: MeasuredSpan) -> Result:
     """Runs one measurement, after a flush of all dirty pages. Adds `foreign_cpu_share` to the output of the
     load: the CPU time of other processes and kernel threads, as a share of one core."""
-    settle()
+    flush_dirty_pages()
     started, busy, broker = time.monotonic(), busy_s(), peer.cpu_s()
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     if cell.kind == "client":

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import RECORD_BYTES, STORED_BYTES, Plan, fresh_folder
-from tests.benchmarks.machine import settle
+from tests.benchmarks.machine import flush_dirty_pages
 from tests.benchmarks.single_broker import RunningLoad, SingleBroker
 
 PRODUCERS = 64
@@ -70,10 +70,10 @@ def _fill(broker: SingleBroker, program: Path, topic: str, count: int) -> None:
 def _round(broker: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
     broker.restart_broker()
     _warm_up(broker, program, plan["java_warmup_s"] if broker.kind == "java" else plan["java_warmup_s"] / 10)
-    settle()
+    flush_dirty_pages()
     epoch = broker.group.epoch()
     alone = _send(broker, program, rate, plan["alone_s"]).result(end=False)
-    settle()
+    flush_dirty_pages()
     sends = _send(broker, program, rate, plan["read_max_s"] + 60)
     time.sleep(LEAD_S)
     read_before, started = broker.read_bytes(), time.monotonic()

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.benchmarks import controllers_report as report
 from tests.benchmarks.build import CACHE, SOURCE, CompilerMissingError, load_program
-from tests.benchmarks.machine import facts
+from tests.benchmarks.machine import describe_machine
 from tests.benchmarks.quorums import Quorum, QuorumFailedError, SimulatedBrokers
 from tests.benchmarks.raft_groups import DEPTHS, KINDS, RaftGroup
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
@@ -135,7 +135,7 @@ async def _groups(quorum: Quorum, count: int) -> dict[str, Any]:
         return {
             "register_s": round(register_s, 3),
             "memory": memory,
-            "lost_masters": len(brokers.doomed),
+            "lost_masters": len(brokers.masters_to_lose),
             "fail_over_s": round(lost_s, 3),
             "not_replaced": left,
         }
@@ -241,7 +241,7 @@ def main() -> int:
     data: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "rocketmq": rocketmq_version(),
-        "machine": facts(),
+        "machine": describe_machine(),
         "command": " ".join(
             ["python -m tests.benchmarks.controllers", *(["--quick"] if options.quick else [])]
         ),

@@ -171,7 +171,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     """Writes `controllers-DATE.json` with everything measured and `controllers-DATE.md` with the tables."""
     plan = data["plan"]
     intro = [
-        f"# Our controllers beside RocketMQ {data['rocketmq']}'s, {data['date']}",
+        f"# Our controllers compared with those of RocketMQ {data['rocketmq']}, {data['date']}",
         f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
         f" only the measured processes running; {plan['seconds']:g} s a measurement of appends after"
         f" {plan['warmup_s']:g} s of the same load, and {plan['java_warmup_s']:g} s before the first for"

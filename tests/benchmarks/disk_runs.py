@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.benchmarks import result_files
 from tests.benchmarks.build import CACHE, ROOT, CompilerMissingError, load_program
-from tests.benchmarks.machine import facts
+from tests.benchmarks.machine import describe_machine
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 
 RESULTS = ROOT / "docs" / "results"
@@ -87,7 +87,7 @@ def main(
     data: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "rocketmq": rocketmq_version(),
-        "machine": facts(),
+        "machine": describe_machine(),
         "command": f"python -m tests.benchmarks.{module} {shlex.join(sys.argv[1:])}".strip(),
         "plan": plan,
         "summary": summarise(measured),

@@ -144,9 +144,9 @@ class MeasuredGroup:
                 "designateElect": "true",
                 "invokeTime": str(time.time_ns() // 1_000_000),
             }
-            said = self.group.ask(CONTROLLER_ELECT_MASTER, ext)
-            assert said is not None, "no controller leads"
-            assert said.code == 0, said
+            response = self.group.ask(CONTROLLER_ELECT_MASTER, ext)
+            assert response is not None, "no controller leads"
+            assert response.code == 0, response
         return successor
 
     def _ids(self) -> dict[str, int]:

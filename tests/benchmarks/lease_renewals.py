@@ -48,9 +48,9 @@ class LeaseRenewals:
     def __init__(self, address: str, requests: list[Command]) -> None:
         self.host, _, port = address.rpartition(":")
         self.port = int(port)
-        for number, ask in enumerate(requests):
-            ask.opaque = number
-        self.frames = [encode(ask) for ask in requests]
+        for number, command in enumerate(requests):
+            command.opaque = number
+        self.frames = [encode(command) for command in requests]
         self.sent = [0.0] * len(requests)
         self.took: list[float] = []
         self.granted = 0
@@ -75,7 +75,7 @@ class LeaseRenewals:
         interval_s = LEASE_MS / RENEWALS_PER_LEASE / 1000
         count = len(self.frames)
         began = time.perf_counter()
-        asked, measured_from, cpu_before = 0, 0.0, 0.0
+        scheduled, measured_from, cpu_before = 0, 0.0, 0.0
         while True:
             now = time.perf_counter()
             if not measured_from and now - began >= warmup_s:
@@ -85,14 +85,14 @@ class LeaseRenewals:
                 break
             due = int((now - began) / interval_s * count)
             batches: dict[int, list[bytes]] = {}
-            for turn in range(asked, due):
+            for turn in range(scheduled, due):
                 number = turn % count
                 if self.sent[number]:
                     self.skipped += 1
                     continue
                 self.sent[number] = now
                 batches.setdefault(number % CONNECTIONS, []).append(self.frames[number])
-            asked = due
+            scheduled = due
             for which, frames in batches.items():
                 transports[which].write(b"".join(frames))
             await asyncio.sleep(_TICK_S)

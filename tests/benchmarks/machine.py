@@ -24,7 +24,7 @@ class ProcessMemory:
     anonymous_mb: float
 
 
-def facts() -> dict[str, str | int | float]:
+def describe_machine() -> dict[str, str | int | float]:
     """A description of the machine for the report."""
     cpu = next(
         (
@@ -103,7 +103,7 @@ class OccupiedMemory:
         self._path.unlink(missing_ok=True)
 
 
-def settle() -> None:
+def flush_dirty_pages() -> None:
     """Flushes dirty pages, so that a measurement does not include writes of the one before."""
     os.sync()
     deadline = time.monotonic() + SETTLE_TIMEOUT_S

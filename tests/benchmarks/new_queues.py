@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import Plan, fresh_folder
-from tests.benchmarks.machine import settle
+from tests.benchmarks.machine import flush_dirty_pages
 from tests.benchmarks.single_broker import RunningLoad, SingleBroker, max_offset
 from tests.support.process import wait_until
 
@@ -68,7 +68,7 @@ def _cells(plan: Plan) -> Iterator[tuple[str, str, dict[str, int], int]]:
 def _measured(
     broker: SingleBroker, program: Path, plan: Plan, topic: str, options: dict[str, int]
 ) -> dict[str, Any]:
-    settle()
+    flush_dirty_pages()
     epoch = broker.group.epoch()
     others = _others(broker, program, plan, FOREVER_S, FOREVER_S)
     try:
@@ -114,7 +114,7 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
                 warmup_s = plan["java_warmup_s"] if name == "java" else plan["java_warmup_s"] / 10
                 warm = broker.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
                 warm.result(end=False)
-                settle()
+                flush_dirty_pages()
                 before = _others(broker, program, plan, LEAD_S, plan["before_s"]).result(end=False)
                 for cell, topic, options, queues in _cells(plan):
                     if queues:

@@ -130,13 +130,13 @@ class SimulatedBrokers:
 
     def __init__(self, quorum: Quorum, count: int) -> None:
         self.names = [f"group-{i:05}" for i in range(count)]
-        self.lost = self.names[::3]
-        self._doomed_set = frozenset(self.lost)
+        self.masters_to_lose = self.names[::3]
+        self._to_lose = frozenset(self.masters_to_lose)
         self._quorum = quorum
         self._leader = quorum.wait_complete().address
         self._epochs: dict[str, str] = {}
         self._stay = RemotingClient()
-        self._lost = {name: RemotingClient() for name in self.lost}
+        self._heartbeat_clients = {name: RemotingClient() for name in self.masters_to_lose}
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[SimulatedBrokers]:
@@ -148,7 +148,7 @@ class SimulatedBrokers:
             await self._lose()
 
     async def _lose(self) -> None:
-        await asyncio.gather(*(client.close() for client in self._lost.values()))
+        await asyncio.gather(*(client.close() for client in self._heartbeat_clients.values()))
 
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         """The leader's response to a request. Retries a few times while the leader is busy."""
@@ -207,8 +207,8 @@ class SimulatedBrokers:
             check = f"{self._address(broker_id)};{name}"
             apply = {**group, "appliedBrokerId": str(broker_id), "registerCheckCode": check}
             await self._ask(APPLY_BROKER_ID, apply)
-            lost = broker_id == 1 and name in self._doomed_set
-            await self.beat(name, broker_id, self._lost[name] if lost else self._stay)
+            lost = broker_id == 1 and name in self._to_lose
+            await self.beat(name, broker_id, self._heartbeat_clients[name] if lost else self._stay)
             place = {"brokerId": str(broker_id), "brokerAddress": self._address(broker_id), "invokeTime": "0"}
             await self._ask(REGISTER_BROKER, {**group, **place})
         elect = {**group, "brokerId": "1", "designateElect": "false", "invokeTime": "0"}
@@ -248,12 +248,15 @@ class SimulatedBrokers:
         """Closes the connections of the masters that are to be lost. Returns the seconds until all their
         groups have new masters, and the number of groups without one after `FAIL_OVER_TIMEOUT_S`. All masters
         have just renewed their leases (RocketMQ's controllers have none)."""
-        assert len(await self._without_new_master(self.lost)) == len(self.lost)
-        beats = (self.beat(name, 1, self._lost[name], self._epochs[name]) for name in self.lost)
+        assert len(await self._without_new_master(self.masters_to_lose)) == len(self.masters_to_lose)
+        beats = (
+            self.beat(name, 1, self._heartbeat_clients[name], self._epochs[name])
+            for name in self.masters_to_lose
+        )
         await asyncio.gather(*beats)
         lost = time.monotonic()
         await self._lose()
-        left: Sequence[str] = self.lost
+        left: Sequence[str] = self.masters_to_lose
         while left:
             left = await self._without_new_master(left)
             if left and time.monotonic() > lost + FAIL_OVER_TIMEOUT_S:

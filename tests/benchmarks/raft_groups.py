@@ -16,7 +16,7 @@ from epochmq_protocol.dledger import (
     decode_body,
     encode_body,
 )
-from tests.benchmarks.machine import settle
+from tests.benchmarks.machine import flush_dirty_pages
 from tests.interop.java_env import compile_java, java_command
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, wait_until
@@ -95,7 +95,7 @@ class RaftGroup:
 
     def appends(self, program: Path, depth: int, warmup_s: float, seconds: float) -> Result:
         """Runs one measurement, after a flush of all dirty pages."""
-        settle()
+        flush_dirty_pages()
         wait_until(
             lambda: self.leader() is not None, timeout_s=LEADER_TIMEOUT_S, what=f"{self.kind}: a leader"
         )

@@ -22,7 +22,7 @@ from tests.benchmarks import replica_groups_report as report
 from tests.benchmarks.build import CACHE, CompilerMissingError, load_program
 from tests.benchmarks.cells import run_load
 from tests.benchmarks.group_peers import MeasuredGroup, PacedSends, sendfile_s
-from tests.benchmarks.machine import OccupiedMemory, facts, settle
+from tests.benchmarks.machine import OccupiedMemory, describe_machine, flush_dirty_pages
 from tests.benchmarks.peers import QUEUES
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
 from tests.support.process import wait_until
@@ -86,7 +86,7 @@ def send(
     program: Path, group: MeasuredGroup, connections: int, depth: int, warmup_s: float, seconds: float
 ) -> dict[str, Any]:
     """Measures sends to the master. The CPU time is that of all three brokers for one message."""
-    settle()
+    flush_dirty_pages()
     before = group.cpu_s()
     times = [f"warmup={warmup_s}", f"seconds={seconds}"]
     result = run_load(_load(program, group, connections, depth) + times, warmup_s + seconds + MARGIN_S)
@@ -126,7 +126,7 @@ def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> 
                     warm = plan["java_warmup_s"] if kind == "java" else plan["java_warmup_s"] / 10
                     send(program, group, 16, 16, 0, warm)
                     for connections, depth in CELLS:
-                        settle()
+                        flush_dirty_pages()
                         occupied.occupy()
                         result = send(program, group, connections, depth, plan["warmup_s"], plan["seconds"])
                         cell = f"{connections}x{depth}, {'all three' if waits_for_all else 'two of three'}"
@@ -162,12 +162,12 @@ def _catch_up(group: MeasuredGroup, occupied: OccupiedMemory) -> dict[str, float
     end = group.log_end(master)
     files = sorted((group.folder / master.name / "store" / "commitlog").iterdir())
     share = end / sum(path.stat().st_size for path in files)
-    settle()
+    flush_dirty_pages()
     plain = min(sendfile_s(files) for _ in range(3)) * share
     occupied.occupy()  # repeated, because the host takes back free pages
     copied = sendfile_s(files, group.folder / "copy") * share
     shutil.rmtree(group.folder / "copy")
-    settle()
+    flush_dirty_pages()
     occupied.occupy()
     newcomer.start()
     wait_until(lambda: group.log_end(newcomer) > 0, timeout_s=120, what="the first bytes arrive")
@@ -368,7 +368,7 @@ def main() -> int:
         "date": date,
         "dates": dates,
         "rocketmq": rocketmq_version(),
-        "machine": facts(),
+        "machine": describe_machine(),
         "command": " ".join(
             ["python -m tests.benchmarks.replica_groups", *(["--quick"] if options.quick else [])]
         ),

@@ -123,7 +123,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     """Writes `replica-groups-DATE.json` with everything measured and `.md` with the tables."""
     plan = data["plan"]
     intro = [
-        f"# Our replica groups beside RocketMQ {data['rocketmq']}'s, {data['date']}",
+        f"# Our replica groups compared with those of RocketMQ {data['rocketmq']}, {data['date']}",
         f"`{data['command']}`; medians of {plan['rounds']} rounds (the order changes from round to round),"
         f" one group running at a time, all its parts RocketMQ's or all ours but for the nameserver, which is"
         f" ours; {plan['seconds']:g} s a measurement of sends after {plan['warmup_s']:g} s of the same load,"

@@ -163,7 +163,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     table = data["medians"]
     facts = "\n".join(f"- {key}: {value}" for key, value in data["machine"].items())
     parts = [
-        f"# Ours beside RocketMQ {data['rocketmq']}, {data['date']}",
+        f"# Ours compared with RocketMQ {data['rocketmq']}, {data['date']}",
         f"`{data['command']}`; medians of {data['rounds']} rounds, in every round each cell first with one"
         f" broker and then with the other (the order changes from round to round), {data['measured_s']:g} s a"
         f" measurement after {data['warmup_s']:g} s of the same load. {data['method']}",

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import RECORD_BYTES, STORED_BYTES, Plan, fresh_folder
-from tests.benchmarks.machine import settle
+from tests.benchmarks.machine import flush_dirty_pages
 from tests.benchmarks.peers import Peer
 from tests.benchmarks.single_broker import RunningLoad, create_topic, drop_page_cache, load_command
 from tests.support.cluster import Cluster
@@ -83,7 +83,7 @@ def _stop(cluster: Cluster, program: Path, kind: str, queues: int, seconds: floa
             return 0.0
     finally:
         load.kill()
-    settle()
+    flush_dirty_pages()
     started = time.monotonic()
     cluster.broker_process.stop(timeout_s=STOP_TIMEOUT_S)
     return time.monotonic() - started

@@ -85,7 +85,7 @@ class RunningGroup(SeededGroup):
             path.with_suffix(".new").replace(path)
 
     async def make_cut(self) -> GroupCut:
-        """Makes a cut: asks each broker for its state at a time of its own, copies the epoch files, and asks
+        """Makes a cut: reads the state of each broker at a different time, copies the epoch files, and reads
         again."""
 
         async def each(ask: Callable[[BrokerNode], Value]) -> dict[str, Value]:

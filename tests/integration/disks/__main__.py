@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.machine import facts
+from tests.benchmarks.machine import describe_machine
 from tests.integration.disks import audits, faulty_volume, images, report
 from tests.integration.disks.disk_faults import FAULTS, ROLES, SETTINGS, FaultRounds
 from tests.integration.disks.group import FaultyGroup
@@ -90,7 +90,7 @@ def main() -> int:
         "command": " ".join(["python -m tests.integration.disks", *sys.argv[1:]]),
         "commit": commit,
         "seed": options.seed,
-        "machine": {**facts(), "load_average_at_start": round(os.getloadavg()[0], 1)},
+        "machine": {**describe_machine(), "load_average_at_start": round(os.getloadavg()[0], 1)},
         "faults": measure_faults(options, folder),
         "cuts": measure_cuts(options, folder),
     }

@@ -114,7 +114,7 @@ def fails_with(error: BaseException) -> int:
             "epochmq: brokerId=x: expected a number\n",
         ),
         (UsageError("no such file"), ExitCode.USAGE, "epochmq: no such file\n"),
-        (ConnectError("nobody"), ExitCode.FAILED, "epochmq: nobody\n"),
+        (ConnectError("no broker"), ExitCode.FAILED, "epochmq: no broker\n"),
         (RequestError(ResponseCode.SYSTEM_BUSY, "later"), ExitCode.FAILED, "epochmq: SYSTEM_BUSY: later\n"),
         (RequestError(4711, "odd"), ExitCode.FAILED, "epochmq: code 4711: odd\n"),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, ""),

@@ -45,7 +45,7 @@ def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[m
     return bytes(data), made
 
 
-def walked(data: bytes, begin: int = 0, stop: int | None = None, room: int = 1000) -> tuple[Any, Any]:
+def walk_range(data: bytes, begin: int = 0, stop: int | None = None, rows_max: int = 1000) -> tuple[Any, Any]:
     """Rows and spans of a range, in as many calls as needed."""
     array = np.frombuffer(data, np.uint8)
     stop = len(data) if stop is None else stop
@@ -54,7 +54,7 @@ def walked(data: bytes, begin: int = 0, stop: int | None = None, room: int = 100
     rows, spans = [], []
     at = -1
     while at < stop:
-        table = np.zeros((room, w.COLUMNS), np.int64)
+        table = np.zeros((rows_max, w.COLUMNS), np.int64)
         runs = np.zeros((3, w.SPAN_COLUMNS), np.int64)
         w.walk(array, begin, stop, BASE, len(data), table, runs, state)
         at = int(state[w.NEXT])
@@ -80,10 +80,10 @@ def test_crc32_and_xxh64_equal_the_published_functions() -> None:
     assert xxh64(b"xxhash", 20141025) == 0xB559B98D844E0635
 
 
-@pytest.mark.parametrize("room", [1, 7, 1000])
-def test_columns_equal_what_the_protocol_decodes(room: int) -> None:
+@pytest.mark.parametrize("rows_max", [1, 7, 1000])
+def test_columns_equal_what_the_protocol_decodes(rows_max: int) -> None:
     data, made = segment(1, 60)
-    rows, spans = walked(data, room=room)
+    rows, spans = walk_range(data, rows_max=rows_max)
     assert len(rows) == 61
     assert rows[-1][w.MAGIC] == w.BLANK
     for row, one in zip(rows, made, strict=False):
@@ -102,11 +102,11 @@ def test_columns_equal_what_the_protocol_decodes(room: int) -> None:
 
 def test_ranges_together_contain_every_record_once() -> None:
     data, _ = segment(2, 80)
-    whole, _ = walked(data)
+    whole, _ = walk_range(data)
     rng = random.Random(3)
     for _ in range(30):
         cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.randrange(1, 12)))})
-        parts = [walked(data, low, high)[0] for low, high in itertools.pairwise(cuts)]
+        parts = [walk_range(data, low, high)[0] for low, high in itertools.pairwise(cuts)]
         assert np.array_equal(np.concatenate(parts), whole)
 
 
@@ -119,7 +119,7 @@ def test_the_walk_resumes_after_an_invalid_record() -> None:
         broken = bytearray(data)
         at = starts[number] + rng.choice([0, 1, 2, 3, 4, 5, 6, 7, *range(28, 36)])
         broken[at] ^= 1 << rng.randrange(8)
-        rows, spans = walked(bytes(broken))
+        rows, spans = walk_range(bytes(broken))
         assert [row[w.POSITION] for row in rows] == [at for at in starts if at != starts[number]]
         gaps = [one for one in spans if one[w.SPAN_STOP] in (w.BAD_MAGIC, w.BAD_OFFSET, w.BAD_SIZE)]
         assert [one[w.SPAN_END] for one in gaps] == [starts[number]]
@@ -127,13 +127,13 @@ def test_the_walk_resumes_after_an_invalid_record() -> None:
 
 def test_random_bytes_contain_no_record() -> None:
     for seed in range(50):
-        rows, _ = walked(random.Random(seed).randbytes(5000), seed % 3)
+        rows, _ = walk_range(random.Random(seed).randbytes(5000), seed % 3)
         assert len(rows) == 0
 
 
 def test_keys_hash_as_in_java() -> None:
     data, made = segment(6, 50)
-    rows, _ = walked(data)
+    rows, _ = walk_range(data)
     hashes, places = np.zeros(1000, np.int64), np.zeros(1000, np.int64)
     array = np.frombuffer(data, np.uint8)
     count = w.key_hashes(array, rows, len(rows), BASE, hashes, places)
