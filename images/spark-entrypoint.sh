@@ -1,9 +1,9 @@
 #!/bin/sh
-# `driver` and `reader`, with their arguments: what an audit's own pods run. `executor`: what Spark on Kubernetes asks
-# of an image, set by the driver in SPARK_* variables. Anything else: the command `epochmq`. All replace this shell, so
-# that they are process 1 and get its signals.
+# The entrypoint of the audit image. `driver` and `reader` run the pods of an audit, with their arguments. `executor` is
+# the command that Spark on Kubernetes requires of an image; the driver configures it by SPARK_* variables. All other
+# arguments go to the command `epochmq`. Each of them replaces this shell, so that it is process 1 and gets its signals.
 set -eu
-# The walk was compiled when the image was built; numba wants its cache where it may write.
+# The walk is compiled when the image is built. numba needs its cache in a writable folder.
 if [ -n "${NUMBA_CACHE_DIR:-}" ] && [ -d /opt/epochmq/numba ] && [ "${1:-}" != reader ]; then
     cp -R -p /opt/epochmq/numba "$NUMBA_CACHE_DIR"
 fi
@@ -22,7 +22,7 @@ executor) ;;
     ;;
 esac
 home=$(python3 -c 'import pyspark; print(*pyspark.__path__)')
-# The driver numbers the JVM's options: SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …
+# The driver numbers the options of the JVM: SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1, …
 set --
 number=0
 while eval "option=\${SPARK_JAVA_OPT_$number-}" && [ -n "$option" ]; do

@@ -49,7 +49,7 @@ def test_the_audit_of_one_replica_finds_damage_that_contradicts_its_own_files(
         assert {row["kind"] for row in found if row["severity"] != "note"} >= expected
 
 
-def test_a_message_sent_again_after_a_switch_is_noted(tmp_path: Path) -> None:
+def test_a_message_sent_again_after_a_change_of_master_is_a_note(tmp_path: Path) -> None:
     import asyncio
 
     async def write_history() -> None:
