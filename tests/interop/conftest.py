@@ -1,7 +1,7 @@
-"""Fixtures of the interoperability tests. Each test runs against our cluster (`ours`); in the soak run,
-and with EPOCHMQ_INTEROP_ORACLE=1, also against RocketMQ itself (`java`), which proves the test, and
-against our broker under RocketMQ's nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also
-list kinds to run."""
+"""Fixtures of the interoperability tests. Each test runs against an EpochMQ cluster (`ours`). In the soak
+run, and with EPOCHMQ_INTEROP_ORACLE=1, it also runs against RocketMQ itself (`java`), which proves the test,
+and against EpochMQ's broker under RocketMQ's nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may
+also list the kinds to run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ KINDS = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the mark that ties a test to what the Java driver runs."""
-    config.addinivalue_line("markers", "scenario(name): the Java client scenario whose facts the test judges")
+    """Declares the marks that name the Java scenario of a test."""
+    config.addinivalue_line(
+        "markers", "scenario(name): the Java client scenario whose report the test checks"
+    )
     config.addinivalue_line("markers", "binary_scenario(name): the same, by a client with binary headers")
 
 
@@ -49,13 +51,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", params=KINDS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A running nameserver and broker, shared; each test keeps to topics and groups of its own."""
+    """A running nameserver and broker, shared; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     tls = tls_settings(directory / "tls")
     made = CLUSTERS[request.param](directory, broker=tls, nameserver=tls)
     made.start()
     yield made
-    # Nobody looks at the store again, and RocketMQ takes twenty seconds to say goodbye.
+    # The store is not needed any more, and RocketMQ takes twenty seconds to stop.
     made.abandon()
 
 
@@ -63,22 +65,22 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def driver_run(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> DriverRun:
-    """Every Java client scenario the selected tests ask for, run once in one JVM against `cluster`."""
+    """Runs every Java client scenario of the selected tests once, in one JVM, against `cluster`."""
     return run_scenarios(
         cluster.nameserver_address, _asked_for(request, "scenario"), tmp_path_factory.mktemp("driver")
     )
 
 
 def _asked_for(request: pytest.FixtureRequest, mark: str) -> list[str]:
-    """What the selected tests name in this mark."""
+    """The scenarios that the selected tests name in this mark."""
     return sorted({found.args[0] for item in request.session.items for found in item.iter_markers(mark)})
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest, cluster: Cluster, driver_run: DriverRun) -> ScenarioReport:
-    """What the scenario named by the test's `scenario` mark reported."""
+    """The report of the scenario that the test's `scenario` mark names."""
     mark = request.node.get_closest_marker("scenario")
-    assert mark is not None, "a test that wants facts names its scenario"
+    assert mark is not None, "a test with a report names its scenario"
     return driver_run.of(mark.args[0])
 
 
@@ -94,7 +96,7 @@ BINARY_JVM = (
 def binary_run(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> DriverRun:
-    """The scenarios named in `binary_scenario` marks, by a client with binary headers."""
+    """Runs the scenarios of `binary_scenario` marks, by a client with binary headers."""
     names = _asked_for(request, "binary_scenario")
     home = tmp_path_factory.mktemp("binary-driver")
     return run_scenarios(cluster.nameserver_address, names, home, jvm=BINARY_JVM)
@@ -102,9 +104,9 @@ def binary_run(
 
 @pytest.fixture
 def binary_report(request: pytest.FixtureRequest, cluster: Cluster, binary_run: DriverRun) -> ScenarioReport:
-    """What the scenario named by the test's `binary_scenario` mark reported."""
+    """The report of the scenario that the test's `binary_scenario` mark names."""
     mark = request.node.get_closest_marker("binary_scenario")
-    assert mark is not None, "a test that wants facts names its scenario"
+    assert mark is not None, "a test with a report names its scenario"
     return binary_run.of(mark.args[0])
 
 
@@ -112,7 +114,7 @@ def binary_report(request: pytest.FixtureRequest, cluster: Cluster, binary_run: 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows the end of the cluster's logs with a failure."""
+    """Adds the end of the cluster's logs to a failure."""
     report = yield
     cluster = getattr(item, "funcargs", {}).get("cluster")
     if report.failed and isinstance(cluster, Cluster):

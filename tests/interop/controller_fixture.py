@@ -1,5 +1,5 @@
-"""What `mqadmin` looks at in the tests of controllers: three of them, a nameserver, and a replica group. Its
-brokers are RocketMQ's, or stood for by connections that carry their heartbeats."""
+"""The processes that `mqadmin` shows in the tests of controllers: three controllers, a nameserver, and a
+replica group. The brokers are RocketMQ's, or simulated by connections that carry their heartbeats."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from tests.support.replica_group import Factory, Member, ReplicaGroup
 
 OCTET = 60
 SLOW_HEARTBEATS: Settings = {"heartBeatTimeIntervalMs": 2000}
-"""DLedger's own: who leads goes on to lead on a busy machine. (A key of ours; RocketMQ's skip it.)"""
+"""DLedger's own interval, so that the leader keeps its leadership on a busy machine. (A key of EpochMQ;
+RocketMQ's controllers ignore it.)"""
 REGISTER_AT_NAMESERVER = 103
 SIMULATED_BROKERS = (1, 2, 3)
-"""Ids of the brokers that are stood for. 1 is elected, 2 is in sync, 3 dies."""
+"""The ids of the simulated brokers: 1 is elected, 2 is in sync, 3 dies."""
 
 
 def leader_agreed(group: ReplicaGroup) -> bool:
-    """Whether all controllers know the leader, and it decides. (Java's says that it leads before it does.)"""
+    """Whether all controllers know the leader, and the leader serves requests. (RocketMQ's says that it leads
+    before it does.)"""
     group.check_alive()
     found = [group.metadata(member) or {} for member in group.controllers]
     leaders = [one.get("controllerLeaderAddress") for one in found]
@@ -37,7 +39,7 @@ def leader_agreed(group: ReplicaGroup) -> bool:
 
 
 class ControllerFixture:
-    """Make, `start`, `run`, `close`. Without `brokers` the replica group is stood for."""
+    """Create it, `start`, `run`, `close`. Without `brokers` the brokers are simulated."""
 
     def __init__(self, directory: Path, controller: Factory, brokers: Sequence[Factory] = ()) -> None:
         self.directory = directory
@@ -52,10 +54,10 @@ class ControllerFixture:
         self._beats: dict[int, list[socket.socket]] = {}
         self._roles: dict[str, str] = {}
 
-    # Life ---------------------------------------------------------------------------------------------------
+    # Start and stop -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts everything, and has a master with a replica in sync."""
+        """Starts everything, until there is a master with a replica in sync."""
         try:
             self._stack.callback(self.group.kill)
             if self._simulated:
@@ -84,11 +86,11 @@ class ControllerFixture:
         """The controller that leads."""
         return self.group.wait_leader()
 
-    # Brokers that are stood for -----------------------------------------------------------------------------
+    # Simulated brokers --------------------------------------------------------------------------------------
 
     @staticmethod
     def address_of(broker_id: int) -> str:
-        """Where nobody listens."""
+        """An address where no process listens."""
         return f"127.{OCTET}.0.{broker_id}:10911"
 
     def _simulate_brokers(self) -> None:
@@ -129,10 +131,10 @@ class ControllerFixture:
         return self._stack.enter_context(socket.create_connection(split_address(address), timeout=60))
 
     def end(self, broker_id: int) -> None:
-        """A broker that is stood for dies: its connections close."""
+        """Ends a simulated broker: its connections close."""
         for connection in self._beats.pop(broker_id):
             connection.close()
-        wait_until(lambda: broker_id not in self.living(), what="its death is noticed")
+        wait_until(lambda: broker_id not in self.living(), what="its end is noticed")
 
     def living(self) -> set[int]:
         """The brokers that the leading controller takes for alive."""
@@ -143,8 +145,8 @@ class ControllerFixture:
     # mqadmin ------------------------------------------------------------------------------------------------
 
     def _name_roles(self) -> None:
-        """Words for commands, and a name for everything that differs between two stages by chance: who leads,
-        and, with real brokers, who got which id."""
+        """Defines words for commands, and names everything that differs between two fixtures by chance: the
+        leader and, with real brokers, the ids."""
         leader = self.leader
         followers = [member for member in self.group.controllers if member is not leader]
         self.admin.words |= {
@@ -170,7 +172,8 @@ class ControllerFixture:
             self._roles[rf"(?<=The old master ){replica['brokerId']}\b"] = f"ID{number}"
 
     def run(self, batch: Sequence[Step]) -> list[list[str]]:
-        """Runs commands side by side; for each the lines it printed, comparable between stages."""
+        """Runs commands in parallel; returns for each the lines that it printed, comparable between
+        fixtures."""
         return [
             self._comparable(step, outcome)
             for step, outcome in zip(batch, self.admin.run(batch), strict=True)

@@ -1,5 +1,5 @@
-"""Requests to a controller that are wrong in every way, with the code that RocketMQ 5.3.3 answers and what a
-remark of ours must say. The steps are one story: later ones find what earlier ones left."""
+"""Invalid requests to a controller, with the response code of RocketMQ 5.3.3 and the remark that EpochMQ must
+give. The requests depend on each other: later ones find the state that earlier ones left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ UNREGISTERED, STILL_EXISTS, ELECT_FAILED, ALTER_FAILED, ID_INVALID = 2010, 2011,
 
 CLUSTER, NAME = "c", "b"
 MEMBERS, DEAD = (1, 2), 3
-"""Replicas whose heartbeats come, and one whose do not."""
+"""Replicas that send heartbeats, and one that does not."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One request. `code` is RocketMQ's answer, `said` what stands in a remark of ours ("…" for anything
-    between); `ours` is a code of ours that differs on purpose (docs/controller.md says why)."""
+    """One request. `code` is RocketMQ's response code; `said` is part of EpochMQ's remark ("…" for anything
+    in between); `ours` is EpochMQ's code where it differs on purpose (docs/controller.md says why)."""
 
     label: str
     request: int
@@ -65,7 +65,7 @@ def without(fields: dict[str, str], *keys: str) -> dict[str, str]:
 
 
 def applied(broker_id: int, name: str = NAME) -> dict[str, str]:
-    """A replica's application for its id."""
+    """The header of a replica's application for its id."""
     return {
         **WHO,
         "brokerName": name,

@@ -1,11 +1,11 @@
-"""RocketMQ's C++ client behind its Python binding, as a program: it runs in a process of its own, because
-its shutdown may take the process along. Arguments: NAMESERVER and a JSON plan; it tells in JSON lines.
+"""Runs RocketMQ's C++ client, through its Python binding, as a program of its own, because its shutdown may
+crash the process. Arguments: NAMESERVER and a JSON plan; the output is JSON lines.
 
 Plans: {"do": "send", "topic": T, "sends": [{"how": "sync|async|oneway|orderly", "body": …, "tags", "keys",
 "key", "properties", "delay"}]}; {"do": "consume", "topic": T, "group": G, "orderly": bool, "broadcast": bool,
 "expression": E}, which runs until its standard input ends; {"do": "pull", "topic": T, "group": G}.
 
-Its batches are left out: RocketMQ 5.3.3 stores one as a single message, as the client sends it.
+Batches are left out: RocketMQ 5.3.3 stores one as a single message, as this client sends it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _telling = threading.Lock()
 
 
 def tell(**line: Any) -> None:
-    """One JSON line."""
+    """Prints one JSON line."""
     with _telling:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def producer_of(nameserver: str) -> Producer:
 
 
 def send(nameserver: str, plan: Plan) -> None:
-    """Sends as planned and tells the result of each send that has one."""
+    """Sends as planned and prints the result of each send that has one."""
     producer = producer_of(nameserver)
     answered = threading.Semaphore(0)
     awaited = 0
@@ -110,12 +110,13 @@ def send(nameserver: str, plan: Plan) -> None:
         tell(body=body, status=result.status.name, msg_id=result.msg_id, offset=result.offset)
     for _ in range(awaited):
         answered.acquire(timeout=120)
-    # One-way sends are written by a thread of the client; an answered send behind them says they are out.
+    # A thread of the client writes one-way sends; a send behind them that is answered shows that they are
+    # sent.
     producer.send_sync(build(plan["topic"], {"body": "flush", "tags": "flush"}))
 
 
 def consume(nameserver: str, plan: Plan) -> None:
-    """Tells each message as it comes, until standard input ends."""
+    """Prints each message as it comes, until standard input ends."""
     model = MessageModel.BROADCASTING if plan.get("broadcast") else MessageModel.CLUSTERING
     consumer = PushConsumer(plan["group"], orderly=plan.get("orderly", False), message_model=model)
     consumer.set_namesrv_addr(nameserver)
@@ -127,7 +128,7 @@ def consume(nameserver: str, plan: Plan) -> None:
 
 
 def pull(nameserver: str, plan: Plan) -> None:
-    """Everything a topic holds, by plain pulls."""
+    """Prints all messages of a topic, by plain pulls."""
     consumer = PullConsumer(plan["group"])
     consumer.set_namesrv_addr(nameserver)
     consumer.start()
@@ -136,7 +137,7 @@ def pull(nameserver: str, plan: Plan) -> None:
 
 
 def main() -> None:
-    """Runs the plan; the client's own destructors are left out."""
+    """Runs the plan, and ends without the client's destructors."""
     nameserver, plan = sys.argv[1], json.loads(sys.argv[2])
     {"send": send, "consume": consume, "pull": pull}[plan["do"]](nameserver, plan)
     tell(done=True)

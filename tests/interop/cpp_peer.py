@@ -1,4 +1,4 @@
-"""Runs `tests/interop/cpp_client.py` in processes of its own and reads what it tells."""
+"""Runs `tests/interop/cpp_client.py` in processes of its own and reads their output."""
 
 from __future__ import annotations
 
@@ -72,36 +72,36 @@ class CppPeer:
 
     @property
     def messages(self) -> list[Line]:
-        """What it told so far, without its own announcements."""
+        """The lines that it printed so far, without its announcements."""
         return [line for line in list(self._lines) if "done" not in line]
 
     @property
     def bodies(self) -> list[str]:
-        """Bodies in the order they came."""
+        """The bodies, in the order in which they came."""
         return [line["body"] for line in self.messages]
 
     def wait_bodies(self, expected: set[str]) -> None:
-        """Waits until all these bodies came."""
+        """Waits until all these bodies have come."""
         wait_until(
             lambda: expected <= set(self.bodies),
             what=f"the C++ consumer gets {len(expected)} messages",
         )
 
     def finish(self) -> list[Line]:
-        """Waits for the plan's end and returns what it told."""
+        """Waits for the plan's end and returns the printed lines."""
         self._process.wait(RUN_TIMEOUT_S)
         self._reader.join(60)
         assert any("done" in line for line in self._lines), f"ended early: {self._process.returncode}"
         return self.messages
 
     def kill(self) -> None:
-        """kill -9, as nothing else is safe with this client."""
+        """Kills it (-9), because no other way is safe with this client."""
         self._process.kill()
         self._process.wait(60)
         self._reader.join(60)
 
 
 def run_plan(nameserver: str, plan: Line, home: Path) -> list[Line]:
-    """Carries a plan out to its end and returns what it told."""
+    """Runs a plan to its end and returns the printed lines."""
     with CppPeer(nameserver, plan, home) as peer:
         return peer.finish()

@@ -1,5 +1,5 @@
-"""RocketMQ's own nameserver and broker as processes, behind the interface of `tests.support.cluster`; and
-each of them together with ours."""
+"""RocketMQ's own nameserver and broker as processes, with the interface of `tests.support.cluster`; and each
+of them together with EpochMQ's counterpart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.process import ManagedProcess
 
 
 def java_nameserver(config: Path) -> ManagedProcess:
-    """RocketMQ's nameserver, living in the folder of its configuration."""
+    """RocketMQ's nameserver, with its files in the folder of its configuration."""
     return JavaProcess(
         "org.apache.rocketmq.namesrv.NamesrvStartup",
         ["-c", str(config)],
@@ -22,7 +22,7 @@ def java_nameserver(config: Path) -> ManagedProcess:
 
 
 def java_broker(config: Path) -> ManagedProcess:
-    """RocketMQ's broker, living in the folder of its configuration."""
+    """RocketMQ's broker, with its files in the folder of its configuration."""
     return JavaProcess(
         "org.apache.rocketmq.broker.BrokerStartup",
         ["-c", str(config)],
@@ -44,7 +44,7 @@ class _LoggedCluster(Cluster):
 
 
 class JavaCluster(_LoggedCluster):
-    """The release the tests are measured against."""
+    """RocketMQ's nameserver and broker: the reference for the tests."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
         return java_nameserver(config)
@@ -54,7 +54,7 @@ class JavaCluster(_LoggedCluster):
 
 
 class OurBrokerCluster(_LoggedCluster):
-    """Our broker, registered at RocketMQ's nameserver."""
+    """EpochMQ's broker, registered at RocketMQ's nameserver."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
         return java_nameserver(config)
@@ -64,7 +64,7 @@ class OurBrokerCluster(_LoggedCluster):
 
 
 class OurNameserverCluster(_LoggedCluster):
-    """RocketMQ's broker, registered at our nameserver."""
+    """RocketMQ's broker, registered at EpochMQ's nameserver."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
         return our_process("nameserver", config)

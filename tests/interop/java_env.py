@@ -1,6 +1,6 @@
-"""The Java side of the interoperability tests: finds Java, a compiler and Maven, fetches the RocketMQ
-release named in `tests/interop/java/pom.xml` once, compiles small programs against it, and runs them as
-processes that are always ended.
+"""Provides the Java side of the interoperability tests: finds Java, a compiler and Maven, fetches the
+RocketMQ release named in `tests/interop/java/pom.xml` once, compiles small programs against it, and runs them
+as processes that are always ended.
 
 Everything is kept under `.cache/java`, keyed by content, written beside its final place and renamed, and
 guarded by a file lock, so several test runs may share it. What is missing raises `JavaMissingError` with
@@ -45,15 +45,16 @@ OPEN_INTERNALS = (
 
 
 class JavaMissingError(Exception):
-    """Something the Java side needs is not on this machine; the message names it."""
+    """This machine lacks something that the Java side needs; the message names it."""
 
 
 class JavaFailedError(Exception):
-    """A Java program or a compilation ended badly; the message carries the end of its output."""
+    """A Java program or a compilation failed; the message has the end of its output."""
 
 
 def _version_of(tool: str) -> int:
-    """Major version a JDK tool reports (`java -version` writes to stderr, `javac -version` to stdout)."""
+    """The major version that a JDK tool reports (`java -version` writes to stderr, `javac -version` to
+    stdout)."""
     done = subprocess.run([tool, "-version"], capture_output=True, text=True, timeout=60, check=False)
     found = re.search(r"(\d+)(?:\.\d+)*", done.stdout + done.stderr)
     return int(found.group(1)) if found else 0
@@ -87,7 +88,7 @@ def _library() -> Path:
 
 @contextmanager
 def _lock(name: str) -> Iterator[None]:
-    """One process at a time; the others wait and then find the work done."""
+    """Lets one process work at a time; the others wait and then find the work done."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -104,7 +105,8 @@ def java_library() -> Path:
 
 @functools.cache
 def _library_or_reason() -> Path | JavaMissingError:
-    """Tried once in a process: a machine without Maven's repository must not be asked for every test."""
+    """The library, or why it is missing. Tried once in each process, so that a machine without Maven's
+    repository does not try for every test."""
     if (missing := _missing_tools()) is not None:
         return JavaMissingError(f"missing: {missing}")
     library = _library()
@@ -122,7 +124,7 @@ def _library_or_reason() -> Path | JavaMissingError:
 
 
 def _fetch(scratch: Path, library: Path) -> Path | JavaMissingError:
-    """Lets Maven copy the jars into `scratch` and gives the folder its final name."""
+    """Lets Maven copy the jars into `scratch`, and renames the folder to its final name."""
     command = ["mvn", "-q", "-B", "-f", str(POM), f"{DEPENDENCY_PLUGIN}:copy-dependencies"]
     try:
         done = subprocess.run(
@@ -241,7 +243,8 @@ def run_java(
 
 
 class JavaProcess(ManagedProcess):
-    """A JVM that stays: started, waited for by a condition, and stopped by its own process id only."""
+    """A JVM that keeps running: started, waited for by a condition, and stopped by its own process id
+    only."""
 
     def __init__(
         self,
@@ -264,6 +267,6 @@ class JavaProcess(ManagedProcess):
         self.home = home
 
     def output(self, characters: int = 4000) -> str:
-        """The end of what it wrote, without the logging library's account of its own setting up."""
+        """The end of its output, without the logging library's report of its own initialization."""
         lines = super().output(200_000).splitlines()
         return "\n".join(line for line in lines if "|-INFO in" not in line)[-characters:]

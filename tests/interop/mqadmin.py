@@ -1,5 +1,5 @@
-"""RocketMQ's own `mqadmin` against a cluster: runs its commands in one JVM, and takes what must differ
-between two clusters (addresses, times, ids, rates) out of what they print.
+"""Runs commands of RocketMQ's own `mqadmin` against a cluster, in one JVM, and removes from their output what
+must differ between two clusters (addresses, times, ids, rates).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TRIES = 12
 BUSY = re.compile(
     r"RemotingTimeoutException|RemotingConnectException|RemotingTooMuchRequestException|TIMEOUT_CLEAN_QUEUE"
 )
-"""What a command ends with that found no time on a busy machine: it is given again."""
+"""Errors of a command that timed out on a busy machine; it is repeated."""
 
 
 class Step(NamedTuple):
@@ -45,12 +45,12 @@ class Step(NamedTuple):
 
     @property
     def is_actor(self) -> bool:
-        """Whether this step only makes something to look at."""
+        """Whether this step only creates something for the commands to show."""
         return self.command.startswith("@")
 
 
 class CommandOutput(NamedTuple):
-    """What a command printed, and the exception it ended with ("" for none)."""
+    """The output of a command, and the exception that it ended with ("" for none)."""
 
     out: str
     error: str
@@ -88,7 +88,8 @@ class MqAdmin:
         )
 
     def run(self, batch: Iterable[Step]) -> list[CommandOutput]:
-        """Runs a batch side by side, repeats what waits for something, and returns the outcomes in order."""
+        """Runs a batch in parallel, repeats commands that wait for something, and returns their outputs in
+        order."""
         steps = list(batch)
         outcomes = self._send([step.command for step in steps])
         for at, step in enumerate(steps):
@@ -137,7 +138,7 @@ class MqAdmin:
         self._process.stdout.close()
 
     def comparable(self, step: Step, outcome: CommandOutput) -> list[str]:
-        """The lines of an outcome with everything taken out that two clusters cannot have in common."""
+        """The lines of an output without everything that two clusters cannot have in common."""
         cluster = self.cluster
         text = f"{outcome.error}\n{outcome.out}"
         for own, name in (
@@ -158,7 +159,7 @@ class MqAdmin:
         ]
         if step.rates:
             masks.append((r"\b\d+\.\d+\b", "RATE"))
-            # clusterList's timer column: how many seconds RocketMQ's timer thread is behind just now.
+            # The timer column of clusterList: how many seconds RocketMQ's timer thread lags.
             masks.append((r"\b\d+-\d+\(", "BEHIND("))
         for pattern, word in masks:
             text = re.sub(pattern, word, text, flags=re.M)

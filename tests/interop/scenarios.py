@@ -1,5 +1,5 @@
-"""Runs the Java client's scenarios (`tests/interop/java/Driver.java`) against a cluster, all that a test run
-asks for in one JVM, and hands each test the facts of its own."""
+"""Runs scenarios of the Java client (`tests/interop/java/Driver.java`) against a cluster, all of a test run
+in one JVM, and gives each test the report of its own scenario."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOURCES = (
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})
-# Those that mostly wait start first.
+# Scenarios that mostly wait start first.
 PATIENT = frozenset(
     {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
 )
@@ -39,7 +39,7 @@ ScenarioReport = dict[str, Any]
 
 @dataclass
 class DriverRun:
-    """What one JVM reported: facts and errors by scenario, and the end of its error output."""
+    """The reports of one JVM: facts and errors by scenario, and the end of its error output."""
 
     facts: dict[str, ScenarioReport] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class DriverRun:
     complaints: str = ""
 
     def of(self, scenario: str) -> ScenarioReport:
-        """ScenarioReport of a scenario; an assertion error when it failed or never reported."""
+        """The report of a scenario; an assertion error when it failed or never reported."""
         assert scenario not in self.errors, f"{scenario}: {self.errors[scenario]}"
         assert scenario in self.facts, f"{scenario} never reported; the JVM said:\n{self.complaints}"
         return self.facts[scenario]
@@ -61,7 +61,7 @@ def run_scenarios(
     jvm: Sequence[str] = (),
     on_ready: Callable[[], None] | None = None,
 ) -> DriverRun:
-    """Runs the scenarios and collects what they print; of a JVM that hangs, what it told so far counts.
+    """Runs the scenarios and collects their reports; if the JVM hangs, those so far count.
 
     A scenario that announces itself ready gets a line when `on_ready` has been called."""
     together = sorted((n for n in names if n not in ALONE), key=lambda n: (n not in PATIENT, n))
@@ -95,7 +95,7 @@ def run_scenarios(
 
 
 def _take(run: DriverRun, line: bytes) -> None:
-    """One line of the driver; others (a library's greeting) are not ours to judge."""
+    """Reads one line of the driver; lines of libraries are ignored."""
     if not line.startswith(b'{"scenario"'):
         return
     told = json.loads(line)

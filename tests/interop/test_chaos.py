@@ -1,6 +1,6 @@
-"""A replica group under RocketMQ's producer and consumers while processes die and hang, links lose packets
-one way or both, and disks are slow or full; see `tests/integration/chaos`. The seed of a round is printed;
-EPOCHMQ_CHAOS_SEED repeats it (what is drawn, not what the machine makes of it)."""
+"""A replica group under RocketMQ's producer and consumers while processes die and hang, links drop packets
+one way or both, and disks are slow or full; see `tests/integration/chaos`. The seed of a round is printed.
+EPOCHMQ_CHAOS_SEED repeats what was drawn, not the timing of the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _needs_a_machine_of_its_own() -> None:
 
 
 def rounds_of(folder: Path, seconds: float) -> None:
-    """A round of so long with a new seed."""
+    """Runs a round of `seconds` with a new seed."""
     seed = int(os.environ.get("EPOCHMQ_CHAOS_SEED") or time.time())
     print(f"seed {seed}")
     with ChaosRounds(folder, seed) as rounds:
@@ -36,11 +36,11 @@ def rounds_of(folder: Path, seconds: float) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_minute_of_every_trouble_under_rocketmqs_clients(tmp_path: Path) -> None:
+def test_a_minute_of_every_fault_under_rocketmqs_clients(tmp_path: Path) -> None:
     rounds_of(tmp_path, ROUND_S)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_S + 1500)
-def test_twenty_minutes_of_every_trouble_under_rocketmqs_clients(tmp_path: Path) -> None:
+def test_twenty_minutes_of_every_fault_under_rocketmqs_clients(tmp_path: Path) -> None:
     rounds_of(tmp_path, SOAK_S)

@@ -1,4 +1,5 @@
-"""Java brokers in controller mode, under controllers of ours, of Java's, and of both in one quorum."""
+"""RocketMQ's brokers in controller mode, under controllers of EpochMQ, of RocketMQ, and of both in one
+quorum."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 
 def java_controller(config: Path) -> ManagedProcess:
-    """RocketMQ's controller, living in the folder of its configuration."""
+    """RocketMQ's controller, with its files in the folder of its configuration."""
     return JavaProcess(
         "org.apache.rocketmq.controller.ControllerStartup",
         ["-c", str(config)],
@@ -39,7 +40,8 @@ QUORUMS = [
 
 
 PATIENT = {"controllerHeartBeatTimeoutMills": 15_000}
-"""A killed broker is noticed by its connection; one that a busy machine delays is not to be replaced."""
+"""The broker's heartbeat timeout. A killed broker is noticed by its connection; a broker that a busy machine
+delays must not be replaced."""
 
 
 @pytest.fixture(params=QUORUMS)
@@ -52,8 +54,9 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGro
 
 
 def test_brokers_register_elect_fail_over_and_come_back(group: ReplicaGroup) -> None:
-    """kill -9 of the master elects another from the SyncStateSet; the dead one comes back as its replica;
-    killing the leading controller changes nothing for clients, and elections go on under its successor."""
+    """After kill -9 of the master another is elected from the SyncStateSet, and the dead one comes back as
+    its replica. Killing the leading controller changes nothing for clients, and elections continue under its
+    successor."""
     first = group.wait_master()
     epoch = group.epoch()
     first.process.kill()
@@ -65,7 +68,9 @@ def test_brokers_register_elect_fail_over_and_come_back(group: ReplicaGroup) -> 
     leader = group.wait_leader()
     before = group.epoch()
     leader.process.kill()
-    wait_until(lambda: group.routed_master() == second.address, what="clients go on with the master they had")
+    wait_until(
+        lambda: group.routed_master() == second.address, what="clients continue with the former master"
+    )
     group.wait_leader(other_than=leader)
     assert group.epoch() == before
     second.process.kill()
@@ -78,8 +83,7 @@ def test_brokers_register_elect_fail_over_and_come_back(group: ReplicaGroup) -> 
 
 
 def test_a_designated_replica_becomes_master_on_request(group: ReplicaGroup) -> None:
-    """ELECT_MASTER with designateElect moves the master to a living member of the SyncStateSet, and nowhere
-    else."""
+    """ELECT_MASTER with designateElect elects a living member of the SyncStateSet, and no other replica."""
     master = group.wait_master()
     others = [r for r in group.wait_replicas()["inSyncReplicas"] if r["brokerAddress"] != master.address]
     other = others[0]

@@ -1,6 +1,6 @@
-"""RocketMQ's `mqadmin` shows of our controllers what it shows of RocketMQ's own. Its commands run against
-three of ours with brokers that are stood for, and print what is recorded here; the soak run proves the record
-on RocketMQ's controllers, and compares both with RocketMQ's brokers under them."""
+"""RocketMQ's `mqadmin` shows of EpochMQ's controllers what it shows of RocketMQ's own. Its commands run
+against three EpochMQ controllers with simulated brokers, and print what is recorded here. The soak run proves
+the record on RocketMQ's controllers, and compares both with RocketMQ's brokers under them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAQ = "For more information, please visit the url, https://rocketmq.apache.org/d
 
 @dataclass(frozen=True)
 class AdminStep:
-    """A command and what RocketMQ's controllers make it print; `ours` where ours differ on purpose."""
+    """A command and its output with RocketMQ's controllers; `ours` where EpochMQ's differ on purpose."""
 
     command: str
     shown: str
@@ -35,7 +35,7 @@ class AdminStep:
 
 
 DIES = 3
-"""Between two batches this broker's connections close."""
+"""In place of a batch: the connections of this broker close."""
 
 METADATA = """
     #ControllerGroup controllers
@@ -72,7 +72,7 @@ NotInSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID2, brokerAddr
 
 
 def refused(code: int, remark: str, kind: str = "MQBrokerException") -> str:
-    """What mqadmin prints of a refusal."""
+    """What mqadmin prints for a rejection."""
     return f"{kind}: CODE: {code} DESC: {remark}\n{FAQ}"
 
 
@@ -176,7 +176,7 @@ LABELS = [f"{at}: {step.command}" for at, batch in enumerate(SCENARIO) if batch 
 
 
 def lines(text: str) -> list[str]:
-    """The record's lines, comparable to what was printed."""
+    """The lines of the record, comparable with an output."""
     return sorted(line for line in (re.sub(r"\s+", " ", line).strip() for line in text.splitlines()) if line)
 
 
@@ -184,8 +184,8 @@ ALL = re.compile(r"\[(LEADER|FOLLOWER\d)(, (LEADER|FOLLOWER\d)){2}\]")
 
 
 class AdminScenario:
-    """What the scenario made mqadmin print, sorted: lists come in the order of a hash table or of the
-    controllers' ids."""
+    """Runs the scenario; the lines that mqadmin printed are sorted, because lists come in the order of a hash
+    table or of the controllers' ids."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
@@ -194,7 +194,7 @@ class AdminScenario:
         self.configuration: dict[str, str] = {}
 
     def play(self) -> None:
-        """Plays it to the end."""
+        """Runs all steps."""
         for at, batch in enumerate(SCENARIO):
             if isinstance(batch, int):
                 self.fixture.end(batch)
@@ -208,7 +208,7 @@ class AdminScenario:
 
 
 def settings_of(printed: list[str]) -> dict[str, str]:
-    """What getControllerConfig printed."""
+    """The settings that getControllerConfig printed."""
     return dict(line.split(" =", 1) for line in printed if " =" in line)
 
 
@@ -216,7 +216,7 @@ def settings_of(printed: list[str]) -> dict[str, str]:
 def scenario(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AdminScenario]:
-    """The scenario, played to three controllers."""
+    """The scenario, run against three controllers."""
     found = AdminScenario(request.param, tmp_path_factory.mktemp(f"admin-{request.param}"))
     found.fixture.start()
     try:
@@ -291,7 +291,7 @@ CONFIGURATION = {
 
 
 def test_the_configuration_has_rocketmqs_keys_and_values(scenario: AdminScenario) -> None:
-    """And the changes made above. Other than its values are only those that docs/controller.md gives."""
+    """Includes the changes made above. Only the values that docs/controller.md lists differ."""
     differ = OF_PLACE | {"controllerDLegerPeers", "controllerDLegerSelfId"}
     alone = OF_JAVA_ALONE if scenario.kind == "java" else OF_OURS_ALONE
     shown = {key: value.strip() for key, value in scenario.configuration.items()}
@@ -305,16 +305,16 @@ def test_the_configuration_has_rocketmqs_keys_and_values(scenario: AdminScenario
 # With RocketMQ's brokers ------------------------------------------------------------------------------------
 
 EPOCHS = (r"(?<=#SyncStateSetEpoch )\d+",)
-"""How many steps brokers take into the SyncStateSet is theirs."""
+"""The number of changes of the SyncStateSet is up to the brokers."""
 OFFSETS = (r"(?<=Offset=)\d+",)
 EPOCH = r"(?<=EpochEntry{epoch=)\d+"
-"""Of epochs without a byte RocketMQ's brokers keep the first, ours the last."""
+"""Of empty epochs RocketMQ's brokers keep the first, EpochMQ's the last."""
 REPLICATION = (r"(?<=#MasterCommitLogMaxOffset\t)\d+", r"\d+\s+-?\d+\s+[\d.]+\s+(?=OK)", r"(?<=OK)\s+-?\d+")
-"""Ports, offsets and rates that haStatus prints."""
+"""Ports, offsets and rates in the output of haStatus."""
 
 
 def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> dict[str, list[str]]:
-    """What is printed of two brokers: at first, after an election, and after the end of the former master."""
+    """The output for two brokers: at first, after an election, and after the end of the former master."""
     fixture = ControllerFixture(directory, KINDS[kind], [broker] * 2)
     printed: dict[str, list[str]] = {}
 
@@ -353,7 +353,8 @@ def with_brokers(kind: str, directory: Path, broker: Factory = java_broker) -> d
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_with_brokers_every_command_prints_the_same_of_rocketmqs_and_of_ours(tmp_path: Path) -> None:
-    """RocketMQ's controllers and brokers, ours with RocketMQ's brokers, and ours with ours."""
+    """Compares RocketMQ's controllers and brokers, EpochMQ's controllers with RocketMQ's brokers, and
+    EpochMQ's with EpochMQ's."""
     java = with_brokers("java", tmp_path / "java")
     found = {
         "ours with rocketmq's brokers": with_brokers("ours", tmp_path / "mixed"),

@@ -1,5 +1,5 @@
-"""Beside a controller of RocketMQ's nothing is dropped and nobody joins; once it is replaced by one of ours,
-in its own folder, both are possible."""
+"""With a RocketMQ controller in the quorum no log is compacted and no member can be added. Once it is
+replaced by one of EpochMQ, in its own directory, both are possible."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SETTINGS = {"controllerSnapshotEntries": 20, "mappedFileSize": 1 << 13}
 
 
 class MixedQuorum(ReplicaGroup):
-    """Two controllers of ours and one of RocketMQ's."""
+    """Two EpochMQ controllers and one of RocketMQ."""
 
     made = 0
 
     def grow(self, count: int) -> None:
-        """Makes so many groups, whoever leads."""
+        """Creates `count` groups at the present leader."""
         for number in range(self.made, self.made + count):
             ext = {"clusterName": "c", "brokerName": f"g{number}", "appliedBrokerId": "1"}
             ext["registerCheckCode"] = "1.1.1.1:1;x"
@@ -35,23 +35,23 @@ class MixedQuorum(ReplicaGroup):
                 answer = self.ask(APPLY_BROKER_ID, ext)
                 return answer is not None and answer.code == 0
 
-            wait_until(made, what=f"group {number} is made")
+            wait_until(made, what=f"group {number} is created")
         self.made += count
 
     def files(self, number: int) -> set[str]:
-        """What there is of a controller's log and its snapshot."""
+        """The files of a controller's log and its snapshot."""
         folder = self.controllers[number].config.parent / "store" / f"dledger-n{number}"
         data = {path.name for path in (folder / "data").iterdir()}
         return data | ({"snapshot"} if (folder / "snapshot").exists() else set())
 
     def change(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`epochmq controller members` at the first controller."""
+        """Runs `epochmq controller members` at the first controller."""
         asked = self.controllers[0].address
         command = [sys.executable, "-m", "epochmq", "controller", "members", asked, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_nothing_is_dropped_and_nobody_joins_beside_a_controller_of_rocketmqs(tmp_path: Path) -> None:
+def test_no_log_is_compacted_and_no_member_added_with_a_rocketmq_controller(tmp_path: Path) -> None:
     kinds = [our_controller, our_controller, java_controller]
     quorum = MixedQuorum(tmp_path, kinds, [], controller=SETTINGS)
     first = f"{0:020d}"

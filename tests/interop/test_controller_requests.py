@@ -1,6 +1,6 @@
-"""A request to a controller that is malformed, for an unknown group, from a stale master, by somebody who is
-no member, or to the wrong controller gets RocketMQ's own code, and a remark that says what was wrong. In the
-soak run RocketMQ's controllers prove the table."""
+"""A request to a controller that is malformed, for an unknown group, from a stale master, by a non-member, or
+to the wrong controller gets RocketMQ's own code, and a remark that says what was wrong. In the soak run
+RocketMQ's controllers prove the table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OCTET = 60
 
 
 class CaseResponses:
-    """Two controllers that were told the whole story, and what they answered."""
+    """Sends all cases to two controllers, and keeps their responses."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
@@ -40,7 +40,7 @@ class CaseResponses:
         self.answers: dict[tuple[str, str], Answer] = {}
 
     def send_cases(self, stack: ExitStack) -> None:
-        """Starts the controllers, has the members' heartbeats come, and sends every case once, in order."""
+        """Starts the controllers, sends the members' heartbeats, and sends every case once, in order."""
         stack.callback(self.group.kill)
         for member in self.group.controllers:
             member.start()
@@ -65,7 +65,7 @@ class CaseResponses:
 def responses(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[CaseResponses]:
-    """The story, told to two controllers of ours or of RocketMQ's."""
+    """The responses of two controllers, of EpochMQ or of RocketMQ."""
     found = CaseResponses(request.param, tmp_path_factory.mktemp(f"controllers-{request.param}"))
     with ExitStack() as stack:
         found.send_cases(stack)

@@ -1,5 +1,5 @@
 """RocketMQ's C++ client (an older dialect: numbers in header fields, enum ordinals in heartbeats, the first
-send request) sends in every way it knows, and its push consumer gets all, in order per queue."""
+send request) sends in every way it can, and its push consumer gets all messages, in order in each queue."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ Start = Callable[[Line], CppPeer]
 
 @pytest.fixture
 def run(cluster: Cluster, tmp_path: Path) -> Run:
-    """Carries a plan out to its end."""
+    """Runs a plan to its end."""
     return lambda plan: run_plan(cluster.nameserver_address, plan, tmp_path / f"cpp-{next(_numbers)}")
 
 
 @pytest.fixture
 def topic(cluster: Cluster, run: Run) -> str:
-    """A new topic with a message in each of its four queues: a new group, which asks for the end, starts at
-    the first message of a young queue, but of an empty one it may miss what is sent meanwhile."""
+    """A new topic with a message in each of its four queues. A new group asks for the end of a queue. In a
+    young queue it then starts at the first message; in an empty one it may miss messages that are sent
+    meanwhile."""
     name = f"Cpp_{next(_numbers)}"
     create_topic(cluster.nameserver_address, cluster.broker_address, name, 4)
     primes = [{"how": "orderly", "body": FLUSH, "tags": FLUSH, "key": i} for i in range(4)]
@@ -46,7 +47,7 @@ def topic(cluster: Cluster, run: Run) -> str:
 
 @pytest.fixture
 def start(cluster: Cluster, tmp_path: Path) -> Start:
-    """A peer that carries a plan out until it is left."""
+    """A peer that runs a plan until its context ends."""
     return lambda plan: CppPeer(cluster.nameserver_address, plan, tmp_path / f"cpp-{next(_numbers)}")
 
 
@@ -56,17 +57,17 @@ def consume(topic: str, **more: Any) -> Line:
 
 
 def sends(how: str, count: int, **more: Any) -> list[Line]:
-    """Planned sends with the bodies how-0 …"""
+    """Planned sends with the bodies `how-0`, `how-1`, …"""
     return [{"how": how, "body": f"{how}-{i}", **more} for i in range(count)]
 
 
 def stored(run: Run, topic: str) -> list[Line]:
-    """What the topic holds, read by plain pulls, without the sender's last word."""
+    """The messages of the topic, read by plain pulls, without the sender's last message."""
     told = run({"do": "pull", "topic": topic, "group": f"P_{topic}"})
     return [m for m in told if m["tags"] != FLUSH]
 
 
-def test_a_sync_send_is_answered_and_stored_with_all_it_carried(run: Run, topic: str) -> None:
+def test_a_sync_send_is_stored_with_all_its_properties(run: Run, topic: str) -> None:
     planned = sends("sync", 40, tags="red", keys="one two", properties={"own": "значение"})
     results = run({"do": "send", "topic": topic, "sends": planned})
     assert [(r["body"], r["status"]) for r in results] == [(f"sync-{i}", "OK") for i in range(40)]
@@ -83,7 +84,7 @@ def test_a_sync_send_is_answered_and_stored_with_all_it_carried(run: Run, topic:
 def test_one_way_and_async_sends_are_all_stored(run: Run, topic: str, how: str) -> None:
     results = run({"do": "send", "topic": topic, "sends": sends(how, 60)})
     assert [r["status"] for r in results] == (["OK"] * 60 if how == "async" else [])
-    # A one-way send may still be under way when the send behind it, to another queue, is answered.
+    # A one-way send may still be in flight when the send behind it, to another queue, is answered.
     expected = sorted(f"{how}-{i}" for i in range(60))
     wait_until(lambda: sorted(m["body"] for m in stored(run, topic)) == expected, what="all are stored")
 
@@ -109,9 +110,7 @@ def test_ordered_sends_keep_each_key_in_one_queue_and_reach_an_orderly_consumer_
         assert [m["queue_offset"] for m in messages] == list(range(first, first + 30))
 
 
-def test_a_push_consumer_gets_every_message_once_from_before_and_after_it_started(
-    run: Run, start: Start, topic: str
-) -> None:
+def test_a_push_consumer_gets_every_message_once(run: Run, start: Start, topic: str) -> None:
     run({"do": "send", "topic": topic, "sends": [{"how": "sync", "body": f"before-{i}"} for i in range(50)]})
     with start(consume(topic)) as consumer:
         consumer.wait_bodies({f"before-{i}" for i in range(50)})
@@ -140,7 +139,7 @@ def test_a_first_send_creates_the_topic(cluster: Cluster, run: Run) -> None:
     wait_until(lambda: route_queues(cluster.nameserver_address, topic) == 4, what=f"route of {topic}")
 
 
-def test_a_delayed_message_comes_after_its_level(run: Run, start: Start, topic: str) -> None:
+def test_a_delayed_message_is_delivered_after_its_delay(run: Run, start: Start, topic: str) -> None:
     with start(consume(topic)) as consumer:
         run({"do": "send", "topic": topic, "sends": [{"how": "sync", "body": "late", "delay": 1}]})
         consumer.wait_bodies({"late"})

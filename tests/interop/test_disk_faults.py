@@ -1,6 +1,6 @@
 """Disks that fail, fill up and slow down, and descriptors that run out, at a master, a replica and the
-leading controller, under RocketMQ's producer and consumers: no acknowledged message is lost, and the group
-heals. `python -m tests.integration.disks` measures the same for docs/results."""
+leading controller, under RocketMQ's producer and consumers: no acknowledged message is lost, and all replicas
+are in sync again. `python -m tests.integration.disks` measures the same for docs/results."""
 
 from __future__ import annotations
 

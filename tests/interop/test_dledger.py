@@ -1,4 +1,4 @@
-"""A Raft group of two peers of ours and one of DLedger 0.3.1.2: whoever leads, whoever dies, the logs are
+"""A Raft group of two EpochMQ peers and one of DLedger 0.3.1.2: whichever peer leads or dies, the logs are
 equal."""
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ JAVA = "n2"
 
 
 class MixedRaftGroup:
-    """n0 and n1 are ours, n2 is DLedger's; each can be killed and started, on its own folder or another's."""
+    """n0 and n1 are EpochMQ's, n2 is DLedger's; each can be killed and started, on its own directory or
+    another's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,7 +94,7 @@ class MixedRaftGroup:
         return answer.body
 
     async def leader(self, among: Iterable[str] | None = None) -> str:
-        """The peer that all given (or running) peers take for the leader."""
+        """The peer that all given (or all running) peers take for the leader."""
         names = list(among or self.processes)
         async with asyncio.timeout(180):
             while True:
@@ -110,7 +111,7 @@ class MixedRaftGroup:
                 await asyncio.sleep(0.1)
 
     async def lead(self, target: str) -> None:
-        """Hands leadership over until `target` leads."""
+        """Transfers leadership until `target` leads."""
         async with asyncio.timeout(240):
             while (present := await self.leader()) != target:
                 request = LeadershipTransferRequest(
@@ -129,7 +130,7 @@ class MixedRaftGroup:
         return (await self.append(leader, b"term?")).term
 
     async def append(self, name: str, body: bytes) -> AppendEntryResponse:
-        """One append. Whether what was not answered in time is in the log is open."""
+        """Appends once. Without a response in time, the entry may or may not be in the log."""
         request = AppendEntryRequest(body=body)
         try:
             data = await self.ask(name, DLedgerRequestCode.APPEND, request)
@@ -156,8 +157,8 @@ class MixedRaftGroup:
         return done
 
     async def append_all(self, name: str, count: int, mark: str) -> None:
-        """Appends while this peer leads until so many are acknowledged. On a busy machine leadership may move
-        while many are in flight; it is handed back."""
+        """Appends while this peer leads, until `count` are acknowledged. On a busy machine the leader may
+        change while many appends are in flight; leadership is then transferred back."""
         done = 0
         async with asyncio.timeout(480):
             while done < count:
@@ -186,14 +187,14 @@ async def mixed(tmp_path: Path) -> AsyncIterator[MixedRaftGroup]:
 
 
 async def stop_when_equal(group: MixedRaftGroup) -> None:
-    """Ends all peers once everybody has everything."""
+    """Stops all peers once all logs are equal."""
     async with asyncio.timeout(240):
         # On a busy machine the leader may change between two questions.
         while (last := await group.append(await group.leader(), b"last")).code != DLedgerResponseCode.SUCCESS:
             pass
         for name in group.addresses:
             path = group.store(name) / f"dledger-{name}" / "checkpoint"
-            # A file of another process: nothing tells of its change.
+            # A file of another process: there is no event to wait for.
             while not path.exists() or f"endIndex={last.index}" not in path.read_text():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     for name in list(group.processes):
@@ -201,7 +202,7 @@ async def stop_when_equal(group: MixedRaftGroup) -> None:
 
 
 def compare(group: MixedRaftGroup) -> None:
-    """Every log has the same entries, and every acknowledged one is there."""
+    """Asserts that every log has the same entries, and every acknowledged one."""
     logs = group.logs()
     first = logs["n0"]
     assert {name: log.end_index for name, log in logs.items()} == dict.fromkeys(logs, first.end_index)
@@ -216,7 +217,7 @@ def compare(group: MixedRaftGroup) -> None:
 
 
 @pytest.mark.parametrize("appends", [9_000, pytest.param(APPENDS, marks=pytest.mark.soak)])
-async def test_logs_are_equal_whoever_leads_and_whoever_dies(mixed: MixedRaftGroup, appends: int) -> None:
+async def test_logs_are_equal_whichever_peer_leads_or_dies(mixed: MixedRaftGroup, appends: int) -> None:
     for leader in ("n0", JAVA, "n1"):
         await mixed.append_all(leader, appends // 3 + 1, f"led-by-{leader}")
         for name in ("n0", "n1", JAVA):
@@ -230,7 +231,7 @@ async def test_logs_are_equal_whoever_leads_and_whoever_dies(mixed: MixedRaftGro
     compare(mixed)
 
 
-async def test_each_side_opens_the_other_s_directory(mixed: MixedRaftGroup) -> None:
+async def test_dledger_and_epochmq_open_each_others_directory(mixed: MixedRaftGroup) -> None:
     leader = await mixed.leader()
     await mixed.append_many(leader, 5000, "before")
     await stop_when_equal(mixed)

@@ -1,4 +1,4 @@
-"""The recorded bytes are still what RocketMQ's classes print."""
+"""The recorded bytes equal those that RocketMQ's classes produce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interop.golden.generate import RECORDED, generate
 pytestmark = pytest.mark.java
 
 
-def test_recorded_golden_bytes_are_what_the_release_prints_today(tmp_path: Path) -> None:
+def test_golden_bytes_equal_those_of_the_release(tmp_path: Path) -> None:
     generate(tmp_path)
     fresh = {path.name: path.read_text() for path in tmp_path.glob("*.json")}
     assert fresh.keys() == {path.name for path in RECORDED.glob("*.json")}

@@ -1,4 +1,5 @@
-"""RocketMQ's producer, with its own settings, while the mastership is given from one replica to the next."""
+"""RocketMQ's producer, with its own settings, while switchovers move the mastership from replica to
+replica."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def group(tmp_path: Path) -> Iterator[ReplicaGroup]:
 
 
 def hand_over(group: ReplicaGroup, wanted: Member) -> int:
-    """Makes a broker the master; how long sends were held, ms."""
+    """Makes a broker the master; returns how long sends were held (ms)."""
     master, found = group.wait_master(), group.replicas()
     assert found is not None
     (broker_id,) = [
@@ -44,10 +45,10 @@ def hand_over(group: ReplicaGroup, wanted: Member) -> int:
     return int(answer.ext["heldMs"])
 
 
-# On a machine that stands still for a second, as a busy one may, sends fail without a switch.
+# When a busy machine stalls for a second, sends fail without a switchover.
 @pytest.mark.soak
 def test_a_producer_with_rocketmqs_settings_sees_no_failed_send(group: ReplicaGroup, tmp_path: Path) -> None:
-    """It asks for routes every 30 s, and tries the same broker again when that refuses."""
+    """It asks for routes every 30 s, and retries at the same broker after a rejection."""
     producer = JavaProcess(
         "PatientProducer",
         [group.nameserver.address],
@@ -69,7 +70,7 @@ def test_a_producer_with_rocketmqs_settings_sees_no_failed_send(group: ReplicaGr
         for member in [*(one for one in group.brokers if one is not first), first]:
             held.append(hand_over(group, member))
             before = len(sent())
-            wait_until(lambda before=before: len(sent()) > before + 200, timeout_s=60, what="sends go on")
+            wait_until(lambda before=before: len(sent()) > before + 200, timeout_s=60, what="sends continue")
             group.wait_in_sync(3)
     finally:
         producer.kill()

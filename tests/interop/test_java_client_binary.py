@@ -1,4 +1,4 @@
-"""RocketMQ's Java client may write binary headers (rocketmq.serialize.type=ROCKETMQ) and compress by LZ4."""
+"""RocketMQ's Java client with binary headers (rocketmq.serialize.type=ROCKETMQ) and LZ4 compression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 @pytest.mark.binary_scenario("sync")
-def test_a_sync_send_with_a_binary_header_is_stored_with_all_it_carried(
+def test_a_sync_send_with_a_binary_header_is_stored_with_all_its_properties(
     binary_report: ScenarioReport,
 ) -> None:
     stored = binary_report["stored"]
@@ -38,7 +38,7 @@ def test_one_way_sends_with_binary_headers_are_stored(binary_report: ScenarioRep
 
 
 @pytest.mark.binary_scenario("batch")
-def test_a_batch_with_a_binary_header_lies_together(binary_report: ScenarioReport) -> None:
+def test_a_batch_with_a_binary_header_is_stored_together(binary_report: ScenarioReport) -> None:
     batch = sorted((m for m in binary_report["stored"] if m["body"].startswith("batch-")), key=place)
     assert [m["body"] for m in batch] == [f"batch-{i}" for i in range(20)]
 
@@ -52,7 +52,7 @@ def test_any_text_survives_a_binary_header(binary_report: ScenarioReport) -> Non
 
 
 @pytest.mark.binary_scenario("big")
-def test_bodies_compressed_by_lz4_come_back_as_they_were(binary_report: ScenarioReport) -> None:
+def test_bodies_compressed_by_lz4_are_read_unchanged(binary_report: ScenarioReport) -> None:
     stored = sorted(binary_report["stored"], key=place)
     assert [m["crc"] for m in stored] == binary_report["crcs"]
     compression_lz4 = 1 << 8
@@ -66,7 +66,7 @@ def test_a_push_consumer_with_binary_headers_gets_each_message_once(binary_repor
 
 
 @pytest.mark.binary_scenario("lite_pull")
-def test_a_lite_pull_consumer_with_binary_headers_goes_on_where_it_committed(
+def test_a_lite_pull_consumer_with_binary_headers_continues_at_its_committed_offset(
     binary_report: ScenarioReport,
 ) -> None:
     assert sorted(binary_report["first"]) == sorted(f"one-{i}" for i in range(50))

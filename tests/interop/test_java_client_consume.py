@@ -1,4 +1,5 @@
-"""RocketMQ's Java client gets every message by every kind of consumer, in order where promised, and soon."""
+"""Every kind of consumer of RocketMQ's Java client gets every message, in order where promised, and in
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 LATE_MS = 30_000
-"""More than a busy machine adds to a delay."""
+"""An upper bound for what a busy machine adds to a delay."""
 
 
 def bodies(prefix: str, count: int) -> list[str]:
@@ -38,7 +39,7 @@ def test_an_orderly_consumer_gets_each_queue_in_order_and_never_twice_at_once(re
 
 
 @pytest.mark.scenario("push_orderly")
-def test_a_suspended_queue_goes_on_with_the_message_it_stopped_at(report: ScenarioReport) -> None:
+def test_a_suspended_queue_continues_with_the_message_it_stopped_at(report: ScenarioReport) -> None:
     for queue in range(3):
         received = report["by_queue"][str(queue)]
         assert received.count(f"order-{queue}-5") == 2
@@ -46,7 +47,7 @@ def test_a_suspended_queue_goes_on_with_the_message_it_stopped_at(report: Scenar
 
 
 @pytest.mark.scenario("lite_pull")
-def test_a_lite_pull_consumer_goes_on_where_the_group_committed(report: ScenarioReport) -> None:
+def test_a_lite_pull_consumer_continues_at_the_committed_offset(report: ScenarioReport) -> None:
     assert sorted(report["first"]) == bodies("one-", 50)
     assert sum(report["committed"].values()) == 50
     assert sorted(report["second"]) == bodies("two-", 20)
@@ -58,7 +59,7 @@ def test_a_tag_subscription_gets_its_tags_only(report: ScenarioReport) -> None:
 
 
 @pytest.mark.scenario("tag_filter")
-def test_tags_of_one_hash_are_told_apart(report: ScenarioReport) -> None:
+def test_tags_with_the_same_hash_are_distinguished(report: ScenarioReport) -> None:
     assert sorted(report["twin"]) == sorted(f"tag-{i}" for i in range(120) if i % 6 == 3)
 
 
@@ -69,7 +70,7 @@ def test_every_broadcast_consumer_gets_every_message(report: ScenarioReport) -> 
 
 
 @pytest.mark.scenario("delay")
-def test_a_delayed_message_arrives_after_its_level_and_soon(report: ScenarioReport) -> None:
+def test_a_delayed_message_arrives_soon_after_its_delay(report: ScenarioReport) -> None:
     level_ms = {1: 1_000, 2: 5_000, 3: 10_000}
     received = report["received"]
     assert sorted(m["body"] for m in received) == bodies("delay-", 12)
@@ -80,7 +81,7 @@ def test_a_delayed_message_arrives_after_its_level_and_soon(report: ScenarioRepo
 
 
 @pytest.mark.scenario("delay")
-def test_a_delivered_delay_message_keeps_the_traces_of_its_delay(report: ScenarioReport) -> None:
+def test_a_delivered_delayed_message_keeps_the_properties_of_its_delay(report: ScenarioReport) -> None:
     for message in report["received"]:
         level = 1 + int(message["body"].removeprefix("delay-")) % 3
         properties = message["properties"]
@@ -97,14 +98,14 @@ def test_a_waiting_consumer_has_a_message_within_200_ms_of_its_acknowledgement(
 ) -> None:
     delays_ms = sorted(report["delays_ms"])
     assert len(delays_ms) == 100
-    # Who is not woken waits until the broker looks round, every 5 s. A few are late because something else
-    # has the processor in that moment.
+    # A pull that is not woken waits for the broker's next check, every 5 s. A few are late because another
+    # process has the processor at that moment.
     assert statistics.median(delays_ms) < 100
     assert delays_ms[-11] < 200, f"slowest: {delays_ms[-15:]}"
 
 
 @pytest.mark.scenario("restart")
-def test_a_restarted_consumer_goes_on_behind_what_its_group_consumed(report: ScenarioReport) -> None:
+def test_a_restarted_consumer_continues_behind_the_consumed_messages(report: ScenarioReport) -> None:
     for round_ in ("first", "second", "third"):
         assert sorted(report[round_]) == bodies(f"{round_}-", 25)
 
@@ -125,7 +126,7 @@ def test_a_new_group_that_asks_for_the_end_of_a_young_queue_starts_at_its_first_
 
 
 @pytest.mark.scenario("resubscribe")
-def test_a_running_consumer_takes_on_another_topic(report: ScenarioReport) -> None:
+def test_a_running_consumer_subscribes_to_another_topic(report: ScenarioReport) -> None:
     assert sorted(report["first"]) == bodies("first-", 10)
     assert sorted(report["both"]) == sorted(bodies("second-", 10) + bodies("late-", 10))
 

@@ -1,4 +1,5 @@
-"""Running consumers of RocketMQ's Java client under an administrator's hand and through a broker's outage."""
+"""Running consumers of RocketMQ's Java client while an administrator resets offsets, and while a broker is
+killed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 @pytest.mark.scenario("reset")
-def test_a_running_group_set_back_in_time_gets_the_messages_again(report: ScenarioReport) -> None:
+def test_a_running_group_whose_offset_is_reset_gets_the_messages_again(report: ScenarioReport) -> None:
     assert sorted(report["first"]) == sorted(
         [f"old-{i}" for i in range(10)] + [f"new-{i}" for i in range(10)]
     )
@@ -22,7 +23,7 @@ def test_a_running_group_set_back_in_time_gets_the_messages_again(report: Scenar
 
 
 @pytest.mark.scenario("relay")
-def test_the_broker_knows_the_group_and_passes_questions_on_to_its_consumer(report: ScenarioReport) -> None:
+def test_the_broker_knows_the_group_and_forwards_requests_to_its_consumer(report: ScenarioReport) -> None:
     assert report["clients"] == 1
     assert report["client_id_is_ours"]
     assert (report["message_model"], report["consume_type"]) == ("CLUSTERING", "CONSUME_PASSIVELY")
@@ -33,7 +34,7 @@ def test_the_broker_knows_the_group_and_passes_questions_on_to_its_consumer(repo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_broker_comes_back_with_all_it_acknowledged_and_its_clients_go_on(
+def test_a_killed_broker_keeps_acknowledged_messages_and_its_clients_continue(
     kind: str, tmp_path: Path
 ) -> None:
     with CLUSTERS[kind](tmp_path / "cluster") as cluster:

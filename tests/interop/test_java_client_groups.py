@@ -1,4 +1,4 @@
-"""Consumers of one group, and what becomes of messages they fail on, with RocketMQ's Java client."""
+"""Consumers of one group, and messages that they fail on, with RocketMQ's Java client."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tests.interop.scenarios import ScenarioReport
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
-# Without a notice from the broker, clients look at their group only every 20 s.
+# Without a notification from the broker, clients check their group only every 20 s.
 NOTICE_MS = 15_000
 
 
 def assert_nothing_lost(report: ScenarioReport) -> None:
-    """Both took part and every message was consumed by one of them."""
+    """Asserts that both consumers took part and one of them consumed every message."""
     assert report["missing"] == []
     assert "send_error" not in report
     assert report["stayed"] > 0
@@ -29,7 +29,7 @@ def test_two_consumers_share_the_queues_and_one_takes_over_when_the_other_shuts_
 
 
 @pytest.mark.scenario("takeover_orderly")
-def test_orderly_consumers_hand_their_locked_queues_over(report: ScenarioReport) -> None:
+def test_orderly_consumers_release_their_locked_queues_to_others(report: ScenarioReport) -> None:
     assert_nothing_lost(report)
     assert report["takeover_ms"] < NOTICE_MS
 
@@ -41,7 +41,7 @@ def test_one_consumer_takes_over_when_the_other_is_killed(report: ScenarioReport
 
 
 @pytest.mark.scenario("retry")
-def test_a_failed_message_comes_again_with_its_count_and_all_it_carried(report: ScenarioReport) -> None:
+def test_a_failed_message_is_delivered_again_with_its_count_and_properties(report: ScenarioReport) -> None:
     received = report["received"]
     assert sorted((m["body"], m["reconsume_times"]) for m in received) == [
         ("never", 0),
@@ -83,7 +83,7 @@ def test_a_message_that_fails_too_often_ends_in_the_dead_letter_queue(report: Sc
 
 
 @pytest.mark.scenario("orderly_dead_letter")
-def test_an_orderly_consumer_gives_up_on_a_message_and_goes_on(report: ScenarioReport) -> None:
+def test_an_orderly_consumer_gives_up_on_a_message_and_continues(report: ScenarioReport) -> None:
     received = [(m["body"], m["reconsume_times"]) for m in report["received"]]
     assert received == [("good-1", 0), ("poison", 0), ("poison", 1), ("poison", 2), ("good-2", 0)]
     (dead,) = report["dead"]

@@ -1,4 +1,5 @@
-"""The Java client finds messages by key, id, time and offset, and reaches the broker by other roads."""
+"""The Java client finds messages by key, id, time and offset, and reaches the broker by the VIP port and
+TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 
 BUSY_MS = 15_000
-"""What a busy machine may add."""
+"""An upper bound for what a busy machine adds."""
 
 
 @pytest.mark.scenario("query")
@@ -19,7 +20,7 @@ def test_a_message_is_found_by_each_of_its_keys(report: ScenarioReport) -> None:
     assert own["body"] == "query-3"
     assert own["keys"] == "own-3 shared"
     assert sorted(report["shared"]) == sorted(f"query-{i}" for i in range(10))
-    assert "CODE: 208" in report["absent"]  # what the client says when no broker found any
+    assert "CODE: 208" in report["absent"]  # the client's error when no broker found a message
 
 
 @pytest.mark.scenario("query")
@@ -32,7 +33,7 @@ def test_a_message_is_viewed_by_its_unique_key_and_by_its_offset_id(report: Scen
 
 
 @pytest.mark.scenario("offsets")
-def test_offsets_are_told_by_time_and_by_queue(report: ScenarioReport) -> None:
+def test_offsets_are_found_by_time_and_by_queue(report: ScenarioReport) -> None:
     assert (report["empty_min"], report["empty_max"]) == (0, 0)
     assert (report["min"], report["max"]) == (0, 20)
     assert report["by_time"] == {"before": 0, "between": 10, "after": 20}
@@ -41,7 +42,7 @@ def test_offsets_are_told_by_time_and_by_queue(report: ScenarioReport) -> None:
 
 
 @pytest.mark.scenario("offsets")
-def test_a_seek_goes_on_at_that_offset(report: ScenarioReport) -> None:
+def test_a_seek_continues_at_that_offset(report: ScenarioReport) -> None:
     assert report["after_seek"] == [f"late-{i}" for i in range(10)]
 
 
@@ -61,9 +62,7 @@ PULLS = {
 
 @pytest.mark.scenario("pull_edges")
 @pytest.mark.parametrize("pull", PULLS)
-def test_a_pull_anywhere_in_a_queue_says_what_is_there_and_where_to_go_on(
-    report: ScenarioReport, pull: str
-) -> None:
+def test_a_pull_at_any_offset_gets_messages_and_the_next_offset(report: ScenarioReport, pull: str) -> None:
     told = report[pull]
     assert (told["status"], told["next"], told["max"], told["count"]) == PULLS[pull]
     assert told["min"] == 0
@@ -73,11 +72,11 @@ def test_a_pull_anywhere_in_a_queue_says_what_is_there_and_where_to_go_on(
 def test_a_pull_waits_at_the_broker_for_its_time_or_for_a_message(report: ScenarioReport) -> None:
     ended, woken = report["ended"], report["woken"]
     assert (ended["status"], ended["next"], ended["count"]) == ("NO_NEW_MSG", 0, 0)
-    look_round_ms = 5_000  # how often the broker looks for pulls whose time is over
+    look_round_ms = 5_000  # how often the broker checks for pulls whose time is over
     assert 2_900 < report["ended_ms"] < 3_000 + look_round_ms + BUSY_MS
     assert report["waited"]
     assert (woken["status"], woken["next"], woken["count"]) == ("FOUND", 1, 1)
-    assert report["woken_ms"] < 3_000  # not when the broker looks round
+    assert report["woken_ms"] < 3_000  # not at the broker's next check
 
 
 @pytest.mark.parametrize("road", [pytest.param(r, marks=pytest.mark.scenario(r)) for r in ("vip", "tls")])
@@ -97,7 +96,7 @@ def test_traces_of_sends_and_consumption_are_kept(report: ScenarioReport) -> Non
 
 
 @pytest.mark.scenario("request_reply")
-def test_a_reply_is_pushed_to_the_one_who_asked(report: ScenarioReport) -> None:
+def test_a_reply_is_pushed_to_the_requester(report: ScenarioReport) -> None:
     assert report["reply_errors"] == []
     assert sorted(report["answers"]) == [f"answer to question-{i}" for i in range(3)]
     for reply in report["described"]:

@@ -1,5 +1,5 @@
-"""RocketMQ's Java client hands messages over in every way it knows, and each is stored once, where the client
-was told, with all it carried."""
+"""RocketMQ's Java client sends in every way it can. Each message is stored once, at the place that the send
+result names, with all its properties."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Stored = dict[str, Any]
 
 
 def place(message: Stored) -> tuple[int, int]:
-    """Where a stored message or a send result says it is."""
+    """The queue and offset that a stored message or a send result names."""
     return message["queue_id"], message["queue_offset"]
 
 
 def assert_dense(stored: list[Stored]) -> None:
-    """Every queue counts from 0 without a gap."""
+    """Asserts that the offsets of every queue begin at 0 and have no gap."""
     queues: dict[int, list[int]] = defaultdict(list)
     for message in stored:
         queues[message["queue_id"]].append(message["queue_offset"])
@@ -30,7 +30,7 @@ def assert_dense(stored: list[Stored]) -> None:
 
 
 def assert_told_and_stored_agree(results: list[Stored], stored: list[Stored]) -> None:
-    """Each result names the place where exactly that body, with that id, is found."""
+    """Asserts that each result names the place of exactly that body with that id."""
     assert len(stored) == len(results)
     by_place = {place(m): m for m in stored}
     for result in results:
@@ -40,7 +40,7 @@ def assert_told_and_stored_agree(results: list[Stored], stored: list[Stored]) ->
 
 
 @pytest.mark.scenario("sync")
-def test_a_sync_send_is_answered_with_the_place_and_stored_with_all_it_carried(
+def test_a_sync_send_returns_its_place_and_is_stored_with_all_its_properties(
     report: ScenarioReport,
 ) -> None:
     results, stored = report["results"], report["stored"]
@@ -59,7 +59,7 @@ def test_a_sync_send_is_answered_with_the_place_and_stored_with_all_it_carried(
 
 
 @pytest.mark.scenario("sync")
-def test_the_broker_adds_its_own_properties_and_tells_region_and_trace(report: ScenarioReport) -> None:
+def test_the_broker_adds_its_own_properties_and_returns_region_and_trace(report: ScenarioReport) -> None:
     for message in report["stored"]:
         properties = message["properties"]
         assert properties["CLUSTER"] == "TestCluster"
@@ -67,7 +67,7 @@ def test_the_broker_adds_its_own_properties_and_tells_region_and_trace(report: S
         assert properties["TRACE_ON"] == "true"
         assert set(properties) == {
             *("CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_KEY", "WAIT", "KEYS", "TAGS", "number"),
-            *("MIN_OFFSET", "MAX_OFFSET"),  # put there by the client, from the pull's answer
+            *("MIN_OFFSET", "MAX_OFFSET"),  # set by the client, from the pull's response
         }
     assert {(r["region"], r["trace_on"]) for r in report["results"]} == {("DefaultRegion", True)}
 
@@ -86,7 +86,7 @@ def test_one_way_sends_are_stored(report: ScenarioReport) -> None:
 
 
 @pytest.mark.scenario("batch")
-def test_a_batch_lies_together_in_one_queue_in_its_order(report: ScenarioReport) -> None:
+def test_a_batch_is_stored_together_in_one_queue_in_its_order(report: ScenarioReport) -> None:
     stored = sorted(report["stored"], key=place)
     batch = [m for m in stored if m["body"].startswith("batch-")]
     assert [m["body"] for m in batch] == [f"batch-{i}" for i in range(20)]
@@ -142,7 +142,7 @@ def test_any_text_survives_in_body_tag_key_and_properties(report: ScenarioReport
 
 
 @pytest.mark.scenario("big")
-def test_compressed_large_and_tiny_bodies_come_back_as_they_were(report: ScenarioReport) -> None:
+def test_compressed_large_and_tiny_bodies_are_read_unchanged(report: ScenarioReport) -> None:
     stored = sorted(report["stored"], key=place)
     assert [m["length"] for m in stored] == [20_000, 3_900_000, 1]
     assert [m["crc"] for m in stored] == report["crcs"]
@@ -151,7 +151,7 @@ def test_compressed_large_and_tiny_bodies_come_back_as_they_were(report: Scenari
 
 
 @pytest.mark.scenario("big")
-def test_a_body_over_the_limit_is_refused_as_illegal(report: ScenarioReport) -> None:
+def test_a_body_over_the_limit_is_rejected_as_illegal(report: ScenarioReport) -> None:
     message_illegal = 13
     assert report["too_big"] == message_illegal
 
@@ -175,7 +175,7 @@ def test_a_topic_name_of_127_characters_works_like_any_other(report: ScenarioRep
 
 
 @pytest.mark.scenario("refusals")
-def test_refusals_carry_rocketmqs_codes(report: ScenarioReport) -> None:
+def test_rejections_have_rocketmqs_codes(report: ScenarioReport) -> None:
     invalid_parameter, topic_not_exist = 29, 17
     assert report["queue_absent"] == invalid_parameter
     assert report["pull_queue_absent"] == invalid_parameter

@@ -1,6 +1,6 @@
-"""RocketMQ's `mqadmin` shows of our cluster what it shows of RocketMQ's own: the same scenario runs against
-both at the same time, and every command's output is compared line by line. Only what must differ is hidden
-(`MqAdmin.comparable`).
+"""RocketMQ's `mqadmin` shows of an EpochMQ cluster what it shows of RocketMQ's own: the same scenario runs
+against both at the same time, and every command's output is compared line by line. Only what must differ is
+removed (`MqAdmin.comparable`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOPICS = [
 GROUPS = [{"groupName": "list-g1", "retryMaxTimes": 3}, {"groupName": "list-g2", "consumeEnable": False}]
 
 RUNTIME_HIDDEN = (
-    # what depends on the moment, on threads RocketMQ has, or on a timer wheel that has just started
+    # values that depend on the moment, on RocketMQ's threads, or on a timer wheel that has just started
     r"^(bootTimestamp|runtime|\w*Tps|getMessageEntireTimeMax|putMessageEntireTimeMax|putLatency\d+"
     r"|earliestMessageTimeStamp|remainHowManyDataToFlush|timerReadBehind|putMessageDistributeTime"
     r"|dispatchMaxBuffer|pageCacheLockTimeMills|\w+HeadWaitTimeMills) *: .*",
@@ -35,13 +35,11 @@ RUNTIME_HIDDEN = (
     r"DiskRatio\S* *: \S+",
 )
 SUM24 = r"^orders +g1 .* 24 +24 *$"
-RETRY = (
-    r"^%RETRY%"  # a group's retry topic gets an offset when the client comes to it, some 20 s after its start
-)
+RETRY = r"^%RETRY%"  # a group's retry topic gets an offset only some 20 s after the client's start
 SPENT = (r"spentTimeMills=\d+",)
 SUMS_HIDDEN = (r" \d+ +\d+ *$", r" \d+ +NO_CONSUMER")
 
-# Batches run one after another, the steps of a batch side by side.
+# Batches run one after another, the steps of a batch in parallel.
 SCENARIO: list[list[Step]] = [
     [
         Step("clusterList", rates=True),
@@ -135,7 +133,7 @@ SCENARIO: list[list[Step]] = [
     ],
     [
         Step("consumerProgress -g g1 -t orders", rates=True, dropped=RETRY),
-        # A tool's consumer may heartbeat once more while it takes leave.
+        # A tool's consumer may send another heartbeat while it shuts down.
         Step(
             "consumerProgress", any_order=True, hidden=(r"(?<=CLUSTERING) +\d+",), dropped=r"^TOOLS_CONSUMER "
         ),
@@ -149,8 +147,8 @@ SCENARIO: list[list[Step]] = [
         Step("clusterList", rates=True),
         Step("clusterList -m"),
     ],
-    # The Java client answers what a broker asks with two threads, and asks the broker in between: one at a
-    # time.
+    # The Java client answers a broker's requests with two threads, and asks the broker meanwhile: one
+    # request at a time.
     [Step("consumerProgress -g g1 -s true", until=r"(.* client .*\n){4}", rates=True, dropped=RETRY)],
     [Step("consumerStatus -g g1", until="Rebalance OK")],
     [Step("consumerStatus -g g3", until="Rebalance OK")],
@@ -240,7 +238,7 @@ SCENARIO: list[list[Step]] = [
         Step("topicList", any_order=True),
         Step("topicList -c", any_order=True),
         Step("topicStatus -t orders"),
-        # Not of g1: its consumer's next heartbeat makes it anew.
+        # Not g1: its consumer's next heartbeat creates it again.
         Step("getConsumerConfig -g list-g1"),
         Step("consumerProgress -g g1"),
         Step("consumerProgress", any_order=True, dropped=r"^TOOLS_CONSUMER "),
@@ -265,7 +263,7 @@ LABELS = _labels()
 
 
 class MqAdminScenario:
-    """The scenario as one cluster answered it."""
+    """Runs the scenario against one cluster, and keeps the outputs."""
 
     def __init__(self, admin: MqAdmin) -> None:
         self.admin = admin
@@ -285,13 +283,13 @@ class MqAdminScenario:
         return self.admin.comparable(self.steps[label], self.outcomes[label])
 
     def file(self, name: str) -> str:
-        """A file a command wrote."""
+        """The content of a file that a command wrote."""
         return (self.admin.directory / name).read_text()
 
 
 @pytest.fixture(scope="module")
 def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MqAdminScenario, MqAdminScenario]]:
-    """(RocketMQ's, ours): the scenario played against both, side by side."""
+    """(RocketMQ's, EpochMQ's): the scenario run against both in parallel."""
 
     def play(cluster: Cluster) -> MqAdminScenario:
         directory = cluster.directory / "admin"
@@ -326,7 +324,7 @@ COMPARED = [
 
 
 @pytest.mark.parametrize("label", COMPARED)
-def test_a_command_shows_of_ours_what_it_shows_of_rocketmq(
+def test_a_command_prints_the_same_of_epochmq_and_of_rocketmq(
     scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
 ) -> None:
     java, ours = scenarios
@@ -334,7 +332,7 @@ def test_a_command_shows_of_ours_what_it_shows_of_rocketmq(
 
 
 @pytest.mark.parametrize("label", ["statsAll -t orders", "statsAll -a"])
-def test_what_came_in_and_went_out_in_the_last_minute_is_summed_up_as_by_rocketmq(
+def test_messages_in_and_out_of_the_last_minute_are_counted_as_by_rocketmq(
     scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
 ) -> None:
     java, ours = (re.search(SUM24, story.outcomes[label].out, re.M) for story in scenarios)
@@ -352,7 +350,7 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
     common = java.keys() & ours.keys() - differ
     assert len(common) > 80
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
-    # All but the first three are shown by RocketMQ only when they are set.
+    # RocketMQ shows all but the first three only when they are set.
     only_ours = {key for key in ours.keys() - java.keys() if not key.startswith("tls")}
     assert only_ours == {
         "adminSocketPath",
@@ -387,7 +385,7 @@ def test_exported_metrics_have_the_same_shape(scenarios: tuple[MqAdminScenario, 
     }
 
 
-def test_a_changed_setting_is_in_the_file_the_broker_was_started_with_and_the_rest_of_it_untouched(
+def test_a_changed_setting_is_written_to_the_brokers_file_and_the_rest_is_unchanged(
     scenarios: tuple[MqAdminScenario, MqAdminScenario],
 ) -> None:
     ours = scenarios[1].admin.cluster

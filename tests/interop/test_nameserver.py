@@ -1,9 +1,8 @@
-"""RocketMQ's nameserver and ours get the same requests; after each of them every question has the same
-answer.
+"""RocketMQ's nameserver and EpochMQ's get the same requests; after each of them every query gets the same
+response from both.
 
-What brokers and administrators do is drawn from a seed, which a failure prints. Left out are the few
-moments where ours differs on purpose: RocketMQ keeps a broker name without addresses after it refused its
-first registration.
+The actions of brokers and administrators are drawn from a seed, which a failure prints. One difference on
+purpose is left out: RocketMQ keeps a broker name without addresses after it rejected its first registration.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FIELDS_OF_PLACE = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath
 
 
 class NameserverConnection:
-    """A connection to a nameserver that stays."""
+    """A lasting connection to a nameserver."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -62,7 +61,7 @@ class NameserverConnection:
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """A Java nameserver's address and one of ours."""
+    """The addresses of a RocketMQ nameserver and of an EpochMQ nameserver."""
     found = []
     with ExitStack() as stack:
         for kind in ("java", "ours"):
@@ -95,7 +94,7 @@ def _answers(address: str) -> bool:
 
 
 class NameserverScenario:
-    """What happens to both nameservers, drawn from a seed."""
+    """Actions on both nameservers, drawn from a seed."""
 
     def __init__(self, lines: tuple[NameserverConnection, NameserverConnection], seed: int) -> None:
         self.lines = lines
@@ -106,13 +105,13 @@ class NameserverScenario:
     def both(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
     ) -> Answer:
-        """Asks both and insists on the same answer."""
+        """Sends a request to both, and asserts that the responses are the same."""
         theirs, ours = (line.ask(code, ext, body, version) for line in self.lines)
         assert _plain(ours) == _plain(theirs), f"request {code} {ext} {body!r}"
         return ours
 
     def step(self) -> None:
-        """One thing that happens."""
+        """One action."""
         acts: list[Callable[[], None]] = [
             *[self.register] * 8,
             *[self.unregister] * 3,
@@ -132,7 +131,7 @@ class NameserverScenario:
         members = self.members[name]
         topics = draw.sample(TOPICS, draw.choice([0, 1, 2, 3, 4]))
         if broker_id not in members and len(topics) == 1:
-            topics = list(TOPICS[:2])  # a refusal leaves traces in RocketMQ, see the head of this module
+            topics = list(TOPICS[:2])  # a rejection leaves traces in RocketMQ, see the head of this module
         version = {"counter": draw.randint(1, 2), "stateVersion": draw.randint(0, 2), "timestamp": 5}
         table = {
             topic: {
@@ -154,7 +153,7 @@ class NameserverScenario:
             "brokerAddr": address,
             "haServerAddr": f"ha-{address}",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
-            "heartbeatTimeoutMillis": "3600000",  # nobody's time is over while the story is told
+            "heartbeatTimeoutMillis": "3600000",  # longer than the test, so that no broker expires
         }
         acting, zone = draw.choice([None, "true", "true", "false"]), draw.choice(ZONES)
         if acting is not None:
@@ -178,7 +177,7 @@ class NameserverScenario:
         }
         self.note(f"unregister {ext}")
         self.both(104, ext)
-        # Both carry it out soon after their answer.
+        # Both carry it out soon after their response.
         for line in self.lines:
             group = {"clusterName": NAMES[name], "brokerName": name}
             wait_until(
@@ -232,14 +231,14 @@ class NameserverScenario:
         self.told.append(what)
 
     def follow(self) -> None:
-        """Reads from RocketMQ who is registered now."""
+        """Reads from RocketMQ which brokers are registered now."""
         table = fastjson.loads(self.lines[0].ask(106).body)["brokerAddrTable"]
         for name in NAMES:
             found = table.get(name, {}).get("brokerAddrs", {})
             self.members[name] = {int(broker_id): address for broker_id, address in found.items()}
 
     def compare(self) -> None:
-        """Every question that a nameserver answers."""
+        """Compares the responses to every query."""
         for code in (106, 206, 304, 311, 312, 313):
             self.both(code)
         for cluster in ("one", "two", "three"):
@@ -260,7 +259,7 @@ class NameserverScenario:
 
 
 def _plain(answer: Answer) -> tuple[Any, ...]:
-    """An answer without what depends on hashing: the order of lists, and which address stands for all
+    """A response without what depends on hashing: the order of lists, and the address that represents all
     (304)."""
     remark = None if answer.remark == "not set any response code" else answer.remark
     body = _sorted(fastjson.loads(answer.body)) if answer.body else None
@@ -278,7 +277,9 @@ def _sorted(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("steps", [150, pytest.param(5000, marks=pytest.mark.soak)])
-def test_both_nameservers_answer_alike_whatever_brokers_do(addresses: tuple[str, str], steps: int) -> None:
+def test_both_nameservers_give_the_same_responses_whatever_brokers_do(
+    addresses: tuple[str, str], steps: int
+) -> None:
     seed = random.SystemRandom().randrange(2**32)
     lines = NameserverConnection(addresses[0]), NameserverConnection(addresses[1])
     story = NameserverScenario(lines, seed)

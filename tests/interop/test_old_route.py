@@ -1,5 +1,5 @@
-"""RocketMQ's clients with a route that leads to another group's broker, as it may where addresses are given
-out again."""
+"""RocketMQ's clients with an old route, whose address now belongs to another group's broker, as it may happen
+where addresses are reused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = "broker-b"
 
 
 def other_broker(cluster: OurCluster, host: str) -> ManagedProcess:
-    """A broker of another name at the same port of `host`, which says that it is where the first one is."""
+    """A broker with another name at the same port of `host`, which registers the first broker's address."""
     directory = cluster.directory / OTHER
     directory.mkdir()
     settings: dict[str, Value] = {
@@ -40,7 +40,7 @@ def other_broker(cluster: OurCluster, host: str) -> ManagedProcess:
 
 
 def brokers(nameserver: str) -> str:
-    """What the nameserver knows of brokers."""
+    """The nameserver's list of brokers."""
     return call(nameserver, GET_BROKER_CLUSTER_INFO).body.decode()
 
 
@@ -63,7 +63,7 @@ def admin(tmp_path: Path) -> Iterator[MqAdmin]:
             other.stop()
 
 
-def test_nothing_is_stored_for_another_broker_and_nothing_is_read_in_its_name(admin: MqAdmin) -> None:
+def test_a_broker_rejects_sends_and_pulls_that_name_another_broker(admin: MqAdmin) -> None:
     own, astray = admin.run(
         [
             Step(f"sendMessage -t {OWN} -p mine -b broker-a -i 0"),
@@ -82,4 +82,4 @@ def test_nothing_is_stored_for_another_broker_and_nothing_is_read_in_its_name(ad
     assert REFUSAL in astray.out
     topics = call(admin.cluster.broker_address, GET_ALL_TOPIC_CONFIG).body.decode()
     assert OWN in topics
-    assert ASTRAY not in topics  # a message would have made it
+    assert ASTRAY not in topics  # a message would have created it

@@ -1,7 +1,7 @@
 """A group that loses its power under RocketMQ's producer loses no acknowledged message, and its replicas stay
 equal. Each controller and each broker has a file system of its own, and starts again from what had reached
 its device (`tests/integration/disks`). The seed of a run is printed; EPOCHMQ_CUTS_SEED repeats what was
-drawn, not what the machine makes of it."""
+drawn, not the timing of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _ends_the_audits_session() -> Iterator[None]:
 
 
 def cut(folder: Path, scope: str, rounds: int, audit: str) -> None:
-    """So many power cuts with a new seed, none of which may lose anything."""
+    """Makes `rounds` power cuts with a new seed; none may lose an acknowledged message."""
     seed = int(os.environ.get("EPOCHMQ_CUTS_SEED") or time.time())
     print(f"seed {seed}")
     if (lacks := audits.missing()) is not None:

@@ -1,4 +1,4 @@
-"""Replica groups of RocketMQ's brokers and ours, under controllers of ours and of RocketMQ's."""
+"""Replica groups of RocketMQ's and EpochMQ's brokers, under EpochMQ's and RocketMQ's controllers."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ReplicaGro
     made.kill()
 
 
-def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
-    """Each broker is elected master, followed by the others, and killed; what was acknowledged stays, and all
-    logs and epoch files are the same bytes."""
+def test_every_broker_can_be_master_of_the_others(group: ReplicaGroup) -> None:
+    """Each broker is elected master, followed by the others, and killed. Acknowledged messages survive, and
+    all logs and epoch files are equal, byte for byte."""
     kept: list[bytes] = []
 
     def send_some(master: Member, what: str) -> None:
@@ -83,7 +83,7 @@ def test_every_broker_may_be_master_of_the_others(group: ReplicaGroup) -> None:
         group.wait_in_sync(3)
 
     def check() -> None:
-        """What was not acknowledged, as on a busy machine, was sent again."""
+        """Compares again: a message that was not acknowledged, as on a busy machine, was sent again."""
         bodies = [record.body for record in read_queue(wait_confirmed(group))]
         assert list(dict.fromkeys(bodies)) == kept
 
@@ -113,18 +113,18 @@ class SteadyProducer:
         ]
 
     def wait_more(self, count: int = 100) -> None:
-        """Waits until so many more are acknowledged."""
+        """Waits until `count` more messages are acknowledged."""
         before = len(self.acks())
         wait_until(lambda: len(self.acks()) >= before + count, what=f"{count} more messages")
 
     def longest_gap_s(self, since: int) -> float:
-        """The longest time between two acknowledgements, from that one on."""
+        """The longest time between two acknowledgements, from number `since` on."""
         moments = [one[3] for one in self.acks()[max(since - 1, 0) :]]
         return max(after - before for before, after in itertools.pairwise(moments))
 
 
-def test_a_java_producer_goes_on_with_the_next_master(tmp_path: Path) -> None:
-    """kill -9, then an orderly stop of the master. The producer asks for routes every 100 ms."""
+def test_a_java_producer_continues_with_the_next_master(tmp_path: Path) -> None:
+    """Kills the master, then stops the next one cleanly. The producer asks for routes every 100 ms."""
     group = ReplicaGroup(
         tmp_path, OURS, [our_broker] * 3, broker=SAFE, controller={"writeLeaseMs": 300}, octet=78
     )

@@ -1,5 +1,5 @@
-"""Replication between RocketMQ's brokers and ours: a Java slave follows our master, our replica a Java
-master, with epochs and without, and the logs are the same bytes."""
+"""Replication between RocketMQ's brokers and EpochMQ's: a RocketMQ slave follows an EpochMQ master, an
+EpochMQ replica a RocketMQ master, with epochs and without, and the logs are equal, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
     [pytest.param(our_broker, java_broker, id="java-follows-ours"),
      pytest.param(java_broker, our_broker, id="ours-follows-java")],
 )  # fmt: skip
-def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory) -> None:
+def test_a_slave_follows_a_master_of_the_other_implementation(
+    tmp_path: Path, master: Factory, replica: Factory
+) -> None:
     settings = {"inSyncReplicas": 2, "slaveTimeout": 4000}
     with Pair(tmp_path, [master, replica], broker=settings, octet=62) as pair:
         wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="a replica is connected")
@@ -36,7 +38,7 @@ def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory
             pair.deliver(body=os.urandom(20_000), queue_id=number % 4)
         end = pair.wait_followed()
         assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
-        # The replica dies and comes back behind.
+        # The replica dies and comes back with a shorter log.
         pair.brokers[1].process.kill()
         codes = {pair.send(body=os.urandom(20_000)).code for _ in range(2)}
         assert codes == {12}
@@ -52,7 +54,7 @@ def test_one_follows_the_other(tmp_path: Path, master: Factory, replica: Factory
         assert pair.log_bytes(1, end) == pair.log_bytes(0, end)
 
 
-# With epochs: RocketMQ's AutoSwitchHAService, told its roles by the test as a controller would.
+# With epochs: RocketMQ's AutoSwitchHAService, which gets its roles from the test instead of a controller.
 
 LOG_FILE = 1 << 20
 SETTINGS = {
@@ -60,7 +62,7 @@ SETTINGS = {
     "allAckInSyncStateSet": "true",
     "haSendHeartbeatInterval": "500",
 }
-"""What our side is set to, as `HAPeer` is."""
+"""The settings of EpochMQ's side, the same as those of `HAPeer`."""
 
 
 class HAPeer:
@@ -80,7 +82,7 @@ class HAPeer:
         )
 
     async def tell(self, line: str) -> str:
-        """One command, one answer."""
+        """Sends one command and reads its response."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         try:
             writer.write(line.encode() + b"\n")
@@ -100,20 +102,20 @@ class HAPeer:
                     await asyncio.sleep(0.1)
 
     async def state(self) -> tuple[int, int, int, list[tuple[int, int]]]:
-        """End of the log, confirmed, end of the queue, epochs."""
+        """Max offset of the log, confirm offset, max offset of the queue, epochs."""
         end, confirmed, queue, _, *epochs = (await self.tell("state")).split(" ")
         pairs = [tuple(map(int, one.split("-"))) for one in "".join(epochs).split(",") if one]
         return int(end), int(confirmed), int(queue), [(epoch, start) for epoch, start in pairs]
 
     def log_bytes(self, end: int) -> bytes:
-        """The log up to `end`."""
+        """The bytes of the log up to `end`."""
         files = sorted((self.store / "commitlog").iterdir())
         return b"".join(path.read_bytes() for path in files)[:end]
 
 
 async def agree(ours: BrokerNode, java: HAPeer) -> None:
-    """Waits until both have the same, and compares every byte. Before it cuts its log, a Java replica may
-    wait a minute and a half for its own dispatcher to end."""
+    """Waits until both logs have the same end, and compares every byte. A RocketMQ replica may wait for a
+    minute and a half for its own dispatcher before it truncates its log."""
     theirs = mine = None
     try:
         async with asyncio.timeout(240):
@@ -132,26 +134,26 @@ async def agree(ours: BrokerNode, java: HAPeer) -> None:
 
 
 def fill(ours: BrokerNode, count: int) -> None:
-    """Messages into the queue that the Java side looks at."""
+    """Puts messages into the queue that the Java side reads."""
     for _ in range(count):
         assert put(ours.store, Message(body=os.urandom(900)))[0] is PutStatus.PUT_OK
     if ours.puts.appended is not None:
         ours.puts.appended()
 
 
-async def test_masters_take_turns_and_what_they_wrote_alone_is_cut(tmp_path: Path) -> None:
+async def test_masters_take_turns_and_bytes_written_alone_are_truncated(tmp_path: Path) -> None:
     java = HAPeer(tmp_path / "java", 2)
     ours = await BrokerNode(tmp_path / "ours", 1, SETTINGS).open()
     try:
         await java.start()
-        # Ours leads, Java follows, over several files.
+        # EpochMQ's is the master, RocketMQ's follows, over several files.
         await ours.lead(1)
         fill(ours, 2500)
         assert await java.tell(f"slave {ours.address} 1") == "true"
         await agree(ours, java)
         fill(ours, 100)
         await agree(ours, java)
-        # Ours goes on alone, Java is elected.
+        # EpochMQ's writes alone, RocketMQ's is elected.
         assert await java.tell("slave 127.0.0.1:9 1") == "true"
         await until(lambda: not ours.ha.runtime_info().ha_connection_info)
         fill(ours, 70)
@@ -160,7 +162,7 @@ async def test_masters_take_turns_and_what_they_wrote_alone_is_cut(tmp_path: Pat
         await ours.follow(java.address, 2)
         await agree(ours, java)
         assert [epoch for epoch, _ in ours.epochs] == [1, 2]
-        # Java goes on alone, ours is elected.
+        # RocketMQ's writes alone, EpochMQ's is elected.
         await ours.follow(None, 2)
         assert await java.tell("write 90 800") == "ok"
         await ours.lead(3)

@@ -1,5 +1,5 @@
-"""The tables of a master and its slave, RocketMQ's and ours: topics, groups, consumer offsets and delay
-offsets end up equal."""
+"""The tables of a master and its slave, one RocketMQ's and one EpochMQ's, become equal: topics, groups,
+consumer offsets and delay offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLES = {
 
 
 def java_slave(config: Path) -> ManagedProcess:
-    """RocketMQ's slave, which need not be waited a minute for."""
+    """RocketMQ's slave, with a short interval between copies."""
     return JavaProcess(
         "EagerSlave",
         ["-c", str(config)],
@@ -42,7 +42,7 @@ def java_slave(config: Path) -> ManagedProcess:
 
 
 def table(pair: Pair, number: int, code: int) -> dict[str, Any]:
-    """One of a broker's tables, as it tells a slave."""
+    """One of a broker's tables, as it sends it to a slave."""
     answer = call(pair.brokers[number].address, code)
     assert answer.code == 0, (code, answer.remark)
     found: dict[str, Any] = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))[TABLES[code]]
@@ -88,7 +88,7 @@ def wait_equal(pair: Pair) -> None:
         return not differing
 
     try:
-        wait_until(equal, what="the slave's tables are the master's")
+        wait_until(equal, what="the slave's tables equal the master's")
     except AssertionError as error:
         for code in differing:
             error.add_note(f"{code}: master {table(pair, 0, code)}\nslave {table(pair, 1, code)}")
@@ -100,9 +100,9 @@ def wait_equal(pair: Pair) -> None:
     [pytest.param(our_broker, java_slave, id="java-copies-ours"),
      pytest.param(java_broker, our_broker, id="ours-copies-java")],
 )  # fmt: skip
-def test_the_slave_s_tables_become_the_master_s(tmp_path: Path, master: Factory, slave: Factory) -> None:
+def test_a_slave_copies_all_tables_of_its_master(tmp_path: Path, master: Factory, slave: Factory) -> None:
     with Pair(tmp_path, [master, slave], octet=66) as pair:
-        # A topic with an attribute keeps RocketMQ's slave from copying any, then and ever after.
+        # One topic with an attribute keeps RocketMQ's slave from copying any topic, for ever.
         attributes = "+message.type=FIFO" if slave is our_broker else ""
         create_topic(pair, "orders", queues=5, attributes=attributes)
         create_topic(pair, "doomed", queues=1)
@@ -118,14 +118,14 @@ def test_the_slave_s_tables_become_the_master_s(tmp_path: Path, master: Factory,
         assert table(pair, 1, 201)["readers"]["retryMaxTimes"] == 3
         assert table(pair, 1, 43)["orders@readers"] == {"0": 1, "1": 1, "2": 1}
         assert table(pair, 1, 45) == {"1": 1}
-        # What changes and what goes.
+        # Changes and deletions.
         ask(pair, DELETE_TOPIC, {"topic": "doomed"})
         commit(pair, "readers", 0, 0)
         commit(pair, "readers", 3, 0)
         wait_equal(pair)
         assert "doomed" not in table(pair, 1, 21)
         assert table(pair, 1, 43)["orders@readers"] == {"0": 0, "1": 1, "2": 1, "3": 0}
-        # On the slave's disk too, where it finds them as a master.
+        # They are on the slave's disk, too, for the time when it is master.
         path = pair.store(1) / "config" / "delayOffset.json"
         wait_until(
             lambda: bool(re.search(r'"offsetTable":\{\s*1:1\s*\}', path.read_text())), what="it is on disk"

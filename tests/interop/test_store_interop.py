@@ -1,6 +1,6 @@
-"""One store directory, two programs: what RocketMQ's own message store writes, ours reads, and the other
-way round; each goes on where the other stopped. The Java side is `StoreTool`, RocketMQ's
-DefaultMessageStore without a broker around it.
+"""One store directory, two programs: EpochMQ's store reads what RocketMQ's writes, and the other way round;
+each continues where the other stopped. The Java side is `StoreTool`, RocketMQ's DefaultMessageStore without a
+broker.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
 
 
 def config(root: Path) -> StoreConfig:
-    """The sizes StoreTool is given."""
+    """The same file sizes as StoreTool's."""
     return StoreConfig(
         store_path_root_dir=str(root),
         mapped_file_size_commit_log=LOG_FILE,
@@ -70,7 +70,7 @@ def opened(root: Path) -> MessageStore:
     return store
 
 
-# The messages, by number; StoreTool makes the same ones.
+# The messages, by number; StoreTool generates the same ones.
 
 
 def body(number: int) -> bytes:
@@ -138,7 +138,7 @@ def write(store: MessageStore, first: int, count: int) -> None:
 
 
 def expected(first: int, count: int) -> Iterator[Line]:
-    """What a record of each message must hold, but for where and when it was stored."""
+    """The content of each message's record, without position and store time."""
     for number in range(first, first + count):
         batched = 100 <= number % 500 < 110
         own = properties(number)
@@ -173,7 +173,7 @@ def content_of(line: Line) -> Line:
     return line[2:4] + line[6:10] + line[11:]
 
 
-# What each side reads
+# What each program reads
 
 
 def our_log(store: MessageStore, start: int = 0) -> Iterator[Line]:
@@ -229,7 +229,7 @@ def lines(path: Path) -> list[Line]:
 
 
 def sample(root: Path, work: Path, log: list[Line]) -> tuple[Path, Path]:
-    """Keys and times to ask both sides for."""
+    """Keys and times to query in both programs."""
     keys, times = work / "keys", work / "times"
     asked = [f"{line[2]}\t{int(line[8]) - 1_700_000_000_000:032X}" for line in log[:: len(log) // 150]]
     asked += [f"{topic}\tkey{number}" for topic in (*TOPICS, "batches") for number in range(0, 100, 9)]
@@ -250,7 +250,7 @@ def sample(root: Path, work: Path, log: list[Line]) -> tuple[Path, Path]:
 
 
 def check_answers(store: MessageStore, keys: Path, times: Path, work: Path) -> None:
-    """Java's answers to the sampled questions are ours."""
+    """Asserts that both programs give the same responses to the sampled queries."""
     for topic, key, offsets in lines(work / "keys.out"):
         found = store.reader.query(topic, key, 64, 0, (1 << 63) - 1)
         ours = [str(one.physical_offset) for one in records.decode_records(found.body)]
@@ -263,9 +263,7 @@ def check_answers(store: MessageStore, keys: Path, times: Path, work: Path) -> N
         assert ours == [lower, upper], (topic, queue_id, time)
 
 
-def test_java_reads_what_we_wrote_and_we_read_what_java_added(
-    tool: Callable[..., None], tmp_path: Path
-) -> None:
+def test_java_reads_our_store_and_we_read_what_java_added(tool: Callable[..., None], tmp_path: Path) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
     store = opened(root)
@@ -294,7 +292,8 @@ def test_java_reads_what_we_wrote_and_we_read_what_java_added(
 
 
 def check_answers_of_the_first(store: MessageStore, work: Path, log: list[Line]) -> None:
-    """Java was asked before it wrote: of our answers the later messages are left out."""
+    """As `check_answers`. Java was queried before it wrote, so later messages are left out of EpochMQ's
+    responses."""
     end = int(log[-1][0]) + int(log[-1][1])
     for topic, key, offsets in lines(work / "keys.out"):
         found = store.reader.query(topic, key, 64, 0, int(log[-1][10]))
@@ -313,15 +312,13 @@ def check_answers_of_the_first(store: MessageStore, work: Path, log: list[Line])
 
 
 def check_queues(store: MessageStore, log: list[Line]) -> None:
-    """Every record that belongs into a queue is at its offset there, and nothing else is."""
+    """Asserts that every record of a queue is at its offset there, and that nothing else is."""
     units = {line[:3]: (line[3], line[4]) for line in our_queues(store)}
     wanted = {(line[2], line[3], line[4]): (line[0], line[1]) for line in log if not int(line[6]) & 4}
     assert units == wanted
 
 
-def test_we_read_what_java_wrote_and_java_reads_what_we_added(
-    tool: Callable[..., None], tmp_path: Path
-) -> None:
+def test_we_read_javas_store_and_java_reads_what_we_added(tool: Callable[..., None], tmp_path: Path) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
     tool(root, f"write:0:{COUNT}", "dispatched", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
@@ -353,7 +350,7 @@ def test_we_read_what_java_wrote_and_java_reads_what_we_added(
 def test_java_builds_the_same_queues_and_index_from_our_log(
     tool: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Byte for byte: Java is given nothing but the log, as after a kill."""
+    """Byte for byte: Java gets nothing but the log, as after a kill."""
     root, java = tmp_path / "ours", tmp_path / "java"
     store = opened(root)
     write(store, 0, 20_000)
@@ -368,7 +365,7 @@ def test_java_builds_the_same_queues_and_index_from_our_log(
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """Path → content of all files that hold anything."""
+    """Path → content of all files that are not empty."""
     return {
         str(path.relative_to(directory)): data
         for path in sorted(directory.rglob("*"))
@@ -376,7 +373,7 @@ def tree(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_a_killed_java_broker_left_is_recovered(tool: Callable[..., None], tmp_path: Path) -> None:
+def test_the_store_of_a_killed_java_broker_is_recovered(tool: Callable[..., None], tmp_path: Path) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
     tool(root, "write:0:5000", f"log:{work / 'log'}", "halt")
@@ -391,7 +388,7 @@ def test_what_a_killed_java_broker_left_is_recovered(tool: Callable[..., None], 
     store.stop()
 
 
-def test_what_a_kill_of_ours_leaves_java_recovers(tool: Callable[..., None], tmp_path: Path) -> None:
+def test_java_recovers_the_store_of_our_killed_broker(tool: Callable[..., None], tmp_path: Path) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
     store = opened(root)
@@ -405,7 +402,7 @@ def test_what_a_kill_of_ours_leaves_java_recovers(tool: Callable[..., None], tmp
     assert lines(work / "queues") == units
 
 
-def test_a_java_broker_and_ours_exclude_each_other(tmp_path: Path) -> None:
+def test_a_java_broker_and_our_broker_exclude_each_other(tmp_path: Path) -> None:
     root = tmp_path / "store"
     sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, SLOTS, ENTRIES)]
     java = JavaProcess(
@@ -440,7 +437,7 @@ def test_a_java_broker_and_ours_exclude_each_other(tmp_path: Path) -> None:
 
 
 def _locked(path: Path) -> bool:
-    """Whether another process has the first byte."""
+    """Whether another process has locked the first byte."""
     if not path.exists():
         return False
     fd = os.open(path, os.O_RDWR)
@@ -453,7 +450,7 @@ def _locked(path: Path) -> bool:
     return False
 
 
-def test_the_lock_is_given_back(tmp_path: Path) -> None:
+def test_the_lock_is_released(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
     lock.release()
     lock.release()

@@ -1,5 +1,5 @@
-"""Records what RocketMQ's own classes make of known values: `python -m tests.interop.golden.generate
-[FOLDER]` writes the JSON files that the unit tests of the protocol compare with (by default in place)."""
+"""Records how RocketMQ's own classes encode known values: `python -m tests.interop.golden.generate [FOLDER]`
+writes the JSON files that the unit tests of the protocol compare with (by default in place)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_JAVA = {
     "ConsumerOrderInfoWrapper": "written by a manager that is the body itself",
     "TopicConfigSerializeWrapper": "described under the name of its subclass",
 }
-"""Bodies of ours that no Java class of the same name describes."""
+"""EpochMQ's bodies without a Java class of the same name."""
 
 
 def body_names() -> list[str]:
