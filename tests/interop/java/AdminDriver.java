@@ -40,13 +40,13 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
- * Runs mqadmin's own commands, unmodified, many at a time in one JVM, because a JVM and a client's farewell cost
- * seconds each. Argument: the nameserver. Every line of standard input is a batch: a JSON list of commands, each a list
- * of words, run side by side; for each batch comes one line with what they printed. A command that starts with "@"
- * is one of the actors below: clients that stay, so that there is something to look at.
+ * Runs mqadmin's own commands, unmodified, many at a time in one JVM, because starting a JVM and stopping a client
+ * take seconds each. Argument: the nameserver. Every line of standard input is a batch: a JSON list of commands, each
+ * a list of words, run in parallel; each batch prints one line with the outputs. A command that starts with "@" is one
+ * of the actors below: clients that keep running, so that the commands have something to show.
  */
 public final class AdminDriver extends MQAdminStartup {
-    /** Starts every answer line; libraries print lines of their own. */
+    /** The prefix of every output line; libraries print lines of their own. */
     private static final String MARK = "@@ ";
     private static final int CLIENT_MADE_MAX_MS = 2_000;
     private static final int NAME_STEP_MS = 2;
@@ -99,7 +99,7 @@ public final class AdminDriver extends MQAdminStartup {
         }
     }
 
-    /** Whether a thread runs a service that has been told to stop. Threads of other Java versions say no: they wait. */
+    /** Whether a thread runs a service that is stopping. With other Java versions it is false, and they wait. */
     private static boolean isStopped(Thread thread) {
         try {
             Field target = Thread.class.getDeclaredField("target");
@@ -242,7 +242,7 @@ public final class AdminDriver extends MQAdminStartup {
         }
     }
 
-    /** Has a consumer tell the broker where it is, once it has put aside every message it was given. */
+    /** Makes a consumer commit its offsets, once it has processed every message that it received. */
     private static void persist(DefaultMQPushConsumerImpl consumer) throws Exception {
         long deadline = System.currentTimeMillis() + AWAIT_MS;
         while (consumer.consumerRunningInfo().getMqTable().values().stream().anyMatch(q -> q.getCachedMsgCount() > 0)) {
@@ -254,7 +254,7 @@ public final class AdminDriver extends MQAdminStartup {
         consumer.persistConsumerOffset();
     }
 
-    /** COUNT messages of producer GROUP to TOPIC, round robin over QUEUES queues; prints their offset message ids. */
+    /** Sends COUNT messages of producer GROUP to TOPIC, round robin over QUEUES queues; prints their offset message ids. */
     private static void produce(String group, String topic, int count, int queues) throws Exception {
         DefaultMQProducer producer = PRODUCERS.get(group);
         if (producer == null) {

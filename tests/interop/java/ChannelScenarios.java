@@ -14,7 +14,7 @@ import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Other roads to the broker: its VIP port, TLS, traces, and requests answered through it. */
+/** Other ways to the broker: its VIP port, TLS, traces, and request-reply. */
 final class ChannelScenarios {
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 

@@ -12,8 +12,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A push and a pull consumer, each in a group of its own, that write down what they saw: who, queue, offset,
- * CRC-32 of the body. Arguments: nameserver, topic, journal.
+ * A push and a pull consumer, each in a group of its own, that write a journal of what they saw: consumer, queue,
+ * offset, CRC-32 of the body. Arguments: nameserver, topic, journal.
  */
 public final class ChaosConsumers {
     private static final int ROUTES_MS = 500;

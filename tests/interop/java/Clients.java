@@ -7,7 +7,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 /** The clients all scenarios share: one producer and one bare pull consumer, each with its own connection. */
 @SuppressWarnings("deprecation")
 final class Clients {
-    /** A busy machine must not look like a broken broker. */
+    /** The timeouts are long, so that a busy machine is not taken for a broken broker. */
     static final int API_TIMEOUT_MS = 60_000;
 
     final String nameserver;

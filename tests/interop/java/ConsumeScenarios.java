@@ -63,7 +63,7 @@ final class ConsumeScenarios {
         return Collections.synchronizedList(new ArrayList<>());
     }
 
-    /** Waits for `count` messages, then for a moment in which a surplus would show. */
+    /** Waits for `count` messages, then for a moment in which surplus messages would arrive. */
     static void receive(List<MessageExt> received, int count) throws Exception {
         if (Kit.awaitQuietly(RECEIVE_MS, () -> received.size() >= count)) {
             Kit.awaitQuietly(300, () -> received.size() > count);
@@ -242,7 +242,7 @@ final class ConsumeScenarios {
         kit.fact("received", new ArrayList<>(received));
     }
 
-    /** Runs alone: it measures how soon a waiting consumer sees what was just acknowledged. */
+    /** Runs alone: it measures how soon a waiting consumer sees a message after its acknowledgement. */
     private static void longPoll(Kit kit) throws Exception {
         String topic = kit.createTopic(4);
         Map<String, Long> seen = new ConcurrentHashMap<>();
@@ -257,7 +257,7 @@ final class ConsumeScenarios {
         kit.sendMany(topic, "warm-", 200);
         Kit.awaitTrue(RECEIVE_MS, "the consumer is at work", () -> seen.size() == 200);
         List<Double> delays = timed(kit, topic, seen, 0);
-        // Another process that takes the machine for a moment is not what is measured.
+        // Delays by other processes on the machine are not measured.
         for (int round = 1; round < 4 && Collections.max(delays) >= PROMPT_MS; round++) {
             delays = timed(kit, topic, seen, round);
         }
@@ -324,7 +324,7 @@ final class ConsumeScenarios {
         kit.fact("received", texts(received));
     }
 
-    /** A running consumer takes a second topic on. */
+    /** A running consumer subscribes to a second topic. */
     private static void resubscribe(Kit kit) throws Exception {
         String first = kit.createTopic(2);
         String second = kit.createTopic(kit.topic() + "_second", 2);

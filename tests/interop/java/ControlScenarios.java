@@ -20,7 +20,7 @@ import org.apache.rocketmq.remoting.protocol.body.ConsumerRunningInfo;
 import org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
-/** What an administrator does to running consumers, and what a broker's outage does to its clients. */
+/** An administrator's requests to running consumers, and clients during a broker's outage. */
 final class ControlScenarios {
     private ControlScenarios() {
     }
@@ -31,7 +31,7 @@ final class ControlScenarios {
         all.put("outage", ControlScenarios::outage);
     }
 
-    /** Has the driver's caller act; it answers with a line. */
+    /** Asks the driver's caller to act; the caller answers with a line. */
     private static void ready() {
         System.out.println("{\"ready\":true}");
         System.out.flush();
@@ -54,7 +54,7 @@ final class ControlScenarios {
         return consumer;
     }
 
-    /** A running group is set back in time and gets the messages again. */
+    /** The offset of a running group is reset by time, and the group gets the messages again. */
     private static void reset(Kit kit) throws Exception {
         String topic = kit.createTopic(2);
         List<MessageExt> received = ConsumeScenarios.list();
@@ -75,7 +75,7 @@ final class ControlScenarios {
         kit.fact("again", ConsumeScenarios.texts(received));
     }
 
-    /** Questions the broker passes on to a consumer. */
+    /** Requests that the broker forwards to a consumer. */
     private static void relay(Kit kit) throws Exception {
         String topic = kit.createTopic(2);
         List<MessageExt> received = ConsumeScenarios.list();

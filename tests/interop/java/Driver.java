@@ -15,8 +15,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 
 /**
- * Runs client scenarios against one cluster in one JVM and prints what happened, a JSON line each; the judging is
- * pytest's. Arguments: NAMESERVER LIST SCENARIO…, the list in which scenarios run side by side is cut at "--": what
+ * Runs client scenarios against one cluster in one JVM and prints a report for each, one JSON line; pytest checks
+ * them. Arguments: NAMESERVER LIST SCENARIO…, the list in which scenarios run side by side is cut at "--": what
  * follows it runs afterwards, one after another, because it measures time.
  */
 public final class Driver {

@@ -19,7 +19,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 
-/** Consumers of one group share the queues, and those who stay take over from those who leave. */
+/** Consumers of one group share the queues, and the remaining ones take over from those that leave. */
 final class GroupScenarios {
     private static final int QUEUES = 4;
     private static final long MOVE_MS = 150_000;
@@ -172,7 +172,7 @@ final class GroupScenarios {
         };
     }
 
-    /** A consumer in a JVM of its own that tells what it owns and gets; it ends when its standard input closes. */
+    /** A consumer in a JVM of its own that prints its queues and messages; it ends when its standard input closes. */
     static final class Holder {
         private Holder() {
         }

@@ -48,7 +48,7 @@ public final class HAPeer {
         config.setAllAckInSyncStateSet(true);
         brokerId = Long.parseLong(args[2]);
         config.setBrokerRole(BrokerRole.SLAVE);
-        // A store that takes itself for a master's skips a record of which only a part has come.
+        // A store in the master's role skips a record of which only a part has arrived.
         broker.setBrokerId(brokerId);
         broker.setEnableControllerMode(true);
         broker.setBrokerIP2(args[3]);

@@ -26,7 +26,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** What a scenario works with: names of its own, clients that are closed after it, and the facts it reports. */
+/** The tools of a scenario: names of its own, clients that are closed after it, and the facts that it reports. */
 final class Kit {
     private static final int BODY_SHOWN_MAX = 200;
     /** Keeps the topics of several drivers on one cluster apart. */
@@ -58,7 +58,7 @@ final class Kit {
             try {
                 closer.run();
             } catch (RuntimeException ignored) {
-                // The scenario has been judged by then.
+                // The scenario has been checked by then.
             }
         }
     }
@@ -256,14 +256,14 @@ final class Kit {
         return crc.getValue();
     }
 
-    /** Waits for a condition; the scenario fails when it does not come about. */
+    /** Waits for a condition; the scenario fails when it does not become true. */
     static void awaitTrue(long timeoutMs, String what, Callable<Boolean> condition) throws Exception {
         if (!awaitQuietly(timeoutMs, condition)) {
             throw new AssertionError("not within " + timeoutMs + " ms: " + what);
         }
     }
 
-    /** Waits for a condition and says whether it came about. */
+    /** Waits for a condition and returns whether it became true. */
     static boolean awaitQuietly(long timeoutMs, Callable<Boolean> condition) throws Exception {
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
         while (!condition.call()) {

@@ -3,7 +3,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
-/** Sends one message after another with a producer whose settings are RocketMQ's own, and says of each how it went. */
+/** Sends one message after another with a producer whose settings are RocketMQ's own, and prints the result of each. */
 public final class PatientProducer {
     public static void main(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("patient");

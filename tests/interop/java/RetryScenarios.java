@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * What becomes of messages a consumer fails on. A brand-new group learns of its retry topic only with the client's next
+ * Messages that a consumer fails on. A brand-new group learns of its retry topic only with the client's next
  * route poll, so a first retry may take twenty seconds.
  */
 final class RetryScenarios {

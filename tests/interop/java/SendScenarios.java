@@ -17,7 +17,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Every way a producer hands a message over. */
+/** Every way to send a message. */
 final class SendScenarios {
     private SendScenarios() {
     }

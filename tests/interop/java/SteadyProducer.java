@@ -4,7 +4,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
-/** Sends one message after another, and says of each when it was acknowledged, or why it was not. */
+/** Sends one message after another, and prints for each when it was acknowledged, or why it was not. */
 public class SteadyProducer {
     public static void main(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("steady");

@@ -35,7 +35,7 @@ import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * RocketMQ's message store without a broker around it: opens a directory, does what the arguments say in order, and
+ * RocketMQ's message store without a broker around it: opens a directory, runs the arguments' steps in order, and
  * closes it. Arguments: ROOT LOGFILEBYTES QUEUEFILEBYTES INDEXSLOTS INDEXENTRIES, then any of
  * write:FROM:COUNT (messages by number, see `message`), log:FILE (every record), queues:FILE (every unit),
  * query:IN:OUT (lines of topic TAB key), times:IN:OUT (lines of topic TAB queue TAB epoch ms), dispatched (until all that
@@ -106,7 +106,7 @@ public final class StoreTool {
         return body;
     }
 
-    /** The message with this number; the test makes the same ones. */
+    /** The message with this number; the test generates the same ones. */
     private static void fill(Message message, int number) {
         message.setTopic(TOPICS[number % TOPICS.length]);
         message.setBody(body(number));
