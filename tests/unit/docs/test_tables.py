@@ -105,7 +105,7 @@ def test_every_resource_in_the_pages_loads() -> None:
 def test_the_glossary_defines_each_term_once_and_in_order() -> None:
     text = (DOCS / "glossary.md").read_text()
     terms: list[str] = []
-    for section in text.split("\n## ")[1:]:
+    for section in re.split(r"\n##+ ", text)[1:]:
         rows = re.findall(r"^\| (?!term \||---)([^|]+) \|", section, re.MULTILINE)
         assert rows == sorted(rows, key=str.lower), section.partition("\n")[0]
         terms += [term for row in rows for term in row.split(", ")]
