@@ -1,9 +1,8 @@
-"""The bodies of requests and answers, under RocketMQ's names.
+"""Collects the bodies of requests and responses under RocketMQ's class names.
 
-They live by area: `bodies_client` (heartbeats, connections, locks, assignments), `bodies_admin` (statistics,
-offsets, lists, runtime information), `bodies_controller` (replicas, sync state sets, epochs, HA).
-`bodies_base` says how they are declared. Topics, groups and the registration are in `topics`, route data in
-`route`; they are named here as well.
+The classes are in `bodies_client` (heartbeats, connections, locks, assignments), `bodies_admin` (statistics,
+offsets, lists, runtime information), `bodies_controller` (replicas, SyncStateSets, epochs, HA), `topics`
+(topics, groups, registration) and `route`. `bodies_base` encodes and decodes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies of administration: lists, statistics, offsets, cluster and stored state."""
+"""Declares the bodies of administration requests: lists, statistics, offsets, cluster and stored state."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from epochmq_protocol.topics import DataVersion
 
 
 class KVTable(Body):
-    """Names and values: runtime information, ORDER_TOPIC_CONFIG."""
+    """Names and values, as in runtime information and ORDER_TOPIC_CONFIG."""
 
     table: dict[str, str] = field(default_factory=dict)
 
 
 class TopicList(Body):
-    """Names of topics; `broker_addr` only where the sheet of the command says so."""
+    """Names of topics. Only some commands set `broker_addr`."""
 
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None
@@ -42,7 +42,7 @@ class ClusterInfo(Body):
 
 
 class TopicOffset(Body):
-    """The ends of one queue; time in epoch ms."""
+    """The minimum and maximum offset of one queue; time in epoch ms."""
 
     min_offset: Long = 0
     max_offset: Long = 0
@@ -57,7 +57,7 @@ class TopicStatsTable(Body):
 
 
 class OffsetWrapper(Body):
-    """How far a group is in one queue; time in epoch ms."""
+    """The offsets of a group in one queue; time in epoch ms."""
 
     broker_offset: Long = 0
     consumer_offset: Long = 0
@@ -112,7 +112,7 @@ class QuerySubscriptionResponseBody(Body):
 
 
 class ConsumeQueueData(Body):
-    """One consume queue unit, for people."""
+    """One consume queue unit in readable form."""
 
     physic_offset: Long = 0
     physic_size: Int = 0
@@ -212,7 +212,7 @@ class PolicyInfo(Body):
 
 
 class AclInfo(Body):
-    """What a subject may do (AUTH_… commands)."""
+    """The permissions of a subject (AUTH_… commands)."""
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = None
@@ -225,7 +225,8 @@ class KVConfigSerializeWrapper(Body):
 
 
 class ConsumerOrderInfoWrapper(Body):
-    """consumerOrderInfo.json: `topic@group` to queue id to whatever the orderly POP keeps."""
+    """consumerOrderInfo.json: `topic@group` to queue id to the state of orderly POP consumption, kept as
+    it is."""
 
     table: dict[str, dict[int, Any]] = field(default_factory=dict)
 

@@ -1,11 +1,16 @@
-"""How a body is declared, written and read.
+"""Encodes and decodes bodies by their declaration as structs, as fastjson does.
 
-A body is a struct whose fields are those of RocketMQ's class: snake_case attributes, camelCase on the wire
-unless `field(name=…)` says otherwise, a default for every field (fastjson never misses one). `to_json` writes
-it as fastjson does. `from_json` reads it as fastjson does: unknown names ignored, names matched without
-regard to case, `_` and `-` when there is no exact match, null and missing mean the default, numbers as texts
-and the other way round, enums by name or ordinal (unknown: the default). A value of the wrong shape is a
-BodyError.
+A body is a struct with the fields of RocketMQ's class: snake_case attributes, camelCase on the wire unless
+`field(name=…)` gives another name, and a default for every field (fastjson requires none).
+
+`from_json` reads as fastjson does:
+
+- Unknown names are ignored. Without an exact match, names match regardless of case, `_` and `-`.
+- null and a missing field mean the default.
+- Texts are accepted for numbers and numbers for texts.
+- Enums are read by name or ordinal; an unknown one means the default.
+
+A value of another shape raises BodyError.
 """
 
 from __future__ import annotations
@@ -29,14 +34,14 @@ _Parse = Callable[[Any], Any]
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """Base of all bodies. `STRICT_FIRST`: peers write it as standard JSON with exact names, so the fast
-    parser is tried first."""
+    """Base of all bodies. `STRICT_FIRST`: peers write the body as standard JSON with exact names, so
+    `from_json` tries the fast parser first."""
 
     STRICT_FIRST: ClassVar[bool] = False
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One queue of a topic on one broker; also the key of many maps."""
+    """One queue of a topic on one broker; a map key in many bodies."""
 
     topic: str = ""
     broker_name: str = ""
@@ -49,12 +54,12 @@ def to_json(body: Any) -> bytes:
 
 
 def from_json(cls: type[T], data: bytes | str) -> T:
-    """The body in `data`. BodyError when it is not one."""
+    """Decodes a body. BodyError: malformed."""
     if getattr(cls, "STRICT_FIRST", False) and (b"$ref" if isinstance(data, bytes) else "$ref") not in data:  # type: ignore[operator]
         try:
             return cast(T, _strict(cast(Any, cls))(data))
         except (ValueError, RecursionError):
-            pass  # loose JSON, or other types than declared: read it the long way
+            pass  # lenient JSON, or other types than declared
     try:
         value = fastjson.loads(data)
     except BodyError:
@@ -65,7 +70,7 @@ def from_json(cls: type[T], data: bytes | str) -> T:
 
 
 def convert(cls: type[T], value: Any) -> T:
-    """A body from plain values (what `fastjson.loads` gives)."""
+    """A body from the plain values that `fastjson.loads` returns."""
     return cast(T, _parser(cast(Any, cls), cls.__name__)(value))
 
 
@@ -80,8 +85,8 @@ def _wrong(name: str, value: Any, expected: str) -> BodyError:
 
 @cache
 def _parser(hint: Any, name: str) -> _Parse:
-    """value -> value of the type, for one place in a body (`name` appears in errors). None never reaches it,
-    except for Any."""
+    """The function that converts a plain value to the type `hint`. `name` appears in errors. The function
+    never gets None, except for Any."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _parser(next(choice for choice in get_args(hint) if choice is not type(None)), name)
@@ -217,7 +222,8 @@ def _mapping(parse_key: _Parse, parse_item: _Parse, name: str) -> _Parse:
 
 
 def _struct(cls: type[msgspec.Struct]) -> _Parse:
-    """Built on first use: a struct may hold itself by way of others."""
+    """The function that converts an object to the struct `cls`. It builds its tables on first use, because
+    structs may contain each other."""
     plan: dict[str, tuple[str, _Parse]] = {}
     loose: dict[str, tuple[str, _Parse]] = {}
 
@@ -231,7 +237,7 @@ def _struct(cls: type[msgspec.Struct]) -> _Parse:
     def parse(value: Any) -> Any:
         if not plan:
             prepare()
-        if isinstance(value, tuple):  # the canonical form of an object that is a map key
+        if isinstance(value, tuple):  # an object as a map key (`fastjson.object_key`)
             try:
                 value = dict(value)
             except (ValueError, TypeError):
@@ -255,7 +261,7 @@ def _struct(cls: type[msgspec.Struct]) -> _Parse:
 
 
 def _loosened(name: str) -> str:
-    """fastjson's smart match: case, `_`, `-` and a leading `is` do not count."""
+    """The name for fastjson's smart match, which ignores case, `_`, `-` and a leading `is`."""
     name = name.replace("_", "").replace("-", "").lower()
     return name[2:] if name.startswith("is") else name
 

@@ -1,5 +1,5 @@
-"""Bodies between clients and brokers: heartbeats, connections, queue locks, assignments, offsets pushed to
-consumers."""
+"""Declares the bodies between clients and brokers: heartbeats, connections, queue locks, assignments, offset
+resets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochmq_protocol.headers_base import Int, Long
 
 
 class ConsumeType(StrEnum):
-    """How a group gets its messages: pull consumer, push consumer, pop."""
+    """How a group receives messages: pull consumer, push consumer, pop."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -22,7 +22,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether every consumer of a group gets every message, or one of them."""
+    """Whether every consumer of a group receives each message, or one of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
@@ -42,14 +42,14 @@ class ConsumeFromWhere(StrEnum):
 
 
 class MessageRequestMode(StrEnum):
-    """Who hands out queues: the client (pull) or the broker (pop)."""
+    """Who assigns queues to consumers: the client (pull) or the broker (pop)."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class CMResult(StrEnum):
-    """What a consumer's listener made of one message."""
+    """The result of a consumer's listener for one message."""
 
     CR_SUCCESS = "CR_SUCCESS"
     CR_LATER = "CR_LATER"
@@ -124,7 +124,7 @@ class LockBatchRequestBody(Body):
 
 
 class LockBatchResponseBody(Body):
-    """Response to LOCK_BATCH_MQ: the queues that are locked for this client now."""
+    """Response to LOCK_BATCH_MQ: the queues that this client holds the lock of now."""
 
     lock_ok_mq_set: set[MessageQueue] = field(name="lockOKMQSet", default_factory=set)
 
@@ -144,7 +144,7 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body):
-    """One queue given to a client."""
+    """One queue assigned to a client."""
 
     message_queue: MessageQueue | None = None
     mode: MessageRequestMode = MessageRequestMode.PULL
@@ -175,8 +175,8 @@ class MessageRequestModeSerializeWrapper(Body):
 
 
 class BatchAck(Body):
-    """Acknowledgements of one queue: bit i of `bit_set` (lowest bit of the first byte is 0) acks start_offset
-    + i."""
+    """Acknowledgements of one queue: bit i of `bit_set` (bit 0 is the lowest bit of the first byte)
+    acknowledges start_offset + i."""
 
     consumer_group: str = field(name="c", default="")
     topic: str = field(name="t", default="")
@@ -207,7 +207,7 @@ class BatchAckMessageRequestBody(Body):
 
 
 class Connection(Body):
-    """One client connection, for people."""
+    """One client connection in a response to an administrator."""
 
     client_id: str = ""
     client_addr: str = ""
@@ -277,7 +277,7 @@ class GetConsumerStatusBody(Body):
 
 
 class ProcessQueueInfo(Body):
-    """What a push consumer holds of one queue."""
+    """The state that a push consumer keeps for one queue."""
 
     commit_offset: Long = 0
     cached_msg_min_offset: Long = 0
@@ -296,7 +296,7 @@ class ProcessQueueInfo(Body):
 
 
 class PopProcessQueueInfo(Body):
-    """What a pop consumer holds of one queue."""
+    """The state that a pop consumer keeps for one queue."""
 
     wait_ack_count: Int = 0
     droped: bool = False
@@ -315,7 +315,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """Response to GET_CONSUMER_RUNNING_INFO, made by a client."""
+    """Response to GET_CONSUMER_RUNNING_INFO, from a client."""
 
     properties: dict[str, Any] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)
@@ -327,7 +327,7 @@ class ConsumerRunningInfo(Body):
 
 
 class ConsumeMessageDirectlyResult(Body):
-    """Response to CONSUME_MESSAGE_DIRECTLY, made by a client."""
+    """Response to CONSUME_MESSAGE_DIRECTLY, from a client."""
 
     order: bool = False
     auto_commit: bool = True

@@ -1,4 +1,4 @@
-"""Bodies of replication and election: members, sync state sets, epochs, HA."""
+"""Declares the bodies of replication and election: members, SyncStateSets, epochs, HA."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GetBrokerMemberGroupResponseBody(Body):
 
 
 class SyncStateSet(Body):
-    """The replicas that are in step, and the epoch of that statement."""
+    """The SyncStateSet (the broker ids of the replicas in sync) and its epoch."""
 
     sync_state_set: set[int] | None = None
     sync_state_set_epoch: Int = 0
@@ -63,7 +63,7 @@ class ElectMasterResponseBody(Body):
 
 
 class RoleChangeNotifyEntry(Body):
-    """What an election changed, inside a controller."""
+    """The result of an election, inside a controller."""
 
     broker_member_group: BrokerMemberGroup | None = None
     master_address: str | None = None
@@ -92,7 +92,7 @@ class EpochEntryCache(Body):
 
 
 class HAConnectionRuntimeInfo(Body):
-    """One slave as its master sees it; offsets and differences in bytes."""
+    """One slave in its master's view; offsets and differences in bytes."""
 
     addr: str | None = None
     slave_ack_offset: Long = 0
@@ -103,7 +103,7 @@ class HAConnectionRuntimeInfo(Body):
 
 
 class HAClientRuntimeInfo(Body):
-    """The master as a slave sees it; times in epoch ms."""
+    """The master in a slave's view; times in epoch ms."""
 
     master_addr: str | None = None
     transferred_byte_in_second: Long = 0

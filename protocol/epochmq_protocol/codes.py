@@ -1,6 +1,7 @@
-"""Numbers of the wire: request codes, response codes, languages, versions (RequestCode,
-RemotingSysResponseCode, ResponseCode, LanguageCode and MQVersion of RocketMQ 5.3.3, under their own
-names)."""
+"""Lists RocketMQ's request codes, response codes, languages and versions under its own names.
+
+They are those of RequestCode, RemotingSysResponseCode, ResponseCode, LanguageCode and MQVersion in RocketMQ
+5.3.3."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. 1014 to 1018 are Raft log entries of JRaft controllers and never answered on
-    the wire."""
+    """RocketMQ's request codes. 1014 to 1018 are Raft log entries of JRaft controllers and never travel as
+    requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -173,7 +174,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went. Negative codes are made up by a caller for itself and never travel."""
+    """RocketMQ's response codes. A caller assigns negative codes to itself; they never travel."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -263,26 +264,26 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written: top byte of the header-length word."""
+    """The form of a frame's header: the top byte of the header-length word."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
-# Versions are ordinals of MQVersion.Version; each release has two, X_SNAPSHOT = 2n and X = 2n + 1. Peers gate
-# features on them.
-V3_0_11: Final = 37  # from here on a broker registers with a RegisterBrokerBody
-V3_1_8_SNAPSHOT: Final = 62  # from here on a consumer answers running-info requests
+# Versions are ordinals of MQVersion.Version. Each release has two, X_SNAPSHOT = 2n and X = 2n + 1. Peers
+# enable features by them.
+V3_0_11: Final = 37  # since then a broker registers with a RegisterBrokerBody
+V3_1_8_SNAPSHOT: Final = 62  # since then a consumer responds to running-info requests
 V4_0_0: Final = 213
 V4_4_0: Final = 293
 V4_7_0: Final = 353
 V4_9_3: Final = 399
-V4_9_4: Final = 401  # from here on a client reads route data with quoted keys
-V5_0_0: Final = 413  # from here on a compressed registration carries queue mappings
+V4_9_4: Final = 401  # since then a client reads route data with quoted keys
+V5_0_0: Final = 413  # since then a compressed registration carries queue mappings
 V5_1_0: Final = 433
 V5_2_0: Final = 453
 V5_3_0: Final = 473
-V5_3_1: Final = 475  # newer requesters may be told to GO_AWAY
+V5_3_1: Final = 475  # a server that stops responds GO_AWAY to newer peers
 V5_3_2: Final = 477
 V5_3_3: Final = 479
 V5_4_0: Final = 493

@@ -1,9 +1,8 @@
-"""DLedger's remote calls and log entries, as DLedger 0.3.1.2 writes them.
+"""Encodes and decodes the calls and log entries of DLedger 0.3.1.2.
 
-A call is a remoting frame whose body is one of these objects in JSON; the answer's remoting code is always
-200 and the DLedger code stands inside the body. Bodies of entries travel as base64, which is how msgspec
-writes `bytes`.
-"""
+A call is a remoting frame whose body is one of these objects in JSON. The remoting code of a response is
+always 200; the DLedger code is inside the body. Bodies of entries travel as base64, which is msgspec's form
+of `bytes`."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from epochmq_protocol.errors import RemoteProtocolError
 
 ENTRY_MAGIC = 1
 FILLER_MAGIC = -1
-"""Starts the unused rest of a data file; an int with the number of bytes left follows."""
+"""Marks the unused rest of a data file; an int with its size in bytes follows."""
 ENTRY_HEADER_SIZE = 48
 """Bytes before an entry's body: the 44-byte header and the 4-byte body length
 (`DLedgerEntry.BODY_OFFSET`)."""
@@ -40,13 +39,13 @@ class DLedgerRequestCode(IntEnum):
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
     INSTALL_SNAPSHOT = 51006
-    """DLedger's from 0.4 on; between peers of ours it carries `InstallSnapshotRequest`."""
+    """In DLedger from 0.4 on. Between EpochMQ peers it carries `InstallSnapshotRequest`."""
     CHANGE_MEMBERS = 51091
-    """Ours: who belongs to the group, asked for and changed (`ChangeMembersRequest`)."""
+    """Our own request: gets or changes the members of the group (`ChangeMembersRequest`)."""
 
 
 class DLedgerResponseCode(IntEnum):
-    """Codes inside a DLedger answer's body (`DLedgerResponseCode`)."""
+    """Codes inside the body of a DLedger response (`DLedgerResponseCode`)."""
 
     UNKNOWN = -1
     SUCCESS = 200
@@ -114,7 +113,7 @@ class PushType(StrEnum):
 class DLedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     """One entry of the log. `pos` is its absolute byte offset in the data files, `size` = 48 + len(body).
 
-    Equality is Java's, which leaves the two checksums out (both are always 0 in 0.3.1.2).
+    Equality is Java's, which ignores the two checksums (both are always 0 in 0.3.1.2).
     """
 
     index: int
@@ -164,8 +163,7 @@ def encode_entry(entry: DLedgerEntry) -> bytes:
 
 
 def decode_entry(data: bytes | memoryview, at: int = 0) -> DLedgerEntry:
-    """The entry that starts at byte `at` of `data`; RemoteProtocolError where there is none, whole and
-    well-formed."""
+    """The entry at byte `at` of `data`. RemoteProtocolError: incomplete or malformed."""
     if len(data) - at < ENTRY_HEADER_SIZE:
         raise RemoteProtocolError(
             f"entry header at {at}: {len(data) - at} bytes, expected {ENTRY_HEADER_SIZE}"
@@ -175,7 +173,7 @@ def decode_entry(data: bytes | memoryview, at: int = 0) -> DLedgerEntry:
         raise RemoteProtocolError(f"entry magic at {at}: {magic}, expected {ENTRY_MAGIC}")
     if length < 0 or size != ENTRY_HEADER_SIZE + length or len(data) - at < size:
         raise RemoteProtocolError(
-            f"entry at {at}: size {size}, body length {length}, {len(data) - at} bytes there"
+            f"entry at {at}: size {size}, body length {length}, but {len(data) - at} bytes"
         )
     body = bytes(data[at + ENTRY_HEADER_SIZE : at + size])
     return DLedgerEntry(index, term, pos, body, size, magic, channel, chain_crc, body_crc)
@@ -196,7 +194,7 @@ def decode_index_unit(data: bytes | memoryview, at: int = 0) -> tuple[int, int, 
 
 
 class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):
-    """What every call and every answer carries. `remote_id` is the receiver, `local_id` the sender."""
+    """The fields of every call and every response. `remote_id` is the receiver, `local_id` the sender."""
 
     group: str | None = None
     remote_id: str | None = None
@@ -205,27 +203,30 @@ class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):
     code: int = DLedgerResponseCode.SUCCESS
     term: int = -1
     epochmq: int | None = None
-    """Not DLedger's: the extensions this peer knows (`FEATURE_…` bits). Java peers ignore it and send
-    none."""
+    """Our own field: the extensions that the sender supports (`FEATURE_…` bits). Java peers ignore it and
+    send none."""
     epochmq_agreed: str | None = None
-    """Not DLedger's: what all peers of ours must have set alike, as text. Compared where both have some."""
+    """Our own field: the settings that all EpochMQ peers must share, as text. Compared where both peers
+    send it."""
 
 
 FEATURE_PRE_VOTE = 1
 FEATURE_SNAPSHOT = 2
-"""Takes a snapshot in the place of a log whose beginning is gone (INSTALL_SNAPSHOT)."""
+"""Accepts a snapshot for entries that the leader has compacted (INSTALL_SNAPSHOT)."""
 FEATURE_MEMBERS = 4
-"""Goes by membership entries of the log (`MEMBERS_CHANNEL`)."""
+"""Applies membership entries of the log (`MEMBERS_CHANNEL`)."""
 FEATURE_REJOIN = 8
-"""Lets a peer that has lost a part of its log, or its vote, catch up before it votes again."""
+"""Lets a peer that lost a part of its log, or its vote, catch up before it votes again."""
 FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS | FEATURE_REJOIN
-"""The extensions of this release, as it announces them."""
+"""The extensions that this release announces."""
 
 
 class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """A leader's sign of life; `leader_id` is the sender. `epochmq_all` (ours): the extensions that every
-    peer of the group has announced to this leader. `epochmq_rejoin` (ours): the receiver's number, as it said
-    it, and `epochmq_until`: where the leader's log ended when it first heard it."""
+    """A leader's heartbeat; `leader_id` is the sender.
+
+    Our own fields: `epochmq_all`: the extensions that every peer of the group has announced to this
+    leader. `epochmq_rejoin`: the rejoin number that the receiver sent. `epochmq_until`: the end index of
+    the leader's log when it first received that number."""
 
     epochmq_all: int | None = None
     epochmq_rejoin: int | None = None
@@ -233,14 +234,14 @@ class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class HeartBeatResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """A success carries neither group nor term in Java. `epochmq_rejoin` (ours): the sender has lost a part
-    of its log, or its vote, and has drawn this number at its start."""
+    """In Java a success carries neither group nor term. `epochmq_rejoin` (our own): the sender lost a part
+    of its log, or its vote, and chose this random number at its start."""
 
     epochmq_rejoin: int | None = None
 
 
 class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """`leader_id` is the candidate. `pre_vote` (ours): would you vote for me? Nothing is recorded."""
+    """`leader_id` is the candidate. `pre_vote` (our own): a pre-vote, which the voter does not record."""
 
     ledger_end_index: int = -1
     ledger_end_term: int = -1
@@ -248,13 +249,13 @@ class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """`term` is the voter's, by which a candidate learns of newer ones."""
+    """`term` is the voter's, so a candidate learns of newer terms."""
 
     vote_result: VoteResult = VoteResult.UNKNOWN
 
 
 class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """One of the four pushes. APPEND carries `entry` or, for several in one call, `batch_entry`."""
+    """A push of one of the four types. APPEND carries `entry`, or `batch_entry` for several entries."""
 
     commit_index: int = -1
     type: PushType = PushType.APPEND
@@ -269,7 +270,8 @@ class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class PushEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """`index` is the first pushed index, `count` how many; begin and end are the follower's log."""
+    """`index` is the first pushed index, `count` the number of entries; begin and end index are those of
+    the follower's log."""
 
     index: int | None = None
     count: int = 0
@@ -285,14 +287,14 @@ class AppendEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class AppendEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """Where the entry stands, -1 when it does not."""
+    """The index and position of the entry; -1 if it was not appended."""
 
     index: int = -1
     pos: int = -1
 
 
 class GetEntriesRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """A client's read; only the entry at `begin_index` is answered."""
+    """A client's read. The response has only the entry at `begin_index`."""
 
     begin_index: int | None = None
     max_size: int = 0
@@ -306,7 +308,7 @@ class GetEntriesResponse(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class MetadataRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """Who leads, and who the peers are."""
+    """Requests the leader and the peers."""
 
 
 class MetadataResponse(RequestOrResponse, kw_only=True, rename="camel"):
@@ -316,7 +318,8 @@ class MetadataResponse(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class LeadershipTransferRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """`transfer_id` hands leadership to `transferee_id`, which must have the log up to the index given."""
+    """`transfer_id` transfers the leadership to `transferee_id`, which must have the log up to the given
+    index."""
 
     transfer_id: str | None = None
     transferee_id: str | None = None
@@ -324,13 +327,13 @@ class LeadershipTransferRequest(RequestOrResponse, kw_only=True, rename="camel")
 
 
 class LeadershipTransferResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """200 once the transferee leads."""
+    """Code 200 once the transferee is the leader."""
 
 
 class InstallSnapshotRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """Ours: a piece of a leader's snapshot, `data` at byte `offset` of `size`. `entry` is the last entry that
-    the snapshot includes, with which the receiver's log begins anew; `crc` is the CRC-32 of all of it;
-    `members` are the voters by the last membership entry that it includes."""
+    """Our own: a chunk of a leader's snapshot, `data` at byte `offset` of `size`. `entry`: the last entry
+    that the snapshot includes; the receiver's log starts again with it. `crc`: the CRC-32 of the whole
+    snapshot. `members`: the voters by the last membership entry that it includes."""
 
     entry: DLedgerEntry
     offset: int = 0
@@ -341,31 +344,31 @@ class InstallSnapshotRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class InstallSnapshotResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """`offset`: the byte that the receiver wants next."""
+    """`offset`: the next byte that the receiver expects."""
 
     offset: int = 0
 
 
 class ChangeMembersRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """Ours, to the leader: `peer_id` at `address` shall belong to the group, or, without an address, no
-    longer. Without a `peer_id`, to any peer: who belongs to it."""
+    """Our own. To the leader: adds `peer_id` at `address` to the group; without an address, removes it.
+    Without a `peer_id`, to any peer: gets the members."""
 
     peer_id: str | None = None
     address: str | None = None
 
 
 class ChangeMembersResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """`members`: the voters by id, as the answering peer's log has them."""
+    """`members`: addresses of the voters by id, from the log of the responding peer."""
 
     members: dict[str, str] = {}
 
 
 MEMBERS_CHANNEL = 0x4D454D42
-"""The `channel` of a membership entry: its body is a `Members` in JSON. Every other entry has 0."""
+"""The `channel` of a membership entry, whose body is a `MembershipBody` in JSON. Every other entry has 0."""
 
 
 class MembershipBody(msgspec.Struct, frozen=True):
-    """Who votes, from this entry of the log on: address by id."""
+    """The voters from this log entry on: address by id."""
 
     peers: dict[str, str]
 
@@ -376,7 +379,7 @@ def encode_members(peers: dict[str, str]) -> bytes:
 
 
 def decode_members(entry: DLedgerEntry) -> dict[str, str]:
-    """The voters that a membership entry names; RemoteProtocolError when it cannot be read."""
+    """The voters in a membership entry. RemoteProtocolError: malformed."""
     try:
         return msgspec.json.decode(entry.body, type=MembershipBody).peers
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
@@ -414,12 +417,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_body(body: RequestOrResponse) -> bytes:
-    """The body's JSON. fastjson reads an explicit null as absent, so None fields may stand."""
+    """The body as JSON. fastjson reads an explicit null as absent, so None fields need not be removed."""
     return _encoder.encode(body)
 
 
 def decode_body(kind: type[B], data: bytes) -> B:
-    """The body that a peer sent; RemoteProtocolError names what does not fit."""
+    """Decodes a body from a peer. RemoteProtocolError names the malformed field."""
     try:
         return msgspec.json.decode(data or b"{}", type=kind, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Hashes that Java computes and that end up on disk: String.hashCode, tag codes and index keys.
+"""Computes the hashes that Java stores on disk: String.hashCode, tag codes and index keys.
 
-A hash over UTF-16 units, h = 31·h + unit mod 2³², signed. Text outside the basic plane counts as two units.
-"""
+The hash runs over UTF-16 units: h = 31·h + unit mod 2³², signed. A character outside the basic plane has two
+units."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ _SIGN: Final = 0x8000_0000
 _WRAP: Final = 0x1_0000_0000
 _POWERS_MAX: Final = 512
 
-# 31^0, 31^1, … mod 2^32, highest power first when sliced from the end: POWERS[-n:] belongs to a text of n
-# units.
+# Powers of 31 mod 2^32, descending: _POWERS[-n:] are the factors for a text of n units.
 _POWERS: Final[list[int]] = [pow(31, _POWERS_MAX - 1 - at, _WRAP) for at in range(_POWERS_MAX)]
 _SLICES: Final[list[list[int]]] = [_POWERS[_POWERS_MAX - size :] for size in range(65)]
 
 
-def units(text: str | bytes) -> bytes | list[int]:
-    """The UTF-16 units of a text; bytes are taken as UTF-8 (a byte sequence that is not becomes U+FFFD, as in
-    Java)."""
+def utf16_units(text: str | bytes) -> bytes | list[int]:
+    """The UTF-16 units of a text. Bytes are read as UTF-8; as in Java, an invalid sequence becomes U+FFFD."""
     if isinstance(text, bytes):
         if text.isascii():
             return text
@@ -34,9 +32,8 @@ def units(text: str | bytes) -> bytes | list[int]:
 
 
 def unsigned_hash(text: str | bytes, seed: int = 0) -> int:
-    """The hash as an unsigned 32-bit number, continued from `seed` (the unsigned hash of what stands
-    before)."""
-    sequence = units(text)
+    """The hash as an unsigned 32-bit number. `seed`: the unsigned hash of the preceding text."""
+    sequence = utf16_units(text)
     size = len(sequence)
     if size <= 64:
         power: int = pow(31, size, _WRAP)
@@ -59,13 +56,12 @@ def java_hash(text: str | bytes) -> int:
 @lru_cache(maxsize=4096)
 def tags_code(tags: str | bytes | None) -> int:
     """The consume queue's tag code (MessageExtBrokerInner.tagsString2tagsCode): the hash of the whole TAGS
-    value, 0 when there is none. Signed; on disk it is sign-extended to 64 bits."""
+    value, 0 without tags. Signed; on disk it is sign-extended to 64 bits."""
     return java_hash(tags) if tags else 0
 
 
 def index_hash(signed: int) -> int:
-    """IndexFile.indexKeyHashMethod on a finished hash: its absolute value, and 0 where Java's abs
-    overflows."""
+    """IndexFile.indexKeyHashMethod of a hash: its absolute value, and 0 where Java's abs overflows."""
     if signed == -_SIGN:
         return 0
     return -signed if signed < 0 else signed
@@ -79,5 +75,5 @@ def key_hash(topic: str | bytes, key: str | bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def topic_seed(topic: str | bytes) -> int:
-    """Unsigned hash of `topic#`: where the hashes of all index keys of a topic start."""
+    """The unsigned hash of `topic#`, the seed for all index keys of a topic."""
     return unsigned_hash((topic + b"#") if isinstance(topic, bytes) else topic + "#")

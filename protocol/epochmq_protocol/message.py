@@ -1,14 +1,14 @@
-"""Message records, properties, ids and batches (MessageDecoder, MessageExtEncoder, CommitLog).
+"""Encodes and decodes message records, properties, ids and batches (MessageDecoder, MessageExtEncoder,
+CommitLog).
 
-A record, as it stands in the commit log and in the body of a pull answer (offsets for IPv4 hosts):
+The layout of a record in the commit log and in the body of a pull response (offsets for IPv4 hosts):
 
     0 total size | 4 magic | 8 body CRC | 12 queue id | 16 flag | 20 queue offset(8) | 28 physical offset(8) |
     36 sysFlag 40 born time(8) | 48 born host(8 or 20) | 56 store time(8) | 64 store host(8 or 20) | 72
     reconsume times 76 prepared transaction offset(8) | 84 body length, body | topic length(1, V2: 2), topic |
     properties length(2), properties
 
-Hosts are bytes: the address (4 or 16) and the port as a 4-byte number. Properties stay the raw bytes they are
-stored as.
+A host is the address (4 or 16 bytes) and the port as a 4-byte number. Properties remain the stored bytes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import msgspec
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
-from epochmq_protocol.message_const import *  # noqa: F403 (the constants belong to this module's face)
+from epochmq_protocol.message_const import *  # noqa: F403 (this module exports the constants)
 from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 
 FIXED_V4: Final = Struct(">iiiiiqqiq8sq8siqi")
-"""The record up to and including the body length, both hosts IPv4: total, magic, crc, queue id, flag, queue
-offset, physical offset, sysFlag, born time, born host, store time, store host, reconsume times, prepared
-offset, body length."""
+"""The record up to and including the body length, with two IPv4 hosts: total size, magic, CRC, queue id,
+flag, queue offset, physical offset, sysFlag, born time, born host, store time, store host, reconsume
+times, prepared offset, body length."""
 
-RECORD_OVERHEAD: Final = 91  # bytes of a V1 record with IPv4 hosts beside body, topic and properties
+RECORD_OVERHEAD: Final = 91  # bytes of a V1 record with IPv4 hosts, without body, topic and properties
 
 _FIXED: Final[dict[int, Struct]] = {
     0: FIXED_V4,
@@ -50,8 +50,8 @@ _Buffer = bytes | bytearray | memoryview
 
 
 class MessageExt(msgspec.Struct, gc=False):
-    """One stored message. Times in epoch milliseconds; hosts and properties as stored. `store_size`,
-    `body_crc` are what a decoded record said; encoding computes them anew."""
+    """One stored message. Times in epoch milliseconds; hosts and properties as stored. `store_size` and
+    `body_crc` come from a decoded record; encoding computes them."""
 
     topic: str
     body: bytes = b""
@@ -73,7 +73,7 @@ class MessageExt(msgspec.Struct, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """The offset message id: where this record is, as clients name it."""
+        """The offset message id, by which clients find this record."""
         return message_id(self.store_host, self.physical_offset)
 
 
@@ -83,7 +83,7 @@ def body_crc(body: _Buffer) -> int:
 
 
 def record_size(body: int, topic: int, properties: int, sys_flag: int = 0) -> int:
-    """Bytes of a record from the byte lengths of its parts; V2 when the topic is longer than 127 bytes."""
+    """The size of a record from the byte lengths of its parts; V2 for topics of more than 127 bytes."""
     size = RECORD_OVERHEAD + body + topic + properties + (topic > const.TOPIC_BYTES_MAX_V1)
     if sys_flag & const.BORNHOST_V6_FLAG:
         size += 12
@@ -93,8 +93,8 @@ def record_size(body: int, topic: int, properties: int, sys_flag: int = 0) -> in
 
 
 def encode_record(message: MessageExt) -> bytes:
-    """The record's bytes. Size, CRC and the host bits of sysFlag follow from the content; a topic of more
-    than 127 bytes makes it a V2 record. LocalProtocolError for what a record cannot hold."""
+    """Encodes a record. Computes the size, the CRC and the host bits of sysFlag; a topic of more than 127
+    bytes makes it a V2 record. LocalProtocolError: a value does not fit."""
     topic, body, properties = message.topic.encode("utf-8", "replace"), message.body, message.properties
     topic_size, body_size, properties_size = len(topic), len(body), len(properties)
     if properties_size > const.PROPERTIES_BYTES_MAX or topic_size > 32767:
@@ -150,15 +150,15 @@ def _host_flag(host: bytes, v6_flag: int) -> int:
 
 
 def decode_record(buffer: _Buffer, pos: int = 0, check_crc: bool = True) -> MessageExt:
-    """The record at `pos`. RemoteProtocolError when there is none: a blank, a cut record, sizes that do not
-    add up, or (with `check_crc`) a body that is not what was written."""
+    """Decodes the record at `pos`. RemoteProtocolError: a blank, an incomplete record, inconsistent sizes,
+    or (with `check_crc`) a body that does not match its CRC."""
     if len(buffer) - pos < RECORD_OVERHEAD or pos < 0:
         raise _no_record(pos, f"{max(len(buffer) - pos, 0)} bytes left, expected at least {RECORD_OVERHEAD}")
     sys_flag = int.from_bytes(buffer[pos + 36 : pos + 40], "big")
     fixed = _FIXED[sys_flag & _V6_MASK]
     body_at = pos + fixed.size
     if body_at > len(buffer):
-        raise _no_record(pos, "cut inside its hosts")
+        raise _no_record(pos, "it ends inside its hosts")
     (
         total,
         magic,
@@ -194,7 +194,9 @@ def decode_record(buffer: _Buffer, pos: int = 0, check_crc: bool = True) -> Mess
         raise _no_record(pos, f"topic of {topic_size} bytes does not fit into {total}")
     properties_size = int.from_bytes(buffer[properties_at - 2 : properties_at], "big")
     if properties_at + properties_size != end:
-        raise _no_record(pos, f"parts end at {properties_at + properties_size - pos}, total size is {total}")
+        raise _no_record(
+            pos, f"its parts end at {properties_at + properties_size - pos}, but its total size is {total}"
+        )
     body = bytes(buffer[body_at : body_at + body_size])
     if check_crc and zlib.crc32(body) & _CRC_MASK != crc:
         raise _no_record(pos, "body CRC differs")
@@ -224,7 +226,7 @@ def _no_record(pos: int, reason: str) -> RemoteProtocolError:
 
 
 def decode_records(buffer: _Buffer, check_crc: bool = True) -> list[MessageExt]:
-    """The records that stand one after the other in a pull answer; every byte must belong to one."""
+    """Decodes the consecutive records of a pull response; every byte must belong to one."""
     records: list[MessageExt] = []
     pos, size = 0, len(buffer)
     while pos < size:
@@ -235,8 +237,8 @@ def decode_records(buffer: _Buffer, check_crc: bool = True) -> list[MessageExt]:
 
 
 def uncompressed_body(message: MessageExt, bytes_max: int = 64 * 1024 * 1024) -> bytes:
-    """The body as the producer gave it. zlib only (which is what clients use unless told otherwise);
-    RemoteProtocolError for another compression, broken data, or more than `bytes_max`."""
+    """The body as the producer sent it. Supports zlib only, the clients' default. RemoteProtocolError:
+    another compression, malformed data, or more than `bytes_max`."""
     if not message.sys_flag & const.COMPRESSED_FLAG:
         return message.body
     kind = message.sys_flag & const.COMPRESSION_TYPE_COMPARATOR
@@ -248,7 +250,7 @@ def uncompressed_body(message: MessageExt, bytes_max: int = 64 * 1024 * 1024) ->
     except zlib.error as error:
         raise RemoteProtocolError(f"compressed body: {error}") from None
     if not inflater.eof:
-        raise RemoteProtocolError(f"compressed body: cut, or more than {bytes_max} bytes")
+        raise RemoteProtocolError(f"compressed body: incomplete, or more than {bytes_max} bytes")
     return body
 
 
@@ -257,8 +259,7 @@ def uncompressed_body(message: MessageExt, bytes_max: int = 64 * 1024 * 1024) ->
 
 @lru_cache(maxsize=4096)
 def encode_host(ip: str, port: int) -> bytes:
-    """Address bytes and 4-byte port: 8 bytes for IPv4, 20 for IPv6. LocalProtocolError for what is no
-    address."""
+    """Address bytes and 4-byte port: 8 bytes for IPv4, 20 for IPv6. LocalProtocolError: not an IP address."""
     try:
         return ipaddress.ip_address(ip.partition("%")[0]).packed + port.to_bytes(4, "big")
     except (ValueError, OverflowError):
@@ -273,12 +274,13 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 
 def message_id(host: bytes, physical_offset: int) -> str:
-    """MessageDecoder.createMessageId: host and offset in upper-case hex, 32 or 56 characters."""
+    """The offset message id (MessageDecoder.createMessageId): host and offset in upper-case hex, 32 or 56
+    characters."""
     return f"{host.hex()}{physical_offset & 0xFFFF_FFFF_FFFF_FFFF:016x}".upper()
 
 
 def parse_message_id(text: str) -> tuple[bytes, int]:
-    """(host, physical offset) of an offset message id; RequestError for what is none."""
+    """(host, physical offset) of an offset message id. RequestError: malformed."""
     try:
         raw = bytes.fromhex(text) if len(text) in (32, 56) and text.isalnum() else b""
     except ValueError:
@@ -294,8 +296,8 @@ def parse_message_id(text: str) -> tuple[bytes, int]:
 
 
 def parse_properties(properties: bytes | str) -> dict[str, str]:
-    """Names and values of a properties string. As in Java an entry without name or value is dropped, the last
-    of equal names counts, and the closing separator may be missing."""
+    """Names and values of a properties string. As in Java, entries without a name or a value are dropped,
+    the last of equal names counts, and the final separator may be missing."""
     text = properties.decode("utf-8", "replace") if isinstance(properties, bytes) else properties
     found: dict[str, str] = {}
     for entry in text.split("\x02"):
@@ -306,24 +308,24 @@ def parse_properties(properties: bytes | str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> bytes:
-    """`name 0x01 value 0x02` for each. LocalProtocolError when a separator stands where a reader would take
-    it as one."""
+    """`name 0x01 value 0x02` for each property. LocalProtocolError: a name or value contains a separator
+    that a reader would split at."""
     pieces: list[str] = []
     for name, value in properties.items():
         if "\x01" in name or "\x02" in name or "\x02" in value:
-            raise LocalProtocolError(f"property {name!r:.100}: separators 0x01 and 0x02 cannot be part of it")
+            raise LocalProtocolError(f"property {name!r:.100}: it contains a separator (0x01 or 0x02)")
         pieces += (name, "\x01", value, "\x02")
     return "".join(pieces).encode("utf-8", "replace")
 
 
 def append_property(properties: bytes, name: str, value: str) -> bytes:
-    """The properties with one more at the end, where it wins over an earlier one of the same name."""
+    """The properties with one more at the end, where it overrides an earlier one of the same name."""
     separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
     return properties + separator + format_properties({name: value})
 
 
 def delete_property(properties: bytes, name: str) -> bytes:
-    """The properties without those of this name; everything else keeps its bytes and order."""
+    """The properties without those of this name; the others keep their bytes and order."""
     wanted = name.encode() + b"\x01"
     if wanted not in properties:
         return properties
@@ -341,8 +343,7 @@ def crc_property(crc: int) -> bytes:
 
 
 class BatchElement(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch as it travels in the body of SEND_BATCH_MESSAGE; everything else stands in the
-    header."""
+    """One message of a batch in the body of SEND_BATCH_MESSAGE. The header has everything else."""
 
     body: bytes
     properties: bytes = b""
@@ -350,7 +351,8 @@ class BatchElement(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_batch(elements: Iterable[BatchElement]) -> bytes:
-    """MessageDecoder.encodeMessages: per element total size, magic 0, CRC 0, flag, body, properties."""
+    """Encodes a batch (MessageDecoder.encodeMessages): for each element total size, magic 0, CRC 0, flag,
+    body, properties."""
     pieces: list[bytes] = []
     for element in elements:
         body, properties = element.body, element.properties
@@ -367,8 +369,8 @@ def encode_batch(elements: Iterable[BatchElement]) -> bytes:
 
 
 def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElement]:
-    """The elements of a batch. Like Java it goes by the inner lengths; RequestError(MESSAGE_ILLEGAL) when
-    they lead outside."""
+    """Decodes a batch. Like Java it uses the inner lengths only. RequestError(MESSAGE_ILLEGAL): they lead
+    beyond the end."""
     elements: list[BatchElement] = []
     at, size = 0, len(body)
     while at < size:
@@ -390,5 +392,5 @@ def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElem
 
 def _bad_batch(index: int, at: int, size: int) -> RequestError:
     return RequestError(
-        ResponseCode.MESSAGE_ILLEGAL, f"message {index} of the batch: broken at byte {at} of {size}"
+        ResponseCode.MESSAGE_ILLEGAL, f"message {index} of the batch: malformed at byte {at} of {size}"
     )

@@ -1,4 +1,4 @@
-"""Names and numbers of stored messages (MessageConst, MessageSysFlag, MessageDecoder, MessageVersion)."""
+"""Lists the constants of stored messages (MessageConst, MessageSysFlag, MessageDecoder, MessageVersion)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7
 MAGIC_V2: Final = -626843477  # 0xDAA320AB: the topic's length takes two bytes
-BLANK_MAGIC: Final = -875286124  # 0xCBD43194: the rest of the file is empty
-BLANK_SIZE: Final = 8  # a blank record: int size of the rest, int BLANK_MAGIC
+BLANK_MAGIC: Final = -875286124  # 0xCBD43194: the rest of the file is unused
+BLANK_SIZE: Final = 8  # a blank: int size of the rest, int BLANK_MAGIC
 
 TOPIC_BYTES_MAX_V1: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767

@@ -1,11 +1,15 @@
-"""Java .properties text: broker.conf, namesrv.conf, and the bodies of the config requests (25, 26, 318, 319).
+"""Parses, formats and edits Java .properties text.
 
-`parse` follows java.util.Properties.load: `#` and `!` comments, `=`, `:` or blank between key and value, a
-backslash at the end of a line joins the next one, `\\uXXXX` and the usual escapes. Unlike Java it takes the
-text as Unicode and never fails: a broken `\\u` escape keeps its letters. `format` is
-MixAll.properties2String: `key=value` lines, nothing escaped. `rewrite` changes single keys and leaves the
-rest, comments and order included, as a person wrote it; RocketMQ writes every key it knows over a file when
-one is updated at run time, which buries what was configured under its defaults.
+broker.conf, namesrv.conf and the bodies of the config requests (25, 26, 318, 319) have this format.
+
+- `parse` follows java.util.Properties.load: `#` and `!` comments; `=`, `:` or a blank between key and value;
+a
+  backslash at the end of a line joins the next one; `\\uXXXX` and the usual escapes. Unlike Java it reads
+  Unicode text and never fails: a malformed `\\u` escape keeps its letters.
+- `format` is MixAll.properties2String: `key=value` lines without escapes.
+- `rewrite` changes single keys and keeps everything else, comments and order included. RocketMQ instead
+overwrites the
+  file with every key it knows when one is updated at run time.
 """
 
 from __future__ import annotations
@@ -26,14 +30,14 @@ def parse(text: str) -> dict[str, str]:
 
 
 def format(values: Mapping[str, str], *, is_sorted: bool = False) -> str:
-    """`key=value` lines. As in Java nothing is escaped, so a value with a line break cannot be carried."""
+    """`key=value` lines. As in Java nothing is escaped, so a value cannot contain a line break."""
     items = sorted(values.items()) if is_sorted else values.items()
     return "".join(f"{key}={value}\n" for key, value in items)
 
 
 def rewrite(text: str, changes: Mapping[str, str]) -> str:
-    """The text with these keys set: in place where a key is there already (every occurrence, for the last one
-    counts), at the end otherwise. Parsing the result gives what the text gave, and the changes."""
+    """The text with these keys set: a present key in its place (at every occurrence, because the last one
+    counts), a new key at the end. Parsing the result gives the old keys and the changes."""
     left = dict(changes)
     out: list[str] = []
     entry: list[str] = []
@@ -44,12 +48,11 @@ def rewrite(text: str, changes: Mapping[str, str]) -> str:
             continue
         entry.append(line)
         if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
-            continue  # the entry goes on in the next line
+            continue  # the entry continues on the next line
         out += _entry(entry, changes, left)
         entry = []
     if entry:
-        # The text ends inside an entry: the backslash joins it to nothing, and must not join it to what is
-        # added.
+        # The text ends with a continued entry. Its backslash must not join the lines added below.
         entry[-1] = entry[-1][:-1]
         out += _entry(entry, changes, left)
     out += [_line(key, value) for key, value in left.items()]

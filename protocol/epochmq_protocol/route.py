@@ -1,7 +1,7 @@
-"""Where the queues of a topic are (QueueData, BrokerData, TopicRouteData), in both JSON flavours.
+"""Encodes topic routes, which say where the queues of a topic are (QueueData, BrokerData, TopicRouteData).
 
-Clients from 4.9.4 on, and those that ask for it, get standard JSON (`{"0":"addr"}`); older ones get
-fastjson's own (`{0:"addr"}`).
+Clients from 4.9.4 on, and clients that request it, get standard JSON (`{"0":"addr"}`). Older ones get
+fastjson's own form (`{0:"addr"}`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MASTER_ID = 0
 
 
 class QueueData(Body):
-    """The queues that one broker name has of a topic."""
+    """The queues of a topic on one broker name."""
 
     broker_name: str = ""
     read_queue_nums: Int = 0
@@ -30,7 +30,7 @@ class QueueData(Body):
 
 
 class BrokerData(Body):
-    """The members of one broker name: broker id to `ip:port`."""
+    """The brokers of one broker name: broker id to `ip:port`."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -54,7 +54,7 @@ class TopicRouteData(Body):
 def encode_route(
     route: TopicRouteData, *, version: int, accept_standard_json_only: bool | None = None
 ) -> bytes:
-    """The route as this requester reads it; `version` is the one of the request's header."""
+    """The route in the JSON form that the requester reads. `version` is the one in the request's header."""
     if version >= V4_9_4 or accept_standard_json_only:
         return fastjson.dumps_standard(route)
     return fastjson.dumps(route)

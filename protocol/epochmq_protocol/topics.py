@@ -1,5 +1,8 @@
-"""Topics, subscription groups, their versions and names, and the bodies that carry them (TopicConfig,
-SubscriptionGroupConfig, DataVersion, TopicValidator, MixAll, KeyBuilder, RegisterBrokerBody)."""
+"""Defines topics, subscription groups, their names and versions, and the bodies that carry them.
+
+RocketMQ's classes are TopicConfig, SubscriptionGroupConfig, DataVersion, TopicValidator, MixAll, KeyBuilder
+and RegisterBrokerBody.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from epochmq_protocol.headers_base import Int, Long
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1  # topics may be created after this one's model
+PERM_INHERIT: Final = 1  # new topics may inherit this topic's settings
 
 
 def is_readable(perm: int) -> bool:
@@ -104,12 +107,12 @@ _LEGAL: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM
 
 
 def is_topic_or_group_illegal(name: str) -> bool:
-    """True when a character is not one of `%|a-zA-Z0-9_-`."""
+    """True if a character is not one of `%|a-zA-Z0-9_-`."""
     return not _LEGAL.issuperset(name)
 
 
 def validate_topic(topic: str) -> str | None:
-    """Why a client may not create or send to a topic of this name (TopicValidator's remark), or None."""
+    """The reason why a topic name is not valid (TopicValidator's remark), or None."""
     if not topic.strip():
         return "The specified topic is blank."
     if is_topic_or_group_illegal(topic):
@@ -120,7 +123,8 @@ def validate_topic(topic: str) -> str | None:
 
 
 def is_system_topic(topic: str) -> bool:
-    """True for the broker's own topics that exist everywhere; a broker has more that carry its name."""
+    """True for system topics that exist on every broker. A broker has further ones that contain its own
+    name."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
@@ -150,7 +154,7 @@ def dlq_topic(group: str) -> str:
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic that keeps the replies of a cluster."""
+    """The topic that stores the replies of a cluster."""
     return f"{cluster}_{REPLY_TOPIC_POSTFIX}"
 
 
@@ -163,8 +167,8 @@ def pop_retry_topic(topic: str, group: str, *, is_v2: bool = False) -> str:
 
 
 class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
-    """When a table changed last: equal only when all three are, ordered by state version, counter, time
-    (epoch ms)."""
+    """The version of a table. Two versions are equal only if all three fields are; they are ordered by
+    state version, counter and time (epoch ms)."""
 
     counter: Long = 0
     state_version: Long = 0
@@ -185,14 +189,14 @@ class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TopicFilterType(StrEnum):
-    """Whether messages of a topic carry one tag or several; nobody acts on it any more."""
+    """Whether messages of a topic carry one tag or several. No component uses it any more."""
 
     SINGLE_TAG = "SINGLE_TAG"
     MULTI_TAG = "MULTI_TAG"
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One topic of a broker. `attributes` as stored: without the sign that create requests use."""
+    """One topic of a broker. `attributes` as stored, without the `+` and `-` of create requests."""
 
     topic_name: str = ""
     read_queue_nums: Int = 16
@@ -212,7 +216,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
 
     @classmethod
     def decode(cls, text: str) -> TopicConfig:
-        """From the one-line form. Attributes with blanks in them are lost, as in Java."""
+        """Decodes the one-line form. As in Java, attributes that contain blanks are lost."""
         parts = text.split(" ")
         if len(parts) < 5:
             raise BodyError(f"topic line {text!r:.100}: expected at least 5 words")
@@ -234,7 +238,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LogicQueueMappingItem(Body):
-    """Where a stretch of a static topic's logical queue lives."""
+    """The physical queue of an offset range of a static topic's logical queue."""
 
     gen: Int = 0
     queue_id: Int = 0
@@ -247,7 +251,7 @@ class LogicQueueMappingItem(Body):
 
 
 class TopicQueueMappingInfo(Body):
-    """Which logical queues of a static topic a broker holds: logical id to physical id."""
+    """The logical queues of a static topic on a broker: logical id to physical id."""
 
     topic: str | None = None
     scope: str = "__global__"
@@ -259,13 +263,13 @@ class TopicQueueMappingInfo(Body):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo):
-    """The same with all stretches of every hosted queue, for the broker itself."""
+    """The same with all offset ranges of every hosted queue, for the broker itself."""
 
     hosted_queues: dict[int, list[LogicQueueMappingItem]] = field(default_factory=dict)
 
 
 class TopicConfigSerializeWrapper(Body):
-    """A broker's topic table as it travels to nameservers and slaves
+    """A broker's topic table in messages to nameservers and slaves
     (TopicConfigAndMappingSerializeWrapper)."""
 
     STRICT_FIRST: ClassVar[bool] = True
@@ -311,7 +315,7 @@ class TopicQueueMappingSerializeWrapper(Body):
 
 
 class RegisterBrokerBody(Body):
-    """What a broker registers with a nameserver."""
+    """The body of a broker's registration with a nameserver."""
 
     STRICT_FIRST: ClassVar[bool] = True
 
@@ -321,15 +325,16 @@ class RegisterBrokerBody(Body):
     filter_server_list: list[str] = field(default_factory=list)
 
     def encode(self, *, compress: bool = False) -> bytes:
-        """The body's bytes. Compressed: a zlib stream of counted pieces instead of one JSON document."""
+        """Encodes the body. Compressed, it is a zlib stream of length-prefixed pieces instead of one JSON
+        document."""
         if not compress:
             return to_json(self)
         wrapper = self.topic_config_serialize_wrapper
-        pieces = [_counted(to_json(wrapper.data_version)), _number(len(wrapper.topic_config_table))]
-        pieces += [_counted(config.encode().encode()) for config in wrapper.topic_config_table.values()]
-        pieces.append(_counted(fastjson.dumps(self.filter_server_list)))
-        pieces.append(_number(len(wrapper.topic_queue_mapping_info_map)))
-        pieces += [_counted(to_json(info)) for info in wrapper.topic_queue_mapping_info_map.values()]
+        pieces = [_with_length(to_json(wrapper.data_version)), _encode_count(len(wrapper.topic_config_table))]
+        pieces += [_with_length(config.encode().encode()) for config in wrapper.topic_config_table.values()]
+        pieces.append(_with_length(fastjson.dumps(self.filter_server_list)))
+        pieces.append(_encode_count(len(wrapper.topic_queue_mapping_info_map)))
+        pieces += [_with_length(to_json(info)) for info in wrapper.topic_queue_mapping_info_map.values()]
         return zlib.compress(b"".join(pieces), 9)
 
     @classmethod
@@ -341,8 +346,8 @@ class RegisterBrokerBody(Body):
         version: int = V5_0_0,
         bytes_max: int = 64 * 1024 * 1024,
     ) -> RegisterBrokerBody:
-        """From the body's bytes; `version` is the broker's (older ones end before the mappings). BodyError
-        for anything else, or for more than `bytes_max` when inflated."""
+        """Decodes the body. `version` is the broker's: older ones end before the mappings. BodyError:
+        malformed, or more than `bytes_max` bytes after decompression."""
         if not compressed:
             return from_json(cls, data)
         inflater = zlib.decompressobj()
@@ -351,15 +356,15 @@ class RegisterBrokerBody(Body):
         except zlib.error as error:
             raise BodyError(f"RegisterBrokerBody: {error}") from None
         if inflater.unconsumed_tail:
-            raise BodyError(f"RegisterBrokerBody: more than {bytes_max} bytes when inflated")
-        return _read_pieces(_Pieces(plain), version)
+            raise BodyError(f"RegisterBrokerBody: more than {bytes_max} bytes after decompression")
+        return _read_pieces(_PieceReader(plain), version)
 
 
-def _read_pieces(pieces: _Pieces, version: int) -> RegisterBrokerBody:
+def _read_pieces(pieces: _PieceReader, version: int) -> RegisterBrokerBody:
     body = RegisterBrokerBody()
     wrapper = body.topic_config_serialize_wrapper
     wrapper.data_version = from_json(DataVersion, pieces.take())
-    for _ in range(pieces.number()):
+    for _ in range(pieces.take_count()):
         config = TopicConfig.decode(pieces.take().decode("utf-8", "replace"))
         wrapper.topic_config_table[config.topic_name] = config
     try:
@@ -371,30 +376,30 @@ def _read_pieces(pieces: _Pieces, version: int) -> RegisterBrokerBody:
     if isinstance(filters, list):
         body.filter_server_list = [fastjson.as_text(item) for item in filters if item is not None]
     if version >= V5_0_0:
-        for _ in range(pieces.number()):
+        for _ in range(pieces.take_count()):
             info = from_json(TopicQueueMappingInfo, pieces.take())
             if info.topic is not None:
                 wrapper.topic_queue_mapping_info_map[info.topic] = info
     return body
 
 
-def _number(value: int) -> bytes:
+def _encode_count(value: int) -> bytes:
     return value.to_bytes(4, "big")
 
 
-def _counted(data: bytes) -> bytes:
+def _with_length(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-class _Pieces:
-    """Reads counted pieces and numbers; every count is checked against what is left."""
+class _PieceReader:
+    """Reads length-prefixed pieces and counts, and checks each against the bytes left."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
-    def number(self) -> int:
-        """A count: not more than there are bytes left."""
+    def take_count(self) -> int:
+        """Reads a count. BodyError: it is larger than the number of bytes left."""
         start, self._at = self._at, self._at + 4
         value = int.from_bytes(self._data[start : self._at], "big", signed=True)
         if self._at > len(self._data) or not 0 <= value <= len(self._data) - self._at:
@@ -402,7 +407,7 @@ class _Pieces:
         return value
 
     def take(self) -> bytes:
-        size = self.number()
+        size = self.take_count()
         start, self._at = self._at, self._at + size
         return self._data[start : self._at]
 
@@ -411,14 +416,14 @@ class _Pieces:
 
 
 class GroupRetryPolicyType(StrEnum):
-    """How the pauses before redeliveries grow."""
+    """How the delays before redeliveries grow."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
 
 
 class ExponentialRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """Pauses in ms: initial, times multiplier each, at most max."""
+    """Delays in ms: `initial`, then multiplied each time, at most `max`."""
 
     initial: Long = 5_000
     max: Long = 7_200_000
@@ -426,14 +431,14 @@ class ExponentialRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CustomizedRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """Pauses in ms, one after the other."""
+    """Delays in ms, one after the other."""
 
     next: list[int] = field(default_factory=list)
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
-    """The retry policy of a group; the policy of the named type counts, a missing one is RocketMQ's
-    default."""
+    """The retry policy of a group. `type` selects the policy; if that one is missing, RocketMQ's default
+    applies."""
 
     type: GroupRetryPolicyType = GroupRetryPolicyType.CUSTOMIZED
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -470,8 +475,8 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionGroupWrapper(Body):
-    """subscriptionGroup.json and the answer of GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Java writes the whole
-    manager there, so its forbidden table (group to topic to bits) is part of it."""
+    """subscriptionGroup.json and the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Java writes its whole
+    manager, so the forbidden table (group to topic to bits) is part of it."""
 
     STRICT_FIRST: ClassVar[bool] = True
 

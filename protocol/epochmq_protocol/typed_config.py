@@ -1,14 +1,14 @@
-"""Settings in RocketMQ's own keys: from the text of a `.conf` file (or a mapping) to a frozen struct.
+"""Reads settings in RocketMQ's keys from the text of a `.conf` file (or a mapping) into a frozen struct.
 
-A settings class is a frozen msgspec struct whose wire names are the keys:
+A settings class is a frozen msgspec struct whose encoded names are the keys:
 
     class NamesrvConfig(msgspec.Struct, frozen=True, rename="camel"):
         listen_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9876
         flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
 
 Types: `int`, `float`, `bool`, `str`, enums (by name), `Literal` texts, and any of these `| None`. `Meta`
-bounds and patterns are checked; `Meta(description="…")` says in words what is expected. Blanks around keys
-and values do not count. Where Java keeps the default in silence when it cannot read a value, this refuses it.
+bounds and patterns are checked; `Meta(description="…")` describes the expected value. Blanks around keys and
+values are ignored. An invalid value is rejected; Java silently keeps the default.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.A)
 def load(
     cls: type[S], source: str | Mapping[str, Any], aliases: Mapping[str, str] | None = None
 ) -> tuple[S, list[str]]:
-    """(settings, warnings) from properties text or a mapping of keys to texts or plain values. `aliases` maps
-    other spellings to keys. Unknown keys are warned about by name; ConfigError for a value that cannot be, or
-    a required key that is missing."""
+    """(settings, warnings) from properties text or a mapping of keys to texts or plain values. `aliases`
+    maps other spellings to keys. Each unknown key gives a warning. ConfigError: an invalid value, or a
+    required key is missing."""
     keys = _keys(cls)
     wanted, warnings = _read(keys, source, aliases or {})
     for key, field in keys.items():
@@ -48,15 +48,15 @@ def load(
 def update(
     instance: S, changes: str | Mapping[str, Any], aliases: Mapping[str, str] | None = None
 ) -> tuple[S, list[str]]:
-    """(settings with the changes, warnings about unknown keys). Nothing is changed when one of the values
-    cannot be."""
+    """(settings with the changes, warnings about unknown keys). ConfigError: a value is invalid; nothing
+    is changed."""
     wanted, warnings = _read(_keys(type(instance)), changes, aliases or {})
     return msgspec.structs.replace(instance, **wanted), warnings
 
 
 def to_properties(instance: msgspec.Struct) -> dict[str, str]:
-    """Every key with its value as text, as Java's MixAll.object2Properties: None left out, booleans `true`
-    and `false`."""
+    """Every key with its value as text, like Java's MixAll.object2Properties: without None, booleans as
+    `true` and `false`."""
     found: dict[str, str] = {}
     for key, field in _keys(type(instance)).items():
         value = getattr(instance, field.attribute)
@@ -66,7 +66,7 @@ def to_properties(instance: msgspec.Struct) -> dict[str, str]:
 
 
 def keys(cls: type[msgspec.Struct]) -> frozenset[str]:
-    """The keys a settings class knows."""
+    """The keys of a settings class."""
     return frozenset(_keys(cls))
 
 
@@ -163,7 +163,7 @@ def _parser(hint: Any, metas: list[msgspec.Meta]) -> tuple[Callable[[Any], Any],
     if isinstance(hint, type) and issubclass(hint, Enum):
         members = dict(hint.__members__)
         return _choice(members), f"one of {', '.join(members)}"
-    raise TypeError(f"{hint}: not a type of a setting")
+    raise TypeError(f"{hint}: not a type for a setting")
 
 
 def _range(metas: list[msgspec.Meta]) -> str:
