@@ -1,5 +1,5 @@
-"""Seeded generator of frames that nobody should send: valid ones with bytes changed, cut or repeated, headers
-that lie about lengths, random bytes, deep nesting. The same seed gives the same frames."""
+"""Generates malformed frames from a seed: valid frames with bytes changed, removed or repeated, headers with
+wrong lengths, random bytes, deep nesting. The same seed gives the same frames."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PULL = PullMessageRequestHeader(
 )
 
 
-def _good_frames() -> list[bytes]:
+def _valid_frames() -> list[bytes]:
     """Valid frames (with their length prefix) of both header types."""
     commands = [
         request(RequestCode.SEND_MESSAGE_V2, _SEND, b"x" * 200),
@@ -55,12 +55,12 @@ def _good_frames() -> list[bytes]:
     return frames
 
 
-GOOD_FRAMES = _good_frames()
+GOOD_FRAMES = _valid_frames()
 DEPTH = 20_000
 
 
 class FrameFuzz:
-    """An endless source of byte strings, each meant as one frame with its length prefix."""
+    """An endless iterator of byte strings; each is one frame with its length prefix."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -69,10 +69,10 @@ class FrameFuzz:
             self._mutated,
             self._spliced,
             self._truncated,
-            self._lying_length,
-            self._lying_header_length,
-            self._lying_inner_length,
-            self._loose_json,
+            self._wrong_length,
+            self._wrong_header_length,
+            self._wrong_inner_length,
+            self._shuffled_json,
             self._random_bytes,
         ]
 
@@ -81,51 +81,51 @@ class FrameFuzz:
 
     def __next__(self) -> bytes:
         if self._random.random() < 0.0005:
-            return self._deep()
+            return self._deeply_nested()
         return self._random.choice(self._makers)()
 
-    def _good(self) -> bytearray:
+    def _valid(self) -> bytearray:
         return bytearray(self._random.choice(GOOD_FRAMES))
 
     def _mutated(self) -> bytes:
-        """Some bytes of the content changed, the lengths left true."""
-        frame = self._good()
+        """Some bytes of the content changed, the lengths still right."""
+        frame = self._valid()
         for _ in range(self._random.randint(1, 8)):
             frame[self._random.randrange(8, len(frame))] = self._random.randrange(256)
         return bytes(frame)
 
     def _spliced(self) -> bytes:
-        """Parts of a content left out, repeated or swapped, the frame length true again."""
-        frame = self._good()
+        """Parts of a content removed, repeated or swapped, with the right frame length."""
+        frame = self._valid()
         a, b = sorted(self._random.randrange(8, len(frame)) for _ in range(2))
         middle: bytes = self._random.choice([b"", bytes(frame[a:b] * 2), bytes(reversed(frame[a:b]))])
         content = frame[4:a] + middle + frame[b:]
         return len(content).to_bytes(4, "big") + bytes(content)
 
     def _truncated(self) -> bytes:
-        frame = self._good()
+        frame = self._valid()
         content = frame[4 : self._random.randrange(4, len(frame))]
         return len(content).to_bytes(4, "big") + bytes(content)
 
-    def _lying_length(self) -> bytes:
-        frame = self._good()
+    def _wrong_length(self) -> bytes:
+        frame = self._valid()
         frame[0:4] = self._some_int()
         return bytes(frame)
 
-    def _lying_header_length(self) -> bytes:
-        frame = self._good()
+    def _wrong_header_length(self) -> bytes:
+        frame = self._valid()
         frame[self._random.choice([4, 5, 6, 7])] = self._random.randrange(256)
         return bytes(frame)
 
-    def _lying_inner_length(self) -> bytes:
-        """A ROCKETMQ header whose inner lengths are anything."""
+    def _wrong_inner_length(self) -> bytes:
+        """A ROCKETMQ header with random inner lengths."""
         frame = bytearray(self._random.choice([good for good in GOOD_FRAMES if good[4] == 1]))
         at = self._random.choice([21, 25, self._random.randrange(21, len(frame))])
         frame[at : at + 4] = self._some_int()
         return len(frame[4:]).to_bytes(4, "big") + bytes(frame[4:])
 
-    def _loose_json(self) -> bytes:
-        """A JSON header of tokens in any order."""
+    def _shuffled_json(self) -> bytes:
+        """A JSON header of tokens in random order."""
         tokens = [
             "{",
             "}",
@@ -161,7 +161,7 @@ class FrameFuzz:
     def _random_bytes(self) -> bytes:
         return self._framed(self._random.randbytes(self._random.randint(0, 200)), self._random.randrange(3))
 
-    def _deep(self) -> bytes:
+    def _deeply_nested(self) -> bytes:
         opening = self._random.choice([b"[", b'{"a":', b"{a:", b"{{", b"[{"])
         return self._framed(b'{"extFields":' + opening * self._random.randint(50, DEPTH))
 

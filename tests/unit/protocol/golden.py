@@ -1,4 +1,4 @@
-"""The recorded output of RocketMQ's own classes (see `tests/interop/golden`)."""
+"""Reads the recorded output of RocketMQ's own classes (see `tests/interop/golden`)."""
 
 from __future__ import annotations
 

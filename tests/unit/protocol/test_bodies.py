@@ -1,4 +1,4 @@
-"""Bodies: any bytes are a body or a body error, and fastjson's leniency is ours."""
+"""Any bytes give a body or a body error, and bodies are read as leniently as by fastjson."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CLASSES = sorted(
 
 
 def _shaped(cls: type[Any]) -> st.SearchStrategy[Any]:
-    """Objects with the class's own names and anything as values."""
+    """Objects with the names of the class and random values."""
     names = [field.encode_name for field in msgspec.structs.fields(cls)]
     return st.dictionaries(st.sampled_from([*names, "other"]), VALUES, max_size=6)
 
 
 def _by_hand(body: Any) -> bytes:
-    """The body written value by value, never by msgspec's encoder."""
+    """The body as `_Writer` writes it, without msgspec's encoder."""
     with mock.patch.object(fastjson_writer, "_encoded", return_value=None):
         return to_json(body)
 
@@ -51,7 +51,7 @@ def _by_hand(body: Any) -> bytes:
 @pytest.mark.parametrize("cls", CLASSES)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_any_values_are_a_body_or_a_body_error(cls: type[Any], data: st.DataObject) -> None:
+def test_any_values_give_a_body_or_a_body_error(cls: type[Any], data: st.DataObject) -> None:
     text = fastjson.dumps(data.draw(_shaped(cls) | VALUES))
     try:
         body = from_json(cls, text)
@@ -64,7 +64,7 @@ def test_any_values_are_a_body_or_a_body_error(cls: type[Any], data: st.DataObje
 @pytest.mark.parametrize("cls", CLASSES)
 @settings(max_examples=5, deadline=None)
 @given(data=st.binary(max_size=40))
-def test_any_bytes_are_a_body_or_a_body_error(cls: type[Any], data: bytes) -> None:
+def test_any_bytes_give_a_body_or_a_body_error(cls: type[Any], data: bytes) -> None:
     with contextlib.suppress(BodyError):
         from_json(cls, data)
 
@@ -72,7 +72,7 @@ def test_any_bytes_are_a_body_or_a_body_error(cls: type[Any], data: bytes) -> No
 @pytest.mark.parametrize("name", ["RegisterBrokerBody", "HeartbeatData", "ConsumeStats", "TopicRouteData"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_damaged_body_is_a_body_or_a_body_error(name: str, data: st.DataObject) -> None:
+def test_damaged_bytes_give_a_body_or_a_body_error(name: str, data: st.DataObject) -> None:
     cls: type[Any] = getattr(bodies, name)
     text = bytearray(
         golden("bodies")[name]["full"].encode()
@@ -87,7 +87,7 @@ def test_a_damaged_body_is_a_body_or_a_body_error(name: str, data: st.DataObject
         from_json(cls, bytes(text))
 
 
-def test_a_body_error_is_answered_as_a_request_and_closes_nothing() -> None:
+def test_a_malformed_body_gets_system_error_and_the_connection_stays_open() -> None:
     with pytest.raises(BodyError) as caught:
         from_json(bodies.KVTable, b'{"table":5}')
     assert isinstance(caught.value, RequestError)
@@ -104,7 +104,7 @@ def test_a_body_error_is_answered_as_a_request_and_closes_nothing() -> None:
         '{"client_id":"c","HEARTBEATFINGERPRINT":7,"without-sub":true,"unknown":[1]}',
     ],
 )
-def test_names_and_values_are_matched_as_loosely_as_fastjson_does(text: str) -> None:
+def test_names_and_values_are_matched_as_leniently_as_by_fastjson(text: str) -> None:
     assert from_json(HeartbeatData, text) == HeartbeatData("c", heartbeat_fingerprint=7, without_sub=True)
 
 
@@ -128,7 +128,7 @@ def test_enums_are_read_by_name_in_any_case_and_by_ordinal_as_the_c_client_sends
     assert unknown.consumer_data_set[0].consume_type is None
 
 
-def test_whole_tables_are_written_the_quick_way_with_the_same_bytes() -> None:
+def test_both_encoders_write_large_tables_with_the_same_bytes() -> None:
     group = topics.SubscriptionGroupConfig(group_name="g")
     policy = topics.GroupRetryPolicy(exponential_retry_policy=topics.ExponentialRetryPolicy(max=9))
     tables: list[Any] = [
@@ -159,7 +159,7 @@ def test_whole_tables_are_written_the_quick_way_with_the_same_bytes() -> None:
     assert b'"currIdMap":{1:2}' in to_json(mapped)
 
 
-def test_queues_are_keys_members_and_sortable() -> None:
+def test_message_queues_are_hashable_and_sortable() -> None:
     queue = MessageQueue("T", "b", 1)
     assert {queue: 1}[MessageQueue("T", "b", 1)] == 1
     assert sorted([queue, MessageQueue("T", "a", 5), MessageQueue("S", "z", 9)])[0].topic == "S"
@@ -171,24 +171,24 @@ def test_queues_are_keys_members_and_sortable() -> None:
     assert offsets.offset_table == {queue: 7}
 
 
-def test_integer_keys_are_numbers_quoted_or_not() -> None:
+def test_integer_keys_may_be_quoted_or_not() -> None:
     for text in ('{"brokerAddrs":{0:"a","2":"b"}}', '{"brokerAddrs":{"0":"a",2:"b"}}'):
         assert from_json(bodies.BrokerData, text).broker_addrs == {0: "a", 2: "b"}
     with pytest.raises(BodyError, match=r"brokerAddrs key='x'"):
         from_json(bodies.BrokerData, '{"brokerAddrs":{"x":"a"}}')
 
 
-def test_numbers_out_of_range_are_refused_by_name() -> None:
+def test_an_error_names_the_number_that_is_out_of_range() -> None:
     with pytest.raises(BodyError, match=r"QueueData\.perm=2147483648: expected a 32-bit integer"):
         from_json(bodies.QueueData, '{"perm":2147483648}')
 
 
-def test_a_strict_first_body_that_is_loose_is_read_all_the_same() -> None:
+def test_a_strict_first_body_may_be_lenient_json() -> None:
     loose = from_json(bodies.TopicRouteData, "{queueDatas:[{brokerName:'b',perm:'6'}]}")
     assert loose.queue_datas == [bodies.QueueData("b", perm=6)]
 
 
-def test_batch_acks_name_their_offsets_by_bits() -> None:
+def test_the_bits_of_a_batch_ack_are_offsets() -> None:
     ack = from_json(BatchAck, '{"c":"g","t":"T","so":100,"b":"BQCA"}')
     assert ack.offsets() == [100, 102, 123]
     assert b'"b":"BQCA"' in to_json(ack)
@@ -198,7 +198,7 @@ def test_batch_acks_name_their_offsets_by_bits() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=100))
-def test_any_bytes_are_a_compressed_registration_or_a_body_error(data: bytes) -> None:
+def test_any_bytes_give_a_compressed_registration_or_a_body_error(data: bytes) -> None:
     import zlib
 
     for compressed in (data, zlib.compress(data), zlib.compress(b"\x00\x00\x00\x02{}" + data)):
@@ -206,7 +206,7 @@ def test_any_bytes_are_a_compressed_registration_or_a_body_error(data: bytes) ->
             bodies.RegisterBrokerBody.decode(compressed, compressed=True)
 
 
-def test_a_registration_that_inflates_without_end_is_refused() -> None:
+def test_a_registration_that_decompresses_beyond_the_bound_is_rejected() -> None:
     import zlib
 
     with pytest.raises(BodyError, match="after decompression"):
@@ -215,7 +215,7 @@ def test_a_registration_that_inflates_without_end_is_refused() -> None:
         )
 
 
-def test_registrations_are_read_as_written_in_both_forms() -> None:
+def test_registrations_round_trip_in_both_forms() -> None:
     body = bodies.RegisterBrokerBody()
     wrapper = body.topic_config_serialize_wrapper
     wrapper.data_version = topics.DataVersion(1, 2, 3)

@@ -1,4 +1,4 @@
-"""`replace_file` leaves the old content or the new one, whole, whatever call fails or is the last one."""
+"""`replace_file` leaves the old content or the new one, complete, after a failure or crash at any call."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NAMES = {"open": 0, "link": 1, "replace": 1, "unlink": 0}
 
 
 class PowerCutError(BaseException):
-    """Ends the process in the middle, as far as the code under test can tell."""
+    """Simulates the end of the process in the middle of the code under test."""
 
 
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The system calls made, in order, with the name of the file they are about."""
+    """The system calls in order, with the names of their files."""
     calls: list[str] = []
     names: dict[int, str] = {}
 
@@ -55,7 +55,7 @@ def test_the_content_is_synced_before_the_rename_and_the_directory_after_it(
     assert (tmp_path / "state").read_bytes() == b"new"
 
 
-def test_the_content_before_becomes_the_backup_without_a_moment_without_the_file(
+def test_the_former_content_becomes_the_backup_and_the_file_never_disappears(
     tmp_path: Path, journal: list[str]
 ) -> None:
     path = tmp_path / "state"
@@ -86,16 +86,14 @@ def test_a_file_system_without_hard_links_keeps_a_synced_copy(
     assert (path.read_bytes(), backup_of(path).read_bytes()) == (b"new", b"old")
 
 
-def test_a_write_that_takes_one_byte_at_a_time_still_writes_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_writes_are_continued_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data[:1])))
     replace_file(tmp_path / "state", b"0123456789")
     assert (tmp_path / "state").read_bytes() == b"0123456789"
 
 
-def test_the_mode_is_the_caller_s(tmp_path: Path) -> None:
+def test_the_file_has_the_mode_of_the_caller(tmp_path: Path) -> None:
     replace_file(tmp_path / "secret", b"x", mode=0o600)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
 

@@ -1,4 +1,4 @@
-"""JSON as fastjson reads and writes it."""
+"""JSON is read and written as by fastjson."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ QUEUE = (("brokerName", "b"), ("queueId", 0), ("topic", "T"))
 
 
 def _no_nulls_in_maps(value: Any) -> Any:
-    """fastjson leaves null values of maps out when it writes."""
+    """The value without null values of maps, which fastjson does not write."""
     if isinstance(value, dict):
         return {key: _no_nulls_in_maps(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -74,7 +74,7 @@ def _no_nulls_in_maps(value: Any) -> Any:
 
 @settings(deadline=None)
 @given(VALUES)
-def test_values_are_read_as_written_in_both_flavours(value: Any) -> None:
+def test_values_round_trip_in_both_forms(value: Any) -> None:
     if "$ref" in str(value):
         return
     wanted = _no_nulls_in_maps(value)
@@ -85,7 +85,7 @@ def test_values_are_read_as_written_in_both_flavours(value: Any) -> None:
 
 @settings(deadline=None)
 @given(VALUES)
-def test_the_lenient_reader_reads_what_the_strict_one_reads(value: Any) -> None:
+def test_the_lenient_parser_reads_strict_json(value: Any) -> None:
     text = json.dumps(value)
     assert _LenientParser(text).document() == json.loads(text)
 
@@ -105,7 +105,7 @@ def test_the_lenient_reader_reads_what_the_strict_one_reads(value: Any) -> None:
 @example(b'"\\u12')
 @example(b"{'a':'")
 @example(b"/*")
-def test_any_bytes_are_a_value_or_a_protocol_error(data: bytes) -> None:
+def test_any_bytes_give_a_value_or_a_protocol_error(data: bytes) -> None:
     for given_data in (data, data.decode("utf-8", "replace")):
         with contextlib.suppress(RemoteProtocolError):
             fastjson.loads(given_data)
@@ -136,7 +136,7 @@ def test_nesting_is_bounded() -> None:
         ),
     ],
 )
-def test_loose_texts_are_read(text: str, value: Any) -> None:
+def test_lenient_json_is_read(text: str, value: Any) -> None:
     assert fastjson.loads(text) == value
 
 
@@ -147,7 +147,7 @@ def test_quoted_and_unquoted_integer_keys_are_the_same() -> None:
 @pytest.mark.parametrize(
     "text", ["{a:b}", "{a 1}", "{a:1 b:2}", "[1 2]", "{:1}", "{", "[", "'a", "{a:1}x", "nul", "/", "{a:}"]
 )
-def test_what_fastjson_refuses_is_refused(text: str) -> None:
+def test_malformed_json_is_rejected(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="JSON at"):
         fastjson.loads(text)
 
@@ -171,11 +171,11 @@ def test_what_fastjson_refuses_is_refused(text: str) -> None:
         ('{"a":[[1],{"$ref":"$.a[00]"},{"$ref":"$.a[99999999999999999999]"}]}', {"a": [[1], [1], None]}),
     ],
 )
-def test_references_point_backwards_or_at_nothing(text: str, value: Any) -> None:
+def test_references_point_backwards_or_give_none(text: str, value: Any) -> None:
     assert fastjson.loads(text) == value
 
 
-def test_references_cannot_blow_a_document_up() -> None:
+def test_the_size_that_references_expand_to_is_bounded() -> None:
     doubling = ['"a0":[1,1]'] + [
         f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 60)
     ]
@@ -202,14 +202,14 @@ def test_keys_are_written_in_order_whatever_their_kind() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "control \x01", "消息", "half \ud83d", "\x7f", "\u2028", 'qu"ote'])
-def test_structs_are_written_alike_by_either_way(name: str) -> None:
+def test_both_encoders_write_structs_with_the_same_bytes(name: str) -> None:
     queue = MessageQueue(name, "b", 3)
     by_fields = fastjson.dumps({"brokerName": "b", "queueId": 3, "topic": name})
     assert fastjson.dumps(queue) == by_fields
     assert fastjson.loads(by_fields)["topic"] == name.encode("utf-8", "replace").decode()
 
 
-def test_what_json_has_no_word_for_is_a_type_error() -> None:
+def test_a_value_that_json_cannot_hold_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         fastjson.dumps({"a": object()})
 

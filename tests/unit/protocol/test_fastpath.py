@@ -1,4 +1,4 @@
-"""The fast paths say exactly what the general ones say, or leave the frame to them."""
+"""The fast path gives exactly the result of the ordinary path, or raises FastPathMiss."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _same_send(fast: FastSendRequest, command: Command, header: Any) -> None:
 
 @settings(deadline=None)
 @given(st.builds(SendMessageRequestHeaderV2, broker_name=NAMES, **SENDS), INTS, st.randoms())
-def test_a_fast_send_is_the_general_send(
+def test_the_fast_path_decodes_sends_like_the_ordinary_path(
     header: SendMessageRequestHeaderV2, opaque: int, random: Any
 ) -> None:
     command = request(RequestCode.SEND_MESSAGE_V2, header)
@@ -129,7 +129,7 @@ def test_a_fast_send_is_the_general_send(
 
 @settings(deadline=None)
 @given(st.builds(SendMessageRequestHeader, bname=NAMES, **SENDS), st.randoms())
-def test_a_fast_send_with_long_names_is_the_general_send(
+def test_the_fast_path_decodes_sends_with_long_names_like_the_ordinary_path(
     header: SendMessageRequestHeader, random: Any
 ) -> None:
     command = request(RequestCode.SEND_MESSAGE, header)
@@ -138,7 +138,9 @@ def test_a_fast_send_with_long_names_is_the_general_send(
 
 @settings(deadline=None)
 @given(PULLS, st.randoms())
-def test_a_fast_pull_is_the_general_pull(header: PullMessageRequestHeader, random: Any) -> None:
+def test_the_fast_path_decodes_pulls_like_the_ordinary_path(
+    header: PullMessageRequestHeader, random: Any
+) -> None:
     command = request(RequestCode.PULL_MESSAGE, header)
     fast = decode_pull(_shuffled(encode_json_header(command), random))
     assert fast == FastPullRequest(
@@ -184,7 +186,7 @@ _GOOD = encode_json_header(
 @settings(deadline=None)
 @given(st.data())
 @example(None)
-def test_a_damaged_header_is_left_to_the_general_path_or_means_the_same_there(
+def test_a_damaged_header_is_a_miss_or_means_the_same_on_the_ordinary_path(
     data: st.DataObject | None,
 ) -> None:
     raw = bytearray(_GOOD)
@@ -211,7 +213,7 @@ def test_a_damaged_header_is_left_to_the_general_path_or_means_the_same_there(
 
 @settings(deadline=None)
 @given(st.binary(max_size=80))
-def test_any_bytes_are_left_to_the_general_path(data: bytes) -> None:
+def test_any_bytes_are_a_fast_path_miss(data: bytes) -> None:
     for read in (decode_send, decode_send_v1, decode_pull):
         with pytest.raises(FastPathMiss):
             read(data)
@@ -229,13 +231,13 @@ def test_any_bytes_are_left_to_the_general_path(data: bytes) -> None:
         Command(310, ext={**json.loads(_GOOD)["extFields"], "e": ""}),
     ],
 )
-def test_what_is_not_a_plain_request_is_left_to_the_general_path(command: Command) -> None:
+def test_any_other_command_is_a_fast_path_miss(command: Command) -> None:
     for read in (decode_send, decode_send_v1, decode_pull):
         with pytest.raises(FastPathMiss):
             read(encode_json_header(command))
 
 
-def test_a_rocketmq_header_is_left_to_the_general_path() -> None:
+def test_a_rocketmq_header_is_a_fast_path_miss() -> None:
     command = request(RequestCode.SEND_MESSAGE_V2, ext=json.loads(_GOOD)["extFields"])
     command.serialize = SerializeType.ROCKETMQ
     with pytest.raises(FastPathMiss):
@@ -244,7 +246,7 @@ def test_a_rocketmq_header_is_left_to_the_general_path() -> None:
 
 @settings(deadline=None)
 @given(INTS, INTS, LONGS, st.integers(0, 2**62), st.binary(max_size=40) | TEXTS.map(str.encode), TEXTS)
-def test_send_answers_are_what_the_general_path_would_write(
+def test_send_responses_equal_those_of_the_ordinary_path(
     opaque: int, queue_id: int, queue_offset: int, physical_offset: int, key: bytes, region: str
 ) -> None:
     frame = send_response_template(HOST, region, is_traced=False)(
@@ -274,14 +276,14 @@ def test_send_answers_are_what_the_general_path_would_write(
     )
 
 
-def test_a_very_long_transaction_id_is_answered_all_the_same() -> None:
+def test_a_very_long_transaction_id_is_encoded() -> None:
     frame = send_response_template(HOST)(1, 2, 3, 4, b"a" * 5000)
     assert SendMessageResponseHeader.decode(decode(frame[4:]).ext).transaction_id == "a" * 5000
 
 
 @settings(deadline=None)
 @given(INTS, st.integers(0, 100), st.none() | TEXTS, LONGS, LONGS, LONGS, st.binary(max_size=50))
-def test_pull_answers_are_what_the_general_path_would_write(
+def test_pull_responses_equal_those_of_the_ordinary_path(
     opaque: int, code: int, remark: str | None, next_offset: int, low: int, high: int, body: bytes
 ) -> None:
     fields: dict[str, Any] = {"next_begin_offset": next_offset, "min_offset": low, "max_offset": high}
@@ -310,7 +312,7 @@ PROPERTIES = st.lists(
 @example("TAGS\x01a\x02TAGS\x01\x02", "TAGS")
 @example("KEYS\x01TAGS\x01x\x02", "TAGS")
 @example("TAGS\x01a", "TAGS")
-def test_a_property_is_found_as_if_all_were_parsed(properties: str, name: str) -> None:
+def test_a_property_is_found_as_by_parsing_all(properties: str, name: str) -> None:
     wanted = parse_properties(properties).get(name)
     assert find_property(properties, name) == wanted
     assert property_finder(name)(properties) == wanted
@@ -320,7 +322,7 @@ def test_a_property_is_found_as_if_all_were_parsed(properties: str, name: str) -
 
 @settings(deadline=None)
 @given(TEXTS | st.text(max_size=10))
-def test_any_text_stands_in_a_json_string(text: str) -> None:
+def test_any_text_can_be_written_into_a_json_string(text: str) -> None:
     assert json.loads(b'"' + json_text(text) + b'"') == text.encode("utf-8", "replace").decode()
     try:
         decode_json_header(b'{"code":1,"remark":"' + json_text(text) + b'"}')

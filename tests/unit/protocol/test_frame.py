@@ -1,4 +1,4 @@
-"""Frames: what is written is read, and any bytes are either a frame or a protocol error."""
+"""Frames round-trip, and any bytes give a frame or a protocol error."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ COMMANDS = st.builds(
 
 @settings(deadline=None)
 @given(COMMANDS)
-def test_json_frames_are_read_as_written(command: Command) -> None:
+def test_json_frames_round_trip(command: Command) -> None:
     assert decode(encode(command)[4:]) == command
 
 
 @settings(deadline=None)
 @given(COMMANDS, st.integers(-32768, 32767))
-def test_rocketmq_frames_are_read_as_written_but_for_empty_texts(command: Command, code: int) -> None:
+def test_rocketmq_frames_round_trip_except_for_empty_texts(command: Command, code: int) -> None:
     command.code, command.serialize = code, SerializeType.ROCKETMQ
     read = decode(encode(command)[4:])
     command.remark = command.remark or None
@@ -65,7 +65,7 @@ def test_rocketmq_frames_are_read_as_written_but_for_empty_texts(command: Comman
 @example(b"\x00\x00\x00\x02{}")
 @example(b"\x01\x00\x00\x00")
 @example(b"\x00\x00\x00\x05[[[[[")
-def test_any_bytes_are_a_frame_or_a_protocol_error(data: bytes) -> None:
+def test_any_bytes_give_a_frame_or_a_protocol_error(data: bytes) -> None:
     for frame in (
         data,
         b"\x00" + len(data).to_bytes(3, "big") + data,
@@ -112,7 +112,7 @@ def test_headers_are_read_as_leniently_as_fastjson_does(header: bytes, wanted: C
         b'{"code":1}}',
     ],
 )
-def test_headers_that_say_nonsense_are_refused(header: bytes) -> None:
+def test_malformed_headers_are_rejected(header: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(b"\x00" + len(header).to_bytes(3, "big") + header)
 
@@ -120,7 +120,7 @@ def test_headers_that_say_nonsense_are_refused(header: bytes) -> None:
 @pytest.mark.parametrize(
     "frame", [b"", b"\x00", b"\x00\x00\x00\x01", b"\x02\x00\x00\x00", b"\x01\x00\x00\x03abc"]
 )
-def test_frames_without_a_header_are_refused(frame: bytes) -> None:
+def test_frames_without_a_header_are_rejected(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(frame)
 
@@ -139,12 +139,12 @@ def test_frames_without_a_header_are_refused(frame: bytes) -> None:
         Command(1, ext={"a": "x" * (1 << 24)}),
     ],
 )
-def test_what_a_frame_cannot_carry_is_our_own_error(command: Command) -> None:
+def test_a_command_that_does_not_fit_a_frame_is_a_local_error(command: Command) -> None:
     with pytest.raises(LocalProtocolError):
         encode(command)
 
 
-def test_an_answer_has_the_opaque_of_its_request_and_the_response_flag() -> None:
+def test_a_response_has_the_opaque_of_its_request_and_the_response_flag() -> None:
     asked = request(RequestCode.GET_MAX_OFFSET, ext={"topic": "T"})
     asked.opaque, asked.serialize = 77, SerializeType.ROCKETMQ
     answer = response(
@@ -167,7 +167,7 @@ def test_a_split_frame_gives_type_header_and_body() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(min_size=4, max_size=50), max_size=10), st.data())
-def test_frames_come_out_of_a_stream_however_it_is_cut(frames: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_split_from_a_stream_in_any_chunks(frames: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     splitter = FrameSplitter()
     out: list[bytes] = []
@@ -181,7 +181,7 @@ def test_frames_come_out_of_a_stream_however_it_is_cut(frames: list[bytes], data
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 1021, 2**31 - 1, 2**31, 2**32 - 1])
-def test_a_length_that_cannot_be_is_refused_before_its_bytes_come(length: int) -> None:
+def test_an_invalid_length_is_rejected_before_its_bytes_arrive(length: int) -> None:
     splitter = FrameSplitter(max_frame_bytes=1024)
     with pytest.raises(RemoteProtocolError):
         splitter.feed(length.to_bytes(4, "big"))
@@ -192,7 +192,7 @@ def test_the_largest_frame_counts_its_own_length_word_as_java_does() -> None:
     assert splitter.feed((1020).to_bytes(4, "big") + bytes(1020)) == [bytes(1020)]
 
 
-def test_a_large_frame_in_small_pieces_is_collected_once() -> None:
+def test_the_pieces_of_a_large_frame_are_joined_once() -> None:
     splitter = FrameSplitter()
     frame = bytes(8_000_000)
     stream = len(frame).to_bytes(4, "big") + frame
@@ -201,9 +201,9 @@ def test_a_large_frame_in_small_pieces_is_collected_once() -> None:
     assert splitter.feed(stream[(len(stream) - 1) // 1000 * 1000 :]) == [frame]
 
 
-def _attack(count: int, seed: int) -> dict[str, int]:
-    """Feeds `count` fuzzed frames to the decoder and the splitter; anything but a protocol error is
-    raised."""
+def _decode_fuzzed(count: int, seed: int) -> dict[str, int]:
+    """Feeds `count` fuzzed frames to the decoder and the splitter. Counts their results; any exception but a
+    protocol error propagates."""
     outcomes: dict[str, int] = {"frames": 0, "errors": 0}
     fuzz = FrameFuzz(seed)
     for _, frame in zip(range(count), fuzz, strict=False):
@@ -217,13 +217,13 @@ def _attack(count: int, seed: int) -> dict[str, int]:
     return outcomes
 
 
-def _attacked_without_growth(count: int) -> None:
-    _attack(2_000, seed=1)  # caches fill
+def _assert_no_growth(count: int) -> None:
+    _decode_fuzzed(2_000, seed=1)  # caches fill
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        outcomes = _attack(count, seed=2)
+        outcomes = _decode_fuzzed(count, seed=2)
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
@@ -233,17 +233,17 @@ def _attacked_without_growth(count: int) -> None:
     assert [decode(frame[4:]).code for frame in GOOD_FRAMES]
 
 
-def test_thirty_thousand_bad_frames_do_no_harm() -> None:
-    _attacked_without_growth(30_000)
+def test_thirty_thousand_bad_frames_raise_only_protocol_errors() -> None:
+    _assert_no_growth(30_000)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_million_bad_frames_do_no_harm() -> None:
-    _attacked_without_growth(1_000_000)
+def test_a_million_bad_frames_raise_only_protocol_errors() -> None:
+    _assert_no_growth(1_000_000)
 
 
-def test_the_fuzz_is_the_same_for_the_same_seed() -> None:
+def test_the_same_seed_gives_the_same_frames() -> None:
     def some(seed: int) -> list[Any]:
         return [frame for _, frame in zip(range(200), FrameFuzz(seed), strict=False)]
 

@@ -1,4 +1,4 @@
-"""What RocketMQ 5.3.3 makes of known values is what we make of them, byte for byte."""
+"""Known values are encoded to the bytes of RocketMQ 5.3.3 and decoded from them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.unit.protocol.golden import golden
 
 HEADERS = {header.__name__: header for spec in REQUESTS.values() for header in spec if header}
 DERIVED = {"QueueTimeSpan": {"minTimeStampStr", "maxTimeStampStr", "consumeTimeStampStr"}}
-"""Properties that Java writes from getters without a field; nobody reads them."""
+"""Properties that Java writes from getters without a field; no peer reads them."""
 
 
 BESIDE_JAVAS_CLASS = {"forbiddenTable"}
-"""Java writes the group table together with its manager, whose field this is."""
+"""A field of the manager that Java writes together with the group table."""
 
 
 def test_request_response_and_language_codes_have_javas_names_and_numbers() -> None:
@@ -65,7 +65,7 @@ def test_frames_are_javas_bytes_and_are_read_back(recorded: dict[str, Any]) -> N
     read = decode(java[4:])
     assert int.from_bytes(java[:4], "big") == len(java) - 4
     if command.serialize is codes.SerializeType.ROCKETMQ:
-        # A ROCKETMQ header has no word for an empty text: it is null when read.
+        # A ROCKETMQ header cannot hold an empty text: it is decoded as null.
         command.remark = command.remark or None
         command.ext = {key: value for key, value in (command.ext or {}).items() if value} or None
     assert read == command
@@ -85,12 +85,12 @@ def test_headers_declare_the_fields_of_javas_class(name: str) -> None:
             assert not is_required, field
         elif field["default"] is None:
             assert is_required, field
-        # A required primitive holds 0 or false from the start, and a required field may have a default.
+        # A required Java primitive starts as 0 or false, and a required field may have a default.
 
 
 @pytest.mark.parametrize("name", sorted(HEADERS))
 @pytest.mark.parametrize("kind", ["full", "bare"])
-def test_headers_travel_as_javas_ext_fields(name: str, kind: str) -> None:
+def test_headers_encode_to_javas_ext_fields(name: str, kind: str) -> None:
     recorded = golden("headers")[name][kind]
     header: Header = HEADERS[name].decode(recorded)
     assert header.encode() == recorded
@@ -210,20 +210,20 @@ def test_bodies_have_no_field_that_java_does_not_write(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(golden("bodies")))
-def test_fresh_bodies_have_javas_defaults(name: str) -> None:
+def test_new_bodies_have_javas_defaults(name: str) -> None:
     recorded = golden("bodies")[name]["bare"]
     if recorded is None:
         return
     ours, java = fastjson.loads(to_json(_body_class(name)())), fastjson.loads(recorded)
     for key, value in _without(java, DERIVED).items():
         assert ours.get(key) == value, f"{name}.{key}"
-    # Where Java has null and writes nothing, ours may say so with an empty value.
+    # Where Java has null and writes nothing, our default may be an empty value.
     for key in ours.keys() - java.keys():
         assert ours[key] in ("", [], {}, 0, False, "TAG", "OTHER", "0", "AAAA"), f"{name}.{key}={ours[key]!r}"
 
 
 @pytest.mark.parametrize("name", ["RegisterBrokerBody", "ConsumerOffsetSerializeWrapper", "ConsumeStats"])
-def test_configuration_files_are_laid_out_as_javas(name: str) -> None:
+def test_configuration_files_have_javas_layout(name: str) -> None:
     recorded = golden("bodies")[name]
     body = from_json(_body_class(name), recorded["full"])
     assert fastjson.dumps(body, pretty=True).decode() == recorded["pretty"]
@@ -261,11 +261,11 @@ def test_doubles_are_printed_as_java_does() -> None:
 
 
 @pytest.mark.parametrize("recorded", golden("json")["loose"])
-def test_loose_json_is_read_as_fastjson_does(recorded: dict[str, Any]) -> None:
+def test_lenient_json_is_read_as_fastjson_does(recorded: dict[str, Any]) -> None:
     assert fastjson.loads(recorded["text"]) == json.loads(recorded["standard"])
 
 
-def test_objects_that_java_wrote_once_are_found_where_they_are_referred_to() -> None:
+def test_references_that_java_wrote_are_resolved() -> None:
     shared = fastjson.loads(golden("json")["shared"])
     stats = {
         "consumeTps": 0.0,
@@ -290,7 +290,7 @@ def test_maps_with_integer_keys_are_written_as_fastjson_does() -> None:
     assert pretty.decode() == recorded["integerKeysPretty"]
 
 
-def test_routes_are_javas_bytes_in_both_flavours() -> None:
+def test_routes_are_javas_bytes_in_both_forms() -> None:
     recorded = golden("route")
     route = from_json(bodies.TopicRouteData, recorded["standard"])
     assert from_json(bodies.TopicRouteData, recorded["plain"]) == route
@@ -315,7 +315,7 @@ def test_registrations_are_read_plain_and_compressed() -> None:
     inflated = read.topic_config_serialize_wrapper
     assert read.filter_server_list == plain.filter_server_list == ["10.0.0.1:1"]
     assert inflated.data_version == wrapper.data_version
-    # The one-line form of a topic has no place for topicSysFlag.
+    # The one-line form of a topic has no topicSysFlag.
     lost = msgspec.structs.replace(wrapper.topic_config_table["T1"], topic_sys_flag=0)
     assert inflated.topic_config_table == {"T1": lost, "T2": wrapper.topic_config_table["T2"]}
     assert zlib.decompress(read.encode(compress=True)) == zlib.decompress(compressed)

@@ -1,4 +1,4 @@
-"""Headers: declared once, read and written from the declaration, and wrong fields are named."""
+"""Headers are decoded and encoded by their declaration, and errors name the invalid field."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WILD = (
 
 
 def _texts(parse: Any) -> st.SearchStrategy[Any]:
-    """Values a field can have, as attributes."""
+    """Valid values of a field, as attributes."""
     return {
         _text: st.text(st.characters(codec="utf-8"), max_size=10),
         _int: st.integers(-(2**31), 2**31 - 1),
@@ -46,7 +46,7 @@ def _texts(parse: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("header", HEADERS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_headers_are_read_as_written(header: type[Header], data: st.DataObject) -> None:
+def test_headers_round_trip(header: type[Header], data: st.DataObject) -> None:
     values: dict[str, Any] = {}
     for attribute, _, parse, is_required, _ in _plan(header):
         if is_required or data.draw(st.booleans()):
@@ -58,7 +58,7 @@ def test_headers_are_read_as_written(header: type[Header], data: st.DataObject) 
 @pytest.mark.parametrize("header", HEADERS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_any_fields_are_a_header_or_a_request_error(header: type[Header], data: st.DataObject) -> None:
+def test_any_fields_give_a_header_or_a_request_error(header: type[Header], data: st.DataObject) -> None:
     names = [entry[1] for entry in _plan(header)] or ["x"]
     ext = data.draw(st.none() | st.dictionaries(st.sampled_from([*names, "unknown"]), WILD))
     try:
@@ -95,7 +95,7 @@ def test_any_fields_are_a_header_or_a_request_error(header: type[Header], data: 
         ),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value_and_what_was_expected(
+def test_an_error_names_the_invalid_field_its_value_and_the_expected_one(
     ext: dict[str, str] | None, remark: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
@@ -154,7 +154,7 @@ def test_both_send_headers_have_the_same_attributes() -> None:
     assert v1 <= v2
 
 
-def test_names_that_java_spells_its_own_way_are_kept() -> None:
+def test_javas_unusual_spellings_are_kept() -> None:
     header = UnregisterClientRequestHeader(client_id="c")
     assert header.encode() == {"clientID": "c"}
     assert "proxyFrowardClientId" in {entry[1] for entry in _plan(PullMessageRequestHeader)}
@@ -165,10 +165,10 @@ def test_a_required_field_with_a_default_may_be_missing() -> None:
     assert CreateTopicRequestHeader.decode({**fields, "topicFilterType": "SINGLE_TAG"}).order is False
 
 
-def test_a_number_out_of_range_is_our_own_error_when_written() -> None:
+def test_encoding_a_number_out_of_range_is_a_local_error() -> None:
     with pytest.raises(LocalProtocolError, match=r"GetMaxOffsetRequestHeader\.queueId=2147483648"):
         GetMaxOffsetRequestHeader(topic="T", queue_id=2**31).encode()
 
 
-def test_every_request_code_that_travels_has_its_headers() -> None:
+def test_every_request_code_on_the_wire_has_its_headers() -> None:
     assert set(RequestCode) - set(REQUESTS) == {code for code in RequestCode if 1014 <= code <= 1018}

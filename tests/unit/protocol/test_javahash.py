@@ -1,4 +1,4 @@
-"""Java's hashes against their definition."""
+"""Java's hashes equal their definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epochmq_protocol import javahash
 from epochmq_protocol.javahash import index_hash, java_hash, key_hash, tags_code, topic_seed, unsigned_hash
 
 
-def _defined(text: str) -> int:
+def _reference_hash(text: str) -> int:
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(raw), 2):
@@ -20,7 +20,7 @@ def _defined(text: str) -> int:
 @settings(deadline=None)
 @given(st.text(max_size=1500))
 def test_the_hash_is_the_polynomial_over_utf16_units(text: str) -> None:
-    assert java_hash(text) == _defined(text)
+    assert java_hash(text) == _reference_hash(text)
 
 
 @settings(deadline=None)
@@ -32,15 +32,15 @@ def test_texts_and_their_utf8_bytes_hash_the_same(text: str) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=50))
 def test_any_bytes_have_a_hash(data: bytes) -> None:
-    assert java_hash(data) == _defined(data.decode("utf-8", "replace"))
+    assert java_hash(data) == _reference_hash(data.decode("utf-8", "replace"))
 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=100))
-def test_a_hash_is_continued_from_what_stands_before(head: str, tail: str) -> None:
+def test_a_hash_can_be_continued_from_the_preceding_text(head: str, tail: str) -> None:
     assert unsigned_hash(tail, unsigned_hash(head)) == unsigned_hash(head + tail)
-    assert key_hash(head, tail) == index_hash(_defined(f"{head}#{tail}"))
-    assert topic_seed(head) == _defined(head + "#") % 2**32
+    assert key_hash(head, tail) == index_hash(_reference_hash(f"{head}#{tail}"))
+    assert topic_seed(head) == _reference_hash(head + "#") % 2**32
 
 
 def test_tags_have_a_code_and_no_tags_have_none() -> None:
@@ -54,6 +54,6 @@ def test_the_cache_of_tag_codes_is_bounded() -> None:
     assert javahash.tags_code.cache_info().currsize <= 4096
 
 
-def test_the_one_hash_without_an_absolute_value_counts_as_zero() -> None:
+def test_the_hash_without_an_absolute_value_becomes_zero() -> None:
     assert index_hash(-(2**31)) == 0
     assert index_hash(-5) == 5

@@ -1,4 +1,4 @@
-"""Message records, properties, ids and batches."""
+"""Message records, properties, ids and batches round-trip, and malformed ones raise the right error."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ MESSAGES = st.builds(
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=10)
 
 
-def _completed(made: MessageExt, record: bytes) -> MessageExt:
-    """The message with what encoding adds."""
+def _with_computed_fields(made: MessageExt, record: bytes) -> MessageExt:
+    """The message with the fields that encoding computes."""
     made.body_crc = body_crc(made.body)
     made.store_size = len(record)
     made.magic = MAGIC_V2 if len(made.topic) > 127 else MAGIC_V1
@@ -71,9 +71,9 @@ def _completed(made: MessageExt, record: bytes) -> MessageExt:
 
 @settings(deadline=None)
 @given(MESSAGES)
-def test_records_are_read_as_written(made: MessageExt) -> None:
+def test_records_round_trip(made: MessageExt) -> None:
     record = encode_record(made)
-    assert decode_record(record) == _completed(made, record)
+    assert decode_record(record) == _with_computed_fields(made, record)
     assert decode_record(bytearray(record)) == made
     assert decode_record(b"xyz" + record, 3) == made
     assert record_size(len(made.body), len(made.topic), len(made.properties), made.sys_flag) == len(record)
@@ -81,15 +81,17 @@ def test_records_are_read_as_written(made: MessageExt) -> None:
 
 @settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=4))
-def test_records_stand_one_after_the_other(made: list[MessageExt]) -> None:
+def test_consecutive_records_are_decoded(made: list[MessageExt]) -> None:
     records = [encode_record(message) for message in made]
     read = decode_records(b"".join(records))
-    assert read == [_completed(message, record) for message, record in zip(made, records, strict=True)]
+    assert read == [
+        _with_computed_fields(message, record) for message, record in zip(made, records, strict=True)
+    ]
 
 
 @settings(deadline=None)
 @given(MESSAGES, st.data())
-def test_a_changed_record_is_a_record_or_a_protocol_error(made: MessageExt, data: st.DataObject) -> None:
+def test_a_damaged_record_gives_a_record_or_a_protocol_error(made: MessageExt, data: st.DataObject) -> None:
     record = bytearray(encode_record(made))
     for _ in range(data.draw(st.integers(1, 3))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
@@ -105,12 +107,12 @@ def test_a_changed_record_is_a_record_or_a_protocol_error(made: MessageExt, data
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(-5, 205))
-def test_any_bytes_are_a_record_or_a_protocol_error(data: bytes, pos: int) -> None:
+def test_any_bytes_give_a_record_or_a_protocol_error(data: bytes, pos: int) -> None:
     with contextlib.suppress(RemoteProtocolError):
         decode_record(data, pos)
 
 
-def test_a_body_that_is_not_what_was_written_is_found_out() -> None:
+def test_a_changed_body_fails_its_crc() -> None:
     record = bytearray(encode_record(MessageExt("T", b"body")))
     record[88] ^= 1
     with pytest.raises(RemoteProtocolError, match="CRC"):
@@ -119,7 +121,7 @@ def test_a_body_that_is_not_what_was_written_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 8, 50, 91])
-def test_a_cut_or_empty_record_is_none(size: int) -> None:
+def test_an_incomplete_record_is_a_protocol_error(size: int) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_record(encode_record(MessageExt("T", b"body"))[:size])
     with pytest.raises(RemoteProtocolError):
@@ -148,14 +150,14 @@ def test_a_long_topic_makes_a_record_of_version_2() -> None:
         MessageExt("T", born_host=b"short"),
     ],
 )
-def test_what_a_record_cannot_hold_is_our_own_error(message: MessageExt) -> None:
+def test_a_value_that_does_not_fit_a_record_is_a_local_error(message: MessageExt) -> None:
     with pytest.raises(LocalProtocolError):
         encode_record(message)
 
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, NAMES, max_size=6))
-def test_properties_are_read_as_written(properties: dict[str, str]) -> None:
+def test_properties_round_trip(properties: dict[str, str]) -> None:
     text = format_properties(properties)
     assert parse_properties(text) == properties
     assert parse_properties(text.decode()) == properties
@@ -166,7 +168,7 @@ def test_properties_are_read_as_written(properties: dict[str, str]) -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 @example(b"\x01\x01\x02\x02a\x01\x02")
-def test_any_bytes_are_properties(data: bytes) -> None:
+def test_any_bytes_parse_as_properties(data: bytes) -> None:
     found = parse_properties(data)
     assert parse_properties(format_properties(found)) == found
 
@@ -179,7 +181,7 @@ def test_separators_cannot_be_part_of_a_property(properties: dict[str, str]) -> 
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, NAMES, max_size=4), NAMES, NAMES, st.booleans())
-def test_a_property_is_added_at_the_end_and_taken_out_again(
+def test_a_property_is_appended_and_deleted_again(
     properties: dict[str, str], name: str, value: str, is_closed: bool
 ) -> None:
     text = format_properties(properties)
@@ -190,14 +192,14 @@ def test_a_property_is_added_at_the_end_and_taken_out_again(
     assert removed == {key: item for key, item in properties.items() if key != name}
 
 
-def test_only_the_property_of_that_very_name_is_taken_out() -> None:
+def test_only_the_property_of_exactly_that_name_is_deleted() -> None:
     text = b"XTAGS\x01a\x02TAGS\x01b\x02KEYS\x01TAGS\x02"
     assert delete_property(text, "TAGS") == b"XTAGS\x01a\x02KEYS\x01TAGS\x02"
     assert delete_property(text, "NONE") is text
 
 
 @pytest.mark.parametrize(("ip", "size"), [("127.0.0.1", 8), ("2001:db8::1", 20), ("fe80::1%eth0", 20)])
-def test_hosts_are_read_as_written(ip: str, size: int) -> None:
+def test_hosts_round_trip(ip: str, size: int) -> None:
     host = encode_host(ip, 10911)
     assert len(host) == size
     assert decode_host(host) == (ip.partition("%")[0], 10911)
@@ -206,14 +208,14 @@ def test_hosts_are_read_as_written(ip: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("ip", "port"), [("localhost", 1), ("", 1), ("1.2.3", 1), ("1.2.3.4", -1), ("1.2.3.4", 2**32)]
 )
-def test_what_is_no_address_is_our_own_error(ip: str, port: int) -> None:
+def test_an_invalid_address_is_a_local_error(ip: str, port: int) -> None:
     with pytest.raises(LocalProtocolError):
         encode_host(ip, port)
 
 
 @settings(deadline=None)
 @given(HOSTS, st.integers(0, 2**63 - 1))
-def test_message_ids_are_read_as_written(host: bytes, offset: int) -> None:
+def test_message_ids_round_trip(host: bytes, offset: int) -> None:
     text = message_id(host, offset)
     assert text == text.upper()
     assert parse_message_id(text) == (host, offset)
@@ -222,7 +224,7 @@ def test_message_ids_are_read_as_written(host: bytes, offset: int) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=60) | st.text("0123456789ABCDEF ", min_size=32, max_size=32))
-def test_any_text_is_a_message_id_or_a_request_error(text: str) -> None:
+def test_any_text_gives_a_message_id_or_a_request_error(text: str) -> None:
     try:
         host, offset = parse_message_id(text)
     except RequestError:
@@ -238,15 +240,13 @@ ELEMENTS = st.lists(
 
 @settings(deadline=None)
 @given(ELEMENTS)
-def test_batches_are_read_as_written(elements: list[BatchElement]) -> None:
+def test_batches_round_trip(elements: list[BatchElement]) -> None:
     assert decode_batch(encode_batch(elements)) == elements
 
 
 @settings(deadline=None)
 @given(ELEMENTS, st.data())
-def test_any_bytes_are_a_batch_or_an_illegal_message(
-    elements: list[BatchElement], data: st.DataObject
-) -> None:
+def test_any_bytes_give_a_batch_or_message_illegal(elements: list[BatchElement], data: st.DataObject) -> None:
     body = bytearray(encode_batch(elements)) + data.draw(st.binary(max_size=30))
     if body:
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -259,14 +259,14 @@ def test_any_bytes_are_a_batch_or_an_illegal_message(
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_batch_of_too_many_messages_is_refused() -> None:
+def test_a_batch_of_too_many_messages_is_rejected() -> None:
     body = encode_batch([BatchElement(b"")] * 4)
     assert len(decode_batch(body, elements_max=4)) == 4
     with pytest.raises(RequestError):
         decode_batch(body, elements_max=3)
 
 
-def test_a_compressed_body_is_given_as_it_was_sent() -> None:
+def test_a_compressed_body_is_decompressed() -> None:
     body = b"hello " * 1000
     for kind in (0, const.COMPRESSION_ZLIB_TYPE):
         flag = const.COMPRESSED_FLAG | kind
@@ -283,6 +283,6 @@ def test_a_compressed_body_is_given_as_it_was_sent() -> None:
         (b"x", 1 | const.COMPRESSION_LZ4_TYPE),
     ],
 )
-def test_a_compressed_body_that_cannot_be_inflated_is_the_peers_error(body: bytes, flag: int) -> None:
+def test_a_malformed_compressed_body_is_a_protocol_error(body: bytes, flag: int) -> None:
     with pytest.raises(RemoteProtocolError):
         uncompressed_body(MessageExt("T", body, sys_flag=flag), bytes_max=1_000_000)

@@ -1,4 +1,4 @@
-"""Changing a key of a configuration file leaves everything else in it alone."""
+"""Changing a key of a configuration file leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_a_value_over_several_lines_is_replaced_as_a_whole() -> None:
     )
 
 
-def test_every_occurrence_of_a_key_is_replaced_for_the_last_one_counts() -> None:
+def test_every_occurrence_of_a_key_is_replaced_because_the_last_one_counts() -> None:
     assert properties.parse(rewrite("a=1\nb=2\na=3\n", {"a": "9"})) == {"a": "9", "b": "2"}
 
 
 @given(TEXTS, st.dictionaries(KEYS, VALUES, max_size=4))
-def test_parsing_the_result_gives_what_was_there_and_the_changes(text: str, changes: dict[str, str]) -> None:
+def test_parsing_the_result_gives_the_old_keys_and_the_changes(text: str, changes: dict[str, str]) -> None:
     assert properties.parse(rewrite(text, changes)) == properties.parse(text) | changes
 
 

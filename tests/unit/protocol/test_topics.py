@@ -1,4 +1,4 @@
-"""Names, permissions and versions of topics and groups."""
+"""Names, permissions and versions of topics and groups follow RocketMQ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epochmq_protocol.topics import DataVersion, TopicConfig, validate_topic
 
 
 @pytest.mark.parametrize("name", ["a", "%RETRY%group", "A-b_c|d%9", "t" * 127])
-def test_legal_topic_names_pass(name: str) -> None:
+def test_legal_topic_names_are_accepted(name: str) -> None:
     assert validate_topic(name) is None
     assert not topics.is_topic_or_group_illegal(name)
 
@@ -20,13 +20,13 @@ def test_legal_topic_names_pass(name: str) -> None:
     ("name", "word"),
     [("", "blank"), ("  ", "blank"), ("a b", "illegal"), ("тема", "illegal"), ("t" * 128, "longer")],
 )
-def test_illegal_topic_names_are_refused_with_the_reason(name: str, word: str) -> None:
+def test_illegal_topic_names_are_rejected_with_the_reason(name: str, word: str) -> None:
     remark = validate_topic(name)
     assert remark is not None
     assert word in remark
 
 
-def test_system_topics_are_known_and_some_may_not_be_sent_to() -> None:
+def test_system_topics_are_recognised_and_some_reject_sends() -> None:
     assert topics.is_system_topic("TBW102")
     assert topics.is_system_topic("rmq_sys_anything")
     assert not topics.is_system_topic("orders")
@@ -63,7 +63,7 @@ def test_versions_are_ordered_by_state_version_then_counter_then_time() -> None:
         first.counter = 5  # type: ignore[misc]
 
 
-def test_the_one_line_form_of_a_topic_keeps_all_but_order_and_system_flag() -> None:
+def test_the_one_line_form_of_a_topic_loses_only_order_and_system_flag() -> None:
     config = TopicConfig("T", 1, 2, 6, topics.TopicFilterType.MULTI_TAG, 5, True, {"a": "b"})
     assert config.encode() == 'T 1 2 6 MULTI_TAG {"a":"b"}'
     assert TopicConfig.decode(config.encode()) == msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Settings in RocketMQ's keys: what is wrong is named with its value and what was expected."""
+"""Settings in RocketMQ's keys are loaded, and errors name the key, its value and the expected one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_properties_text_becomes_settings() -> None:
     assert loaded == Example(10911, "b", FlushDiskType.SYNC_FLUSH, "SLAVE", True, 0.25, 1 << 30)
 
 
-def test_plain_values_are_taken_as_well_as_texts() -> None:
+def test_plain_values_are_accepted_as_well_as_texts() -> None:
     loaded, _ = typed_config.load(
         Example, {"listenPort": 1, "orderMessageEnable": True, "ratio": 1, "brokerName": 5}
     )
@@ -79,16 +79,14 @@ def test_plain_values_are_taken_as_well_as_texts() -> None:
         ("offset", "x", "offset=x: expected a whole number"),
     ],
 )
-def test_a_bad_value_is_named_with_its_key_and_what_was_expected(
-    key: str, value: object, message: str
-) -> None:
+def test_an_error_names_the_key_the_value_and_the_expected_one(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         typed_config.load(Example, {key: value})
     assert str(caught.value) == message
     assert caught.value.key == key
 
 
-def test_an_unknown_key_is_warned_about_by_name_with_a_guess() -> None:
+def test_an_unknown_key_gives_a_warning_with_a_guess() -> None:
     loaded, warnings = typed_config.load(Example, {"listenProt": "1", "somethingElse": "2"})
     assert loaded == Example()
     assert warnings == [
@@ -97,7 +95,7 @@ def test_an_unknown_key_is_warned_about_by_name_with_a_guess() -> None:
     ]
 
 
-def test_aliases_are_other_spellings_of_a_key_and_named_as_given() -> None:
+def test_aliases_are_other_spellings_of_a_key_and_errors_name_the_given_one() -> None:
     loaded, _ = typed_config.load(Example, {"port": "7"}, {"port": "listenPort"})
     assert loaded.listen_port == 7
     with pytest.raises(ConfigError, match="port=x"):
@@ -120,12 +118,12 @@ def test_an_update_changes_all_or_nothing() -> None:
         typed_config.update(before, {"listenPort": None})
 
 
-def test_an_optional_setting_may_be_taken_back() -> None:
+def test_an_optional_setting_may_be_unset() -> None:
     assert typed_config.update(Example(size_max=5), {"sizeMax": ""})[0].size_max is None
     assert typed_config.update(Example(size_max=5), {"sizeMax": None})[0].size_max is None
 
 
-def test_settings_written_as_properties_load_to_the_same_settings() -> None:
+def test_settings_round_trip_through_properties() -> None:
     example = Example(1, "b c", FlushDiskType.SYNC_FLUSH, "SLAVE", True, 0.25, 5, "7s", -3)
     text = properties.format(typed_config.to_properties(example))
     assert typed_config.load(Example, text) == (example, [])
@@ -135,7 +133,7 @@ def test_settings_written_as_properties_load_to_the_same_settings() -> None:
 
 @hypothesis_settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(typed_config.keys(Example))), st.text(max_size=10), max_size=4))
-def test_any_values_are_settings_or_a_config_error(values: dict[str, str]) -> None:
+def test_any_values_give_settings_or_a_config_error(values: dict[str, str]) -> None:
     try:
         loaded, _ = typed_config.load(Example, values)
     except ConfigError:
@@ -145,7 +143,7 @@ def test_any_values_are_settings_or_a_config_error(values: dict[str, str]) -> No
 
 @hypothesis_settings(deadline=None)
 @given(st.text(max_size=60))
-def test_any_text_is_properties(text: str) -> None:
+def test_any_text_parses_as_properties(text: str) -> None:
     found = properties.parse(text)
     assert all(isinstance(key, str) and isinstance(value, str) for key, value in found.items())
 
@@ -157,6 +155,6 @@ def test_any_text_is_properties(text: str) -> None:
         st.from_regex(r"[a-z0-9:;=/.]{0,10}", fullmatch=True),
     )
 )
-def test_properties_are_read_as_written(values: dict[str, str]) -> None:
+def test_properties_round_trip(values: dict[str, str]) -> None:
     kept = {key: value for key, value in values.items() if not value.startswith(("=", ":"))}
     assert properties.parse(properties.format(kept, is_sorted=True)) == kept

@@ -1,4 +1,4 @@
-"""What the tests of the transport share: a server on a loopback address of its own, a raw peer, handlers."""
+"""Helpers for tests of the transport: a server on its own loopback address, a raw peer, handlers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ async def eventually(condition: Callable[[], bool], what: str) -> None:
     """Waits until the condition holds."""
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - what is waited for knows nothing of tests
+            while not condition():  # noqa: ASYNC110 - the condition has no event to wait for
                 await asyncio.sleep(0.002)
     except TimeoutError:
         raise AssertionError(f"not within {DEADLINE_S} s: {what}") from None
 
 
 def echo(connection: RemotingConnection, command: Command) -> Command:
-    """Answers with what it got."""
+    """Responds with the fields and body of the request."""
     return response(command, 0, ext=command.ext, body=command.body)
 
 
@@ -39,7 +39,7 @@ def ask(
 
 
 class Peer:
-    """The other end of a connection, reading and writing raw frames."""
+    """The other end of a connection, which sends and receives raw frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -50,14 +50,14 @@ class Peer:
         async with asyncio.timeout(DEADLINE_S):
             await self.writer.drain()
 
-    async def take(self) -> Command:
-        """The next frame."""
+    async def receive(self) -> Command:
+        """Receives the next frame."""
         async with asyncio.timeout(DEADLINE_S):
             length = int.from_bytes(await self.reader.readexactly(4), "big")
             return decode(await self.reader.readexactly(length))
 
-    async def rest(self) -> bytes:
-        """What still comes until the connection is closed; a reset counts as closed."""
+    async def receive_all(self) -> bytes:
+        """Receives the bytes until the connection is closed; a reset counts as closed."""
         async with asyncio.timeout(DEADLINE_S):
             try:
                 return await self.reader.read()
@@ -72,7 +72,7 @@ class Peer:
 
 @asynccontextmanager
 async def peer_of(server: RemotingServer) -> AsyncIterator[Peer]:
-    """A raw connection to a server of `serving`."""
+    """A raw connection to a server."""
     peer = Peer(*await asyncio.open_connection(server.host, server.port))
     try:
         yield peer
@@ -82,7 +82,7 @@ async def peer_of(server: RemotingServer) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def serving(*args: Any, **kwargs: Any) -> AsyncIterator[RemotingServer]:
-    """A server, started, and stopped in the end."""
+    """A server, started here and stopped at the end."""
     server = RemotingServer(*args, **kwargs)
     await server.start(loopback(51), 0)
     try:

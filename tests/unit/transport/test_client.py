@@ -1,4 +1,4 @@
-"""A client keeps one connection per peer, matches answers to calls, and never waits beyond a deadline."""
+"""A client keeps one connection per peer, matches responses to calls, and never waits beyond a deadline."""
 
 from __future__ import annotations
 
@@ -15,38 +15,36 @@ from tests.support.net import free_port, loopback
 from tests.unit.transport.peers import ECHO, LATER, SLOW, address_of, echo, eventually, serving
 
 
-async def test_concurrent_calls_share_one_connection_and_get_their_own_answers() -> None:
+async def test_concurrent_calls_share_one_connection_and_get_their_own_responses() -> None:
     async def slow(connection: RemotingConnection, command: Command) -> Command:
         await asyncio.sleep(0.001 * (10 - int(command.body)))
         return response(command, 0, body=command.body)
 
     async with serving({SLOW: slow}) as server, RemotingClient() as client:
         calls = [client.call(address_of(server), request(SLOW, body=b"%d" % n)) for n in range(10)]
-        answers = await asyncio.gather(*calls)
-        assert [answer.body for answer in answers] == [b"%d" % n for n in range(10)]
+        responses = await asyncio.gather(*calls)
+        assert [received.body for received in responses] == [b"%d" % n for n in range(10)]
         assert len(server.connections) == 1
 
 
-async def test_a_call_without_an_answer_ends_at_its_deadline_and_a_late_answer_is_dropped() -> None:
-    held: list[tuple[RemotingConnection, Command]] = []
+async def test_a_call_without_a_response_ends_at_its_deadline_and_a_late_response_is_dropped() -> None:
+    deferred: list[tuple[RemotingConnection, Command]] = []
 
     def later(connection: RemotingConnection, command: Command) -> None:
-        held.append((connection, command))
+        deferred.append((connection, command))
 
     async with serving({LATER: later, ECHO: echo}) as server, RemotingClient() as client:
         await client.call(address_of(server), request(ECHO))  # connected
         with pytest.raises(CallTimeoutError, match=r"no response to request 33 from .* within \d+ ms"):
             await client.call(address_of(server), request(LATER), 30)
-        await eventually(lambda: bool(held), "the request is there")
-        connection, command = held[0]
+        await eventually(lambda: bool(deferred), "the request has arrived")
+        connection, command = deferred[0]
         connection.respond(response(command, 0, body=b"late"))
-        answer = await client.call(address_of(server), request(ECHO, body=b"mine"))
-        assert answer.body == b"mine"
+        received = await client.call(address_of(server), request(ECHO, body=b"mine"))
+        assert received.body == b"mine"
 
 
-async def test_calls_that_wait_are_told_when_the_connection_is_lost_and_the_next_call_connects_again() -> (
-    None
-):
+async def test_waiting_calls_fail_when_the_connection_is_lost_and_the_next_call_connects_again() -> None:
     def hang_up(connection: RemotingConnection, command: Command) -> None:
         connection.close()
 
@@ -56,7 +54,7 @@ async def test_calls_that_wait_are_told_when_the_connection_is_lost_and_the_next
         assert (await client.call(address_of(server), request(ECHO))).code == 0
 
 
-async def test_a_peer_that_is_not_there_is_told_as_such() -> None:
+async def test_an_unreachable_peer_raises_connect_error() -> None:
     host = loopback(51)
     async with RemotingClient() as client:
         with pytest.raises(ConnectError):
@@ -66,7 +64,7 @@ async def test_a_peer_that_is_not_there_is_told_as_such() -> None:
                 await client.call(nonsense, request(ECHO))
 
 
-async def test_addresses_of_both_ip_versions_are_split() -> None:
+async def test_addresses_of_both_ip_versions_are_parsed() -> None:
     assert split_address("[::1]:9876") == ("::1", 9876)
     assert split_address("127.0.0.1:10911") == ("127.0.0.1", 10911)
 
@@ -74,7 +72,7 @@ async def test_addresses_of_both_ip_versions_are_split() -> None:
 async def test_connecting_counts_against_the_deadline_of_the_call() -> None:
     listener = socket.create_server((loopback(51), 0), backlog=0)
     address = listener.getsockname()
-    fillers = []  # nobody accepts: once the kernel's queue is full, connecting hangs
+    fillers = []  # the listener accepts nothing: once the kernel's queue is full, connecting hangs
     for _ in range(4):
         filler = socket.socket()
         filler.setblocking(False)
@@ -100,13 +98,13 @@ async def test_the_peers_own_requests_reach_the_clients_handlers() -> None:
         await client.call(address_of(server), request(ECHO))
         (connection,) = server.connections
         connection.oneway(request(40, body=b"changed"))
-        answer = await connection.call(request(307, body=b"info"), 60_000)
-        assert (answer.body, got) == (b"info", [b"changed"])
-        answer = await connection.call(request(999), 60_000)
-        assert answer.code == 3
+        received = await connection.call(request(307, body=b"info"), 60_000)
+        assert (received.body, got) == (b"info", [b"changed"])
+        received = await connection.call(request(999), 60_000)
+        assert received.code == 3
 
 
-async def test_a_peer_that_sends_away_is_asked_once_more_over_a_new_connection() -> None:
+async def test_a_call_that_gets_go_away_is_repeated_once_over_a_new_connection() -> None:
     connections: set[RemotingConnection] = set()
 
     def once(connection: RemotingConnection, command: Command) -> Command:
@@ -142,7 +140,7 @@ async def test_closing_the_client_ends_waiting_calls() -> None:
         assert not client.connections
 
 
-async def test_calls_beyond_the_bound_are_refused_here() -> None:
+async def test_calls_beyond_the_bound_are_rejected_locally() -> None:
     async with (
         serving({LATER: lambda connection, command: None}) as server,
         RemotingClient(ClientSettings(max_calls=1)) as client,
@@ -157,20 +155,20 @@ async def test_calls_beyond_the_bound_are_refused_here() -> None:
             await first
 
 
-async def test_a_silent_connection_of_a_client_is_closed_too() -> None:
-    gone: list[str] = []
+async def test_an_idle_connection_of_a_client_is_closed() -> None:
+    closed: list[str] = []
     async with (
         serving({ECHO: echo}, settings=ServerSettings(idle_timeout_ms=0)) as server,
         RemotingClient(
-            ClientSettings(idle_timeout_ms=100), on_close=lambda c: gone.append(c.remote)
+            ClientSettings(idle_timeout_ms=100), on_close=lambda c: closed.append(c.remote)
         ) as client,
     ):
         await client.call(address_of(server), request(ECHO))
-        await eventually(lambda: gone == [address_of(server)], "closed for silence")
+        await eventually(lambda: closed == [address_of(server)], "closed as idle")
         assert (await client.call(address_of(server), request(ECHO))).code == 0
 
 
-async def test_a_caller_that_gives_up_while_connecting_does_not_take_the_connection_from_others() -> None:
+async def test_a_cancelled_caller_does_not_cancel_connecting_for_the_others() -> None:
     async with serving({ECHO: echo}) as server, RemotingClient() as client:
         hasty = asyncio.ensure_future(client.call(address_of(server), request(ECHO)))
         patient = asyncio.ensure_future(client.call(address_of(server), request(ECHO)))

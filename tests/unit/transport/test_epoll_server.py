@@ -1,4 +1,4 @@
-"""Sockets under an epoll of their server's own: what asyncio promises of a transport holds of them too."""
+"""The transports of an epoll server keep the contract of asyncio transports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = bytes(range(256)) * 1024  # 256 KiB
 
 
 class Recorder(asyncio.Protocol):
-    """Writes down what it is told."""
+    """Records the callbacks of its transport."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -53,7 +53,7 @@ class Recorder(asyncio.Protocol):
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, EpollServer]]:
-    """A connection: its protocol here, the other side's plain socket, and the server's epoll_server."""
+    """A connection: its protocol here, the other side's plain socket, and the server."""
     made: asyncio.Queue[Recorder] = asyncio.Queue()
 
     def factory() -> Recorder:
@@ -73,7 +73,7 @@ async def connected() -> AsyncIterator[tuple[Recorder, socket.socket, EpollServe
 
 
 async def received(peer: socket.socket, size: int) -> bytes:
-    """So many bytes of the other side."""
+    """Receives `size` bytes on the other side."""
     loop = asyncio.get_running_loop()
     found = b""
     while len(found) < size:
@@ -84,13 +84,13 @@ async def received(peer: socket.socket, size: int) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until it holds, a minute at most."""
+    """Waits until the condition holds, a minute at most."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the kernel sets no event
             await asyncio.sleep(0.001)
 
 
-async def test_what_a_handler_writes_in_pieces_arrives_in_order() -> None:
+async def test_pieces_that_a_handler_writes_arrive_in_order() -> None:
     async with connected() as (recorder, peer, _):
         recorder.on_data = lambda data: recorder.transport.writelines([data, b"-", memoryview(data)])
         await asyncio.get_running_loop().sock_sendall(peer, b"hello")
@@ -101,7 +101,7 @@ async def test_what_a_handler_writes_in_pieces_arrives_in_order() -> None:
         assert recorder.transport.get_extra_info("sockname") == peer.getpeername()
 
 
-async def test_a_peer_that_does_not_read_pauses_its_writer_and_gets_every_byte_in_the_end() -> None:
+async def test_a_peer_that_does_not_read_pauses_its_writer_and_later_gets_every_byte() -> None:
     async with connected() as (recorder, peer, _):
         recorder.transport.set_write_buffer_limits(64 * 1024)
         parts = 0
@@ -116,7 +116,7 @@ async def test_a_peer_that_does_not_read_pauses_its_writer_and_gets_every_byte_i
         assert recorder.transport.get_write_buffer_size() == 0
 
 
-async def test_paused_reading_leaves_bytes_to_the_kernel() -> None:
+async def test_paused_reading_leaves_bytes_in_the_kernel() -> None:
     async with connected() as (recorder, peer, _):
         loop = asyncio.get_running_loop()
         recorder.transport.pause_reading()
@@ -128,7 +128,7 @@ async def test_paused_reading_leaves_bytes_to_the_kernel() -> None:
         await until(lambda: recorder.data == b"later")
 
 
-async def test_close_sends_what_is_unsent_first() -> None:
+async def test_close_sends_unsent_bytes_first() -> None:
     async with connected() as (recorder, peer, _):
         for _ in range(40):
             recorder.transport.write(BLOCK)
@@ -139,7 +139,7 @@ async def test_close_sends_what_is_unsent_first() -> None:
         assert await recorder.lost is None
 
 
-async def test_abort_drops_what_is_unsent_and_says_so_once() -> None:
+async def test_abort_drops_unsent_bytes_and_reports_the_loss_once() -> None:
     async with connected() as (recorder, _, _):
         for _ in range(40):
             recorder.transport.write(BLOCK)
@@ -151,25 +151,25 @@ async def test_abort_drops_what_is_unsent_and_says_so_once() -> None:
         assert recorder.events.count("lost") == 1
 
 
-async def test_the_end_of_the_peer_ends_the_wire() -> None:
+async def test_a_peer_that_closes_ends_the_transport() -> None:
     async with connected() as (recorder, peer, _):
         peer.close()
         assert await asyncio.wait_for(recorder.lost, 60) is None
         assert recorder.events == ["made", "eof", "lost"]
 
 
-async def test_a_protocol_may_keep_a_half_closed_wire_to_answer() -> None:
+async def test_a_protocol_may_keep_a_half_closed_transport_to_respond() -> None:
     async with connected() as (recorder, peer, _):
         recorder.keep_open = True
         peer.shutdown(socket.SHUT_WR)
         await until(lambda: "eof" in recorder.events)
-        recorder.transport.write(b"an answer")
-        assert await received(peer, 9) == b"an answer"
+        recorder.transport.write(b"a response")
+        assert await received(peer, 10) == b"a response"
         assert "lost" not in recorder.events
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_reset_by_the_peer_is_told_whether_it_is_read_or_not(reads: bool) -> None:
+async def test_a_reset_by_the_peer_is_reported_also_while_reading_is_paused(reads: bool) -> None:
     async with connected() as (recorder, peer, _):
         if not reads:
             recorder.transport.pause_reading()
@@ -178,7 +178,7 @@ async def test_a_reset_by_the_peer_is_told_whether_it_is_read_or_not(reads: bool
         assert isinstance(await asyncio.wait_for(recorder.lost, 60), ConnectionResetError)
 
 
-async def test_a_protocol_that_fails_loses_its_wire_and_no_other() -> None:
+async def test_a_protocol_that_raises_loses_only_its_own_transport() -> None:
     async with connected() as (recorder, peer, listening):
         fault = ZeroDivisionError("a fault")
 
@@ -193,14 +193,14 @@ async def test_a_protocol_that_fails_loses_its_wire_and_no_other() -> None:
 
 
 class ExhaustedListener:
-    """A listening socket of a process that has no descriptor left."""
+    """A listening socket in a process without free descriptors."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
-        self.refused = 0
+        self.rejected = 0
 
     def accept(self) -> tuple[socket.socket, object]:
-        self.refused += 1
+        self.rejected += 1
         raise OSError(errno.EMFILE, "too many open files")
 
     def fileno(self) -> int:
@@ -210,7 +210,7 @@ class ExhaustedListener:
         self.listener.close()
 
 
-async def test_without_descriptors_accepting_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepting_pauses_without_descriptors_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoll_server, "ACCEPT_PAUSE_S", 0.01)
     async with connected() as (_, _, listening):
         ((handle, listener),) = listening._listeners.items()
@@ -218,7 +218,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on(monkeypatch: pyt
         listening._listeners[handle] = full  # type: ignore[assignment]
         with socket.create_connection((HOST, listening.port), timeout=60) as waiting:
             waiting.setblocking(False)
-            await until(lambda: full.refused > 1)
+            await until(lambda: full.rejected > 1)
             before = len(listening._transports)
             listening._listeners[handle] = listener
             await until(lambda: len(listening._transports) == before + 1)
@@ -232,7 +232,7 @@ async def test_a_port_in_use_is_named() -> None:
             await listen(Recorder, HOST, listening.port, 5)
 
 
-async def test_nothing_is_accepted_any_more_and_what_is_open_goes_on() -> None:
+async def test_open_connections_survive_the_end_of_accepting() -> None:
     async with connected() as (recorder, peer, listening):
         listening.stop_accepting()
         with pytest.raises(ConnectionRefusedError):

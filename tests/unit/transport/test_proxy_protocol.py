@@ -1,4 +1,4 @@
-"""The PROXY preamble names the client; anything else in its place is refused and never crashes."""
+"""A PROXY protocol header names the client; anything else in its place is rejected and never crashes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ V4_ADDRESSES = bytes([10, 1, 2, 3, 10, 9, 9, 9]) + (40000).to_bytes(2, "big") + 
         (v2(0x21, 0x31, bytes(216)), None),
     ],
 )
-def test_every_form_is_read_and_its_size_known(data: bytes, source: tuple[str, int] | None) -> None:
+def test_every_form_of_header_is_parsed_with_its_size(data: bytes, source: tuple[str, int] | None) -> None:
     assert parse_proxy_header(data + b"more") == ProxyHeader(len(data), source)
 
 
 @pytest.mark.parametrize("whole", [V1, v2(0x21, 0x11, V4_ADDRESSES)])
-def test_an_incomplete_preamble_asks_for_more(whole: bytes) -> None:
+def test_an_incomplete_header_gives_none(whole: bytes) -> None:
     for size in range(1, len(whole)):
         assert may_start_proxy_header(whole[:size])
         assert parse_proxy_header(whole[:size]) is None
@@ -63,7 +63,7 @@ def test_an_incomplete_preamble_asks_for_more(whole: bytes) -> None:
         v2(0x21, 0x11, V4_ADDRESSES[:5]),
     ],
 )
-def test_a_broken_preamble_is_a_protocol_error(data: bytes) -> None:
+def test_a_malformed_header_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         parse_proxy_header(data)
 
@@ -73,7 +73,7 @@ def test_a_broken_preamble_is_a_protocol_error(data: bytes) -> None:
         st.binary(), st.binary().map(lambda b: b"PROXY " + b), st.binary().map(lambda b: V2_SIGNATURE + b)
     )
 )
-def test_any_bytes_give_a_preamble_a_wish_for_more_or_a_protocol_error(data: bytes) -> None:
+def test_any_bytes_give_a_header_none_or_a_protocol_error(data: bytes) -> None:
     try:
         found = parse_proxy_header(data)
     except RemoteProtocolError:
@@ -84,23 +84,23 @@ def test_any_bytes_give_a_preamble_a_wish_for_more_or_a_protocol_error(data: byt
             ipaddress.ip_address(found.source[0])
 
 
-@pytest.mark.parametrize("preamble", [V1, v2(0x21, 0x11, V4_ADDRESSES)])
+@pytest.mark.parametrize("header", [V1, v2(0x21, 0x11, V4_ADDRESSES)])
 @pytest.mark.parametrize("split", [True, False])
-async def test_the_connection_bears_the_address_that_the_preamble_names(preamble: bytes, split: bool) -> None:
+async def test_the_connection_has_the_address_from_the_header(header: bytes, split: bool) -> None:
     async with serving({ECHO: echo}) as server, peer_of(server) as peer:
         if split:
-            await peer.send(preamble[:20])
-            await peer.send(preamble[20:])
+            await peer.send(header[:20])
+            await peer.send(header[20:])
             await peer.send(ask(opaque=3))
         else:
-            await peer.send(preamble + ask(opaque=3))
-        assert (await peer.take()).opaque == 3
+            await peer.send(header + ask(opaque=3))
+        assert (await peer.receive()).opaque == 3
         (connection,) = server.connections
         assert connection.remote == "10.1.2.3:40000"
         assert connection.remote_host == bytes([10, 1, 2, 3]) + (40000).to_bytes(4, "big")
 
 
-async def test_a_connection_that_starts_like_a_preamble_and_is_none_is_closed() -> None:
+async def test_a_connection_with_a_malformed_header_is_closed() -> None:
     async with serving({ECHO: echo}) as server, peer_of(server) as peer:
         await peer.send(b"PROXY nonsense\r\n" + ask())
-        assert await peer.rest() == b""
+        assert await peer.receive_all() == b""

@@ -1,4 +1,4 @@
-"""TLS and plain peers share a port as the mode allows; contents are the same either way."""
+"""TLS and plain peers share a port as the TLS mode allows, and exchange the same contents."""
 
 from __future__ import annotations
 
@@ -76,33 +76,33 @@ async def test_a_permissive_port_serves_plain_and_tls(tls: TlsSettings) -> None:
         assert await call_once(address_of(server), TlsSettings()) == b"x"
 
 
-async def test_an_enforcing_port_refuses_plain(tls: TlsSettings) -> None:
+async def test_an_enforcing_port_rejects_plain_connections(tls: TlsSettings) -> None:
     async with serving({ECHO: echo}, tls=with_mode(tls, TlsMode.ENFORCING)) as server:
         assert await call_once(address_of(server), TlsSettings()) == b"x"
         async with peer_of(server) as peer:
             await peer.send(ask())
-            assert await peer.rest() == b""
+            assert await peer.receive_all() == b""
 
 
 @pytest.mark.parametrize("mode", [TlsMode.DISABLED, TlsMode.PERMISSIVE])
-async def test_a_port_without_tls_refuses_a_handshake_and_serves_plain(mode: TlsMode) -> None:
+async def test_a_port_without_tls_rejects_a_handshake_and_serves_plain_connections(mode: TlsMode) -> None:
     async with serving({ECHO: echo}, tls=TlsSettings(mode=mode)) as server:
         with pytest.raises(ConnectError):
             await call_once(address_of(server), TlsSettings())
         assert await call_once(address_of(server), None) == b"x"
 
 
-async def test_big_bodies_and_many_calls_pass_through_tls_unchanged(tls: TlsSettings) -> None:
+async def test_large_bodies_and_many_calls_pass_through_tls_unchanged(tls: TlsSettings) -> None:
     async with serving({ECHO: echo}, tls=tls) as server:
         bodies = [bytes([n]) * (n * 50_000) for n in range(20)]
         async with RemotingClient(tls=TlsSettings()) as client:
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(client.call(address_of(server), request(ECHO, body=body), 60_000) for body in bodies)
             )
-        assert [answer.body for answer in answers] == bodies
+        assert [received.body for received in responses] == bodies
 
 
-async def test_a_tls_peer_that_does_not_read_is_paused_and_gets_all_in_the_end(tls: TlsSettings) -> None:
+async def test_a_tls_peer_that_does_not_read_is_paused_and_later_gets_every_byte(tls: TlsSettings) -> None:
     def big(connection: RemotingConnection, command: Command) -> Command:
         return response(command, 0, body=bytes(20_000))
 
@@ -112,12 +112,12 @@ async def test_a_tls_peer_that_does_not_read_is_paused_and_gets_all_in_the_end(t
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         peer = Peer(*await asyncio.open_connection(server.host, server.port, ssl=context, limit=1000))
         await peer.send(b"".join(ask(opaque=n) for n in range(500)))
-        opaques = [(await peer.take()).opaque for _ in range(500)]
+        opaques = [(await peer.receive()).opaque for _ in range(500)]
         assert opaques == list(range(500))
         await peer.close()
 
 
-async def test_a_preamble_may_come_before_the_handshake(tls: TlsSettings) -> None:
+async def test_a_proxy_header_may_precede_the_handshake(tls: TlsSettings) -> None:
     async with serving({ECHO: echo}, tls=tls) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(b"PROXY TCP4 10.1.2.3 10.9.9.9 40000 9876\r\n")
@@ -138,22 +138,22 @@ async def test_a_preamble_may_come_before_the_handshake(tls: TlsSettings) -> Non
         writer.close()
 
 
-async def test_a_handshake_that_does_not_end_is_cut_off(tls: TlsSettings) -> None:
+async def test_a_handshake_that_does_not_end_times_out(tls: TlsSettings) -> None:
     settings = ServerSettings(handshake_timeout_ms=50)
     async with serving({ECHO: echo}, tls=tls, settings=settings) as server, peer_of(server) as peer:
         await peer.send(b"\x16\x03\x01")
-        assert await peer.rest() == b""
+        assert await peer.receive_all() == b""
 
 
 async def test_garbage_after_a_handshake_byte_closes_only_that_connection(tls: TlsSettings) -> None:
     async with serving({ECHO: echo}, tls=tls) as server:
         async with peer_of(server) as peer:
             await peer.send(b"\x16" + bytes(200))
-            await peer.rest()
+            await peer.receive_all()
         assert await call_once(address_of(server), TlsSettings()) == b"x"
 
 
-async def test_a_client_that_checks_servers_accepts_only_those_it_trusts(
+async def test_a_client_that_verifies_servers_accepts_only_trusted_ones(
     tls: TlsSettings, tmp_path: Path
 ) -> None:
     other = make_certificate(tmp_path, "other")
@@ -164,7 +164,7 @@ async def test_a_client_that_checks_servers_accepts_only_those_it_trusts(
             await call_once(address_of(server), TlsSettings(auth_server=True, trust_path=other.cert_path))
 
 
-async def test_a_server_that_requires_client_certificates_refuses_those_without(
+async def test_a_server_that_requires_client_certificates_rejects_clients_without_one(
     tls: TlsSettings, tmp_path: Path
 ) -> None:
     client = make_certificate(tmp_path, "client", password=PASSWORD)
@@ -180,7 +180,7 @@ async def test_a_server_that_requires_client_certificates_refuses_those_without(
             await call_once(address_of(server), TlsSettings())
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls\.server\.certPath=.*missing\.pem"):
         server_context(TlsSettings(cert_path=str(tmp_path / "missing.pem")))
     with pytest.raises(ConfigError, match=r"tls\.server\.certPath"):
