@@ -1,4 +1,5 @@
-"""The local socket: only for the same user, taken over from the dead, and unharmed by whatever comes."""
+"""The admin socket accepts only the same user, replaces a dead process's socket, and survives malformed
+input."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from epochmq_protocol.transport.admin_socket import (
 
 
 class Process:
-    """Answers to a few operations."""
+    """A process with a few operations."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -41,7 +42,7 @@ class Process:
             {
                 "add": AdminOperationHandler(PromoteArguments, self._add),
                 "wait": AdminOperationHandler(AdminArguments, self._wait),
-                "refuse": AdminOperationHandler(AdminArguments, self._refuse),
+                "reject": AdminOperationHandler(AdminArguments, self._reject),
                 "break": AdminOperationHandler(AdminArguments, self._break),
             },
         )
@@ -58,7 +59,7 @@ class Process:
             raise
         return "waited"
 
-    async def _refuse(self, _: AdminArguments, timeout_ms: float) -> None:
+    async def _reject(self, _: AdminArguments, timeout_ms: float) -> None:
         raise RequestError(1, "not this")
 
     async def _break(self, _: AdminArguments, timeout_ms: float) -> None:
@@ -79,7 +80,7 @@ async def process(tmp_path: Path) -> AsyncIterator[Process]:
     await made.server.stop()
 
 
-async def test_an_operation_gets_its_arguments_and_the_time_it_has(process: Process) -> None:
+async def test_an_operation_gets_its_arguments_and_its_time(process: Process) -> None:
     assert await process.ask("add", PromoteArguments(broker_id=7), 9000) == {"brokerId": 7, "timeoutMs": 9000}
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
@@ -90,30 +91,34 @@ async def test_only_the_same_user_may_connect(process: Process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "kind", "said"),
+    ("operation", "kind", "cause"),
     [
-        ("odd", FaultKind.UNKNOWN, "operation=odd: expected one of add, break, refuse, wait"),
-        ("refuse", FaultKind.REFUSED, "not this"),
+        ("odd", FaultKind.UNKNOWN, "operation=odd: expected one of add, break, reject, wait"),
+        ("reject", FaultKind.REFUSED, "not this"),
         ("break", FaultKind.FAILED, "ZeroDivisionError: a fault"),
     ],
 )
-async def test_a_fault_says_what_to_do(process: Process, operation: str, kind: FaultKind, said: str) -> None:
-    with pytest.raises(AdminError, match=said) as caught:
+async def test_the_kind_of_a_fault_says_what_the_caller_should_do(
+    process: Process, operation: str, kind: FaultKind, cause: str
+) -> None:
+    with pytest.raises(AdminError, match=cause) as caught:
         await process.ask(operation)
     assert caught.value.kind is kind
 
 
-async def test_an_operation_that_takes_too_long_is_ended_and_said_to_be(
+async def test_an_operation_that_takes_too_long_is_cancelled_and_reported(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_socket, "GRACE_MS", 60_000)  # the process is to say so, not who asks it
+    monkeypatch.setattr(
+        admin_socket, "GRACE_MS", 60_000
+    )  # the response must come from the process, not from the timeout of the caller
     with pytest.raises(AdminError, match="wait took more than 30 ms") as caught:
         await process.ask("wait", timeout_ms=30)
     assert caught.value.kind is FaultKind.TIMEOUT
     assert process.cancelled == 1
 
 
-async def test_a_process_that_hangs_is_not_waited_for(
+async def test_a_call_to_a_process_that_hangs_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_socket, "GRACE_MS", 20)
@@ -129,7 +134,7 @@ async def test_a_process_that_hangs_is_not_waited_for(
         ended.set()
 
 
-async def test_nobody_and_nonsense_behind_a_path_are_told_apart(tmp_path: Path) -> None:
+async def test_a_missing_and_a_malformed_response_raise_different_errors(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with pytest.raises(ConnectError, match="no process listens at"):
         await call_admin_socket(path, "state")
@@ -163,7 +168,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("data", NONSENSE)
-async def test_whatever_is_sent_the_next_one_is_answered(process: Process, data: bytes) -> None:
+async def test_after_any_bytes_the_next_client_gets_a_response(process: Process, data: bytes) -> None:
     reader, writer = await asyncio.open_unix_connection(process.path)
     writer.write(data)
     writer.write_eof()
@@ -173,7 +178,7 @@ async def test_whatever_is_sent_the_next_one_is_answered(process: Process, data:
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
 
-async def test_who_sends_nothing_is_not_waited_for_long(
+async def test_a_client_that_sends_nothing_is_disconnected(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_socket, "READ_S", 0.05)
@@ -182,7 +187,7 @@ async def test_who_sends_nothing_is_not_waited_for_long(
     writer.close()
 
 
-async def test_more_than_enough_at_once_are_told_so(
+async def test_connections_beyond_the_bound_get_busy(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_socket, "CONNECTIONS_MAX", 2)
@@ -195,7 +200,7 @@ async def test_more_than_enough_at_once_are_told_so(
     assert [await one for one in waiting] == ["waited", "waited"]
 
 
-async def test_the_socket_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
+async def test_the_socket_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     first = await asyncio.start_unix_server(lambda r, w: None, path)
     first.close()
@@ -208,13 +213,13 @@ async def test_the_socket_of_a_killed_process_is_taken_over(tmp_path: Path) -> N
     assert not path.exists()
 
 
-async def test_the_socket_of_a_living_process_is_not_taken(process: Process) -> None:
+async def test_the_socket_of_a_living_process_is_not_replaced(process: Process) -> None:
     with pytest.raises(ConfigError, match="another process serves it"):
         await Process(Path(process.path)).server.start()
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
 
-async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")
     with pytest.raises(ConfigError, match="not a socket"):
@@ -223,12 +228,12 @@ async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["admin.sock", "/" + "x" * 104, ""])
-def test_a_path_that_no_socket_can_have_is_refused(path: str) -> None:
+def test_a_path_that_no_socket_can_have_is_rejectd(path: str) -> None:
     with pytest.raises(ConfigError, match=r"adminSocketPath=.*: expected an absolute path of at most 103"):
         AdminSocketServer(path, {})
 
 
-async def test_a_stop_ends_what_is_under_way(process: Process) -> None:
+async def test_a_stop_cancels_running_operations(process: Process) -> None:
     asked = asyncio.create_task(process.ask("wait"))
     await asyncio.wait_for(process.waiting.wait(), 60)
     await process.server.stop()
