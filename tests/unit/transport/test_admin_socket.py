@@ -228,7 +228,7 @@ async def test_a_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["admin.sock", "/" + "x" * 104, ""])
-def test_a_path_that_no_socket_can_have_is_rejectd(path: str) -> None:
+def test_a_path_that_a_socket_cannot_have_is_rejected(path: str) -> None:
     with pytest.raises(ConfigError, match=r"adminSocketPath=.*: expected an absolute path of at most 103"):
         AdminSocketServer(path, {})
 
