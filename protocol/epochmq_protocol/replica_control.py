@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
+from msgspec import field
+
 from epochmq_protocol.headers_base import Header, Int, Long
 
 
@@ -50,12 +52,12 @@ class ReplicaControlStateHeader(Header, kw_only=True):
     """Request and response of SET_CONTROL_STATE. A field that the request leaves out stays as it is.
 
     `fenced`: the replica accepts no messages. `drained`: it copies the log, but is in no SyncStateSet and
-    so cannot become master. In responses, `takes`: whether it accepts messages now; `undispatched`: bytes
-    of its log that are not in the consume queues yet, which a new master dispatches first."""
+    so cannot become master. In responses, `takes_messages`: whether it accepts messages now; `undispatched`:
+    bytes of its log that are not in the consume queues yet, which a new master dispatches first."""
 
     fenced: bool | None = None
     drained: bool | None = None
-    takes: bool | None = None
+    takes_messages: bool | None = field(name="takes", default=None)
     undispatched: Long | None = None
 
 

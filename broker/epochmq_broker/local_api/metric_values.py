@@ -1,4 +1,4 @@
-"""The figures of a broker's metrics that its state does not say."""
+"""Collects the values of a broker's metrics that its state does not contain."""
 
 from __future__ import annotations
 

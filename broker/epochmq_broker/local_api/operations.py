@@ -322,7 +322,7 @@ class BrokerLocalApi:
         parts = self._parts
         return results.MetricValues(
             state=self.state(limits),
-            figures=metric_values(parts.store, parts.ha, parts.stats, parts.replicas, parts.cold_reads),
+            values=metric_values(parts.store, parts.ha, parts.stats, parts.replicas, parts.cold_reads),
         )
 
     # What is asked of it ------------------------------------------------------------------------------------
@@ -376,7 +376,9 @@ class BrokerLocalApi:
         )
         answer = ReplicaControlStateHeader.decode((await self._calls.call(command)).ext)
         return results.ReplicaControlResult(
-            fenced=answer.fenced is True, drained=answer.drained is True, takes_messages=answer.takes is True
+            fenced=answer.fenced is True,
+            drained=answer.drained is True,
+            takes_messages=answer.takes_messages is True,
         )
 
     async def _until(self, holds: Callable[[], bool]) -> None:

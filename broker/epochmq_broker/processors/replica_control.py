@@ -88,7 +88,7 @@ class ReplicaControlProcessor:
         takes = self._store.state.writable and (self._replicas is None or self._replicas.takes_messages())
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         answer = ReplicaControlStateHeader(
-            fenced=now.fenced, drained=now.drained, takes=takes, undispatched=behind
+            fenced=now.fenced, drained=now.drained, takes_messages=takes, undispatched=behind
         )
         return response(command, ResponseCode.SUCCESS, header=answer)
 

@@ -210,7 +210,10 @@ class Switchover:
             except EpochMQError as error:
                 log.warning("%s does not say whether it takes messages: %s", address, error)
                 return
-            if answer.code != ResponseCode.SUCCESS or ReplicaControlStateHeader.decode(answer.ext).takes:
+            if (
+                answer.code != ResponseCode.SUCCESS
+                or ReplicaControlStateHeader.decode(answer.ext).takes_messages
+            ):
                 return
             await asyncio.sleep(LOOK_S * 5)
         log.warning("%s takes no messages yet", address)

@@ -98,7 +98,7 @@ def exposition(found: MetricValues) -> str:
     text, state = _Text(), found.state
     text.add("up", 1, {})
     if isinstance(state, BrokerState):
-        _broker(text, state, found.figures)
+        _broker(text, state, found.values)
     elif isinstance(state, ControllerState):
         _controller(text, state)
     else:

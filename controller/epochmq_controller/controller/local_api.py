@@ -114,7 +114,7 @@ class ControllerLocalApi:
         return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), figures={})
+        return results.MetricValues(state=self.state(), values={})
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         return redacted_config(await self.config())

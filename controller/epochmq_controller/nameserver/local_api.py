@@ -83,7 +83,7 @@ class NameserverLocalApi:
         )
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), figures={})
+        return results.MetricValues(state=self.state(), values={})
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         answer = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))

@@ -223,7 +223,7 @@ class MetricValues(AdminResult, frozen=True, kw_only=True):
     """Result of METRICS: the state, and values by the name of their metric without `epochmq_`."""
 
     state: ProcessState
-    figures: dict[str, float]
+    values: dict[str, float] = msgspec.field(name="figures")
 
 
 class SwitchoverResult(AdminResult, frozen=True, kw_only=True):

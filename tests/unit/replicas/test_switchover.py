@@ -78,11 +78,13 @@ class SwitchoverHarness:
             behind = self.undispatched.pop(0) if self.undispatched else None
             if isinstance(behind, Exception):
                 raise behind
-            return response(command, 0, header=ReplicaControlStateHeader(takes=False, undispatched=behind))
+            return response(
+                command, 0, header=ReplicaControlStateHeader(takes_messages=False, undispatched=behind)
+            )
         if command.code == ReplicaControlCode.SET_CONTROL_STATE:
             self.story.append(f"takes messages? while {self.gate.phase.value}")
             takes = self.takes.pop(0) if self.takes else True
-            return response(command, 0, header=ReplicaControlStateHeader(takes=takes))
+            return response(command, 0, header=ReplicaControlStateHeader(takes_messages=takes))
         assert command.code == ReplicaControlCode.COPY_TABLES
         self.story.append(f"tables while {self.gate.phase.value}")
         if isinstance(self.tables, Exception):

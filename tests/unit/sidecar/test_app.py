@@ -125,7 +125,7 @@ async def test_readiness_says_why_not(process: Process, open_client: Client) -> 
 async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
     process: Process, open_client: Client
 ) -> None:
-    process.answer = results.MetricValues(state=MASTER, figures={})
+    process.answer = results.MetricValues(state=MASTER, values={})
     answer = await open_client().get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "epochmq_up 1\n" in answer.text

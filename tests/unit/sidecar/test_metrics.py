@@ -23,7 +23,7 @@ def parsed(text: str) -> dict[str, Metric]:
 
 def test_a_broker_is_described() -> None:
     figures = {"broker_messages_put_total": 12.0, "broker_put_rate": 1.5, "unknown": 3.0}
-    found = parsed(metrics.exposition(MetricValues(state=MASTER, figures=figures)))
+    found = parsed(metrics.exposition(MetricValues(state=MASTER, values=figures)))
     labels = {"cluster": "orders", "broker_name": "orders", "broker_id": "1"}
     roles = {sample.labels["role"]: sample.value for sample in found["epochmq_broker_role"].samples}
     assert roles == {"master": 1, "replica": 0, "none": 0}
@@ -42,7 +42,7 @@ def test_a_broker_is_described() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     state = msgspec.structs.replace(MASTER, lease=None, lag_bytes=None, lag_ms=None, broker_id=None)
-    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    found = parsed(metrics.exposition(MetricValues(state=state, values={})))
     assert "epochmq_broker_lag_bytes" not in found
     assert "epochmq_broker_lease_remaining_seconds" not in found
     assert "broker_id" not in found["epochmq_ready"].samples[0].labels
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_left_out() -> None:
 def test_a_controller_and_its_groups_are_described() -> None:
     part = NameserverCounts(address="a:1", brokers=3, broker_names=1, topics=4)
     state = msgspec.structs.replace(CONTROLLER, nameserver=part)
-    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    found = parsed(metrics.exposition(MetricValues(state=state, values={})))
     assert found["epochmq_controller_leads"].samples[0].value == 1
     alive = found["epochmq_group_replicas_alive"].samples[0]
     assert (alive.labels, alive.value) == ({"cluster": "orders", "broker_name": "orders"}, 1)
@@ -59,7 +59,7 @@ def test_a_controller_and_its_groups_are_described() -> None:
 
 
 def test_a_nameserver_and_a_process_that_is_silent_are_described() -> None:
-    found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, figures={})))
+    found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, values={})))
     assert found["epochmq_nameserver_brokers"].samples[0].value == 3
     found = parsed(metrics.silent("nobody answers\nat all"))
     assert [sample.value for sample in found["epochmq_up"].samples] == [0]
@@ -67,7 +67,7 @@ def test_a_nameserver_and_a_process_that_is_silent_are_described() -> None:
 
 def test_names_with_quotes_and_line_breaks_stay_readable() -> None:
     state = msgspec.structs.replace(MASTER, broker_name='a"b\\c\nd')
-    found = parsed(metrics.exposition(MetricValues(state=state, figures={})))
+    found = parsed(metrics.exposition(MetricValues(state=state, values={})))
     assert found["epochmq_ready"].samples[0].labels["broker_name"] == 'a"b\\c\nd'
 
 
