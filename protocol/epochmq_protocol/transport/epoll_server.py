@@ -353,11 +353,6 @@ class EpollTransport(asyncio.Transport):
         if self._out_size > self._high:
             self._limit_unsent()
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Queues all of them."""
-        for data in list_of_data:
-            self.write(data)
-
     def can_write_eof(self) -> bool:
         """A half-close is not supported."""
         return False
