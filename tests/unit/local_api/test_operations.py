@@ -156,4 +156,4 @@ async def test_the_rest_answers_too(served: Served) -> None:
     with pytest.raises(AdminError, match="the log has no epoch yet"):
         await served.ask(AdminOperation.EPOCH_FILE, results.EpochFileContent)
     metrics = await served.ask(AdminOperation.METRICS, results.MetricValues, ReadinessLimits())
-    assert metrics.figures["broker_messages_put_total"] == 0
+    assert metrics.values["broker_messages_put_total"] == 0
