@@ -34,7 +34,7 @@ from epochmq_spark.sources.summary import SummaryReader
 from tests.benchmarks import audit_report
 from tests.benchmarks.machine import describe_machine, flush_dirty_pages
 from tests.benchmarks.process_tree import ProcessTreeMemory
-from tests.unit.store.support import Message, opened, put
+from tests.unit.store.support import Message, open_store, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -52,7 +52,7 @@ QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1}
 def build(root: Path, log_bytes: int) -> list[Path]:
     """Three equal stores of 1 KiB messages with unique keys, tags and an index. Their logs have `log_bytes`
     together."""
-    store = opened(
+    store = open_store(
         root / "r1",
         mapped_file_size_commit_log=SEGMENT,
         mapped_file_size_consume_queue=6_000_000,
