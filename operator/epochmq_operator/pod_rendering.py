@@ -243,7 +243,7 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
 
 def _nameserver_pod(group: GroupResource, ordinal: int) -> PodIdentity:
     return PodIdentity(
-        name=f"{group.name}-nameserver-{ordinal}",
+        name=f"{component_name(group.name, Component.NAMESERVER)}-{ordinal}",
         group=group.name,
         component=Component.NAMESERVER,
         ordinal=ordinal,
@@ -272,14 +272,20 @@ def _controller_pods(group: ControllerGroup) -> tuple[PodIdentity, ...]:
     return controllers if embedded else (*(_nameserver_pod(group, n) for n in ordinals), *controllers)
 
 
+def component_name(group: str, component: Component) -> str:
+    """The name of a component of a group. The component's pods are named after it, with a dash and an
+    ordinal; on Kubernetes their StatefulSet has this name."""
+    return f"{group}-{component}"
+
+
 def controller_pod_name(group: str, ordinal: int | str) -> str:
     """The name of a controller's pod. With a pattern as the ordinal: a pattern that matches all of them."""
-    return f"{group}-controller-{ordinal}"
+    return f"{component_name(group, Component.CONTROLLER)}-{ordinal}"
 
 
 def broker_pod_name(group: str, ordinal: int | str) -> str:
     """The name of a broker's pod. With a pattern as the ordinal: a pattern that matches all of them."""
-    return f"{group}-broker-{ordinal}"
+    return f"{component_name(group, Component.BROKER)}-{ordinal}"
 
 
 def render_pods(

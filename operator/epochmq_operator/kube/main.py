@@ -26,9 +26,9 @@ from epochmq_operator.kube.object_cache import Informer, ObjectCache
 from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
+from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_protocol.errors import EpochMQError
 

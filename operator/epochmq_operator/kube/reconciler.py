@@ -20,7 +20,6 @@ from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.sidecar_client import SidecarClient
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache, SidecarCredentials
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY, MANAGER, OBJECT_KINDS
-from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.conditions import timestamp
 from epochmq_operator.plans.effects import (
     Apply,
@@ -34,6 +33,7 @@ from epochmq_operator.plans.effects import (
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reconciliation import reconcile
+from epochmq_operator.plans.renderer import Renderer
 
 RESOURCES = ("BrokerGroup", "ControllerGroup")
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})

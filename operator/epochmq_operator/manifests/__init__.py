@@ -1,10 +1,9 @@
-"""The second floor: a group's pods (`epochmq_operator.pod_rendering`), put into Kubernetes places, as the
-objects that Kubernetes is given. Pure throughout.
+"""Renders a group's pods (`epochmq_operator.pod_rendering`) as Kubernetes objects. Pure throughout.
 
-    manifests(group, quorum, settings)   # all objects of a group, in the order in which they are applied
-    pods(group, quorum, settings)        # its pods as plain data, with the addresses they have there
-    differences(desired, observed)       # what of one object is otherwise than we want it
-    settled(desired, observed)           # as much of it as the API server lets us change
+render_manifests(group, controllers, settings)         # all objects of a group, in the order of applying
+render_kubernetes_pods(group, controllers, settings)   # its pods as plain data, with their addresses
+differences(desired, observed)                         # where an object differs from its manifest
+keep_immutable_fields(desired, observed)               # the manifest with immutable fields as observed
 """
 
 from epochmq_operator.manifests.differences import differences
@@ -21,7 +20,6 @@ from epochmq_operator.manifests.names import (
     possible_objects,
     replica_service,
     selector,
-    stateful_set,
 )
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 
@@ -42,5 +40,4 @@ __all__ = [
     "render_manifests",
     "replica_service",
     "selector",
-    "stateful_set",
 ]

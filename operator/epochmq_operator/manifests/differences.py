@@ -1,8 +1,9 @@
-"""What of an object is otherwise than we want it. Only what we set is compared: the API server fills in
-defaults, controllers and other people add fields of their own, and none of that is a reason to write.
+"""Compares an object of the API server with its manifest. Only the fields of the manifest count: the API
+server fills in defaults, controllers and users add fields of their own, and the operator leaves all of these
+alone.
 
-Lists whose items have a key are compared item by item, as server-side apply merges them: what others added
-stays, and is no difference. All other lists are ours as a whole."""
+Lists whose items have a key are compared item by item, as server-side apply merges them: items that others
+added are no difference. The operator owns all other lists as a whole."""
 
 # pure: data in, lines out.
 
@@ -15,16 +16,16 @@ from typing import Any
 from epochmq_operator.resources.quantities import parse_quantity
 
 ITEM_KEYS = ("mountPath", "name", "topologyKey", "uid")
-"""The first of these that all items of a list have is their key. A mount is known by its path: `name` is only
+"""The key of a list is the first of these that all its items have. A mount's key is its path: its `name` is
 the volume's."""
 QUANTITIES = frozenset({"requests", "limits"})
-"""The API server writes quantities in its own way: 1024Mi becomes 1Gi."""
+"""Fields with quantities, which the API server rewrites: 1024Mi becomes 1Gi."""
 SHOWN_MAX = 60
 
 
 def differences(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> tuple[str, ...]:
-    """A line for each field that we set and that is otherwise: its path, what is wanted, what is there. Both
-    are whole objects, as JSON has them. Empty: nothing is to be done."""
+    """One line for each field of the manifest that differs: its path, the observed and the desired value.
+    Both arguments are whole objects as JSON has them. Empty: nothing is to be done."""
     return tuple(_compare(desired, observed, ""))
 
 
@@ -71,7 +72,7 @@ def _key_of(items: Sequence[Any]) -> str | None:
 
 
 def _is_nothing(value: Any) -> bool:
-    """The API server leaves out what is empty, and what says no."""
+    """The API server omits empty and false values."""
     return value is None or value is False or value in ("", {}, [])
 
 
@@ -84,6 +85,6 @@ def _same_quantity(wanted: Any, there: Any) -> bool:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "not there"
+        return "not set"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"

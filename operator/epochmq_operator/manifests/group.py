@@ -1,4 +1,4 @@
-"""All objects of a group."""
+"""Renders all objects of a group."""
 
 # pure: data in, data out.
 
@@ -10,7 +10,6 @@ from epochmq_operator.manifests.names import (
     components_of,
     headless_service,
     labels,
-    stateful_set,
 )
 from epochmq_operator.manifests.network import network_policy, services
 from epochmq_operator.manifests.pod import (
@@ -20,19 +19,28 @@ from epochmq_operator.manifests.pod import (
     sidecar_placement,
 )
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
-from epochmq_operator.pod_rendering import Component, Pod, PodIdentity, PodPlacement, pods_of, render_pods
+from epochmq_operator.pod_rendering import (
+    Component,
+    Pod,
+    PodIdentity,
+    PodPlacement,
+    component_name,
+    pods_of,
+    render_pods,
+)
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 BUDGET_FROM = 3
-"""So many controllers bear the loss of one; for fewer, a budget would only hold up who drains the node."""
+"""From this number of controllers on a group tolerates the loss of one. For fewer, a budget would only block
+the draining of nodes."""
 
 
 def render_kubernetes_pods(
     group: GroupResource, controllers: ControllerGroup | None, settings: ManifestSettings
 ) -> tuple[Pod, ...]:
-    """The group's pods with the places they have on Kubernetes. `quorum` are a broker group's controllers,
-    named by its spec or not: on Kubernetes every group has some, one of a single replica too, because what it
-    wrote without them could not be used under them. ValueError for a broker group without."""
+    """The group's pods with their placements on Kubernetes. `controllers` is the ControllerGroup of a broker
+    group. On Kubernetes every broker group needs one, also a group of one replica: data written without
+    controllers cannot be used under them. ValueError for a broker group without."""
     group = _with_controllers(group, controllers)
     members = [group, *([controllers] if controllers is not None and isinstance(group, BrokerGroup) else [])]
     places = {identity.name: _placement(one, identity) for one in members for identity in pods_of(one)}
@@ -43,7 +51,7 @@ def _with_controllers(group: GroupResource, controllers: ControllerGroup | None)
     if not isinstance(group, BrokerGroup):
         return group
     if controllers is None:
-        raise ValueError(f"{group.name} has no controllers, expected those that elect its master")
+        raise ValueError(f"BrokerGroup {group.name} has no controllers, expected those that elect its master")
     return group.with_controllers(controllers)
 
 
@@ -61,9 +69,10 @@ def _placement(group: GroupResource, identity: PodIdentity) -> PodPlacement:
 def render_manifests(
     group: GroupResource, controllers: ControllerGroup | None, settings: ManifestSettings
 ) -> tuple[JsonObject, ...]:
-    """All objects of the group, in the order in which they are applied: what pods need before the
-    StatefulSets. `quorum` as for `pods`; a group with controllers of its own does not include their objects,
-    for they are a resource of their own. The same group gives the same objects, byte for byte."""
+    """All objects of the group in the order in which they are applied: what pods need comes before the
+    StatefulSets. `controllers` as for `render_kubernetes_pods`; the objects of a group's own ControllerGroup
+    are not included, because it is a resource of its own. Equal groups give the same objects, byte for byte.
+    """
     group = _with_controllers(group, controllers)
     rendered = render_kubernetes_pods(group, controllers, settings)
     before: list[JsonObject] = []
@@ -85,7 +94,7 @@ def _object(api_version: str, kind: str, group: GroupResource, component: Compon
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
-            "name": stateful_set(group.name, component),
+            "name": component_name(group.name, component),
             "namespace": group.metadata.namespace,
             "labels": labels(group, component),
         },
@@ -93,7 +102,7 @@ def _object(api_version: str, kind: str, group: GroupResource, component: Compon
 
 
 def _service_account(group: GroupResource, component: Component) -> JsonObject:
-    """The pods ask the API server nothing."""
+    """The pods send no requests to the API server, so their account has no token."""
     return {**_object("v1", "ServiceAccount", group, component), "automountServiceAccountToken": False}
 
 
@@ -103,7 +112,7 @@ def _config_map(group: GroupResource, component: Component, pods: tuple[Pod, ...
 
 
 def _budget(group: GroupResource, component: Component) -> JsonObject:
-    """One pod at a time leaves of its own accord, and only while the others are ready."""
+    """At most one pod at a time is evicted, and only while the others are ready."""
     return {
         **_object("policy/v1", "PodDisruptionBudget", group, component),
         "spec": {
@@ -116,7 +125,8 @@ def _budget(group: GroupResource, component: Component) -> JsonObject:
 def _stateful_set(
     group: GroupResource, component: Component, pods: tuple[Pod, ...], settings: ManifestSettings
 ) -> JsonObject:
-    """The operator restarts pods itself, in an order that a StatefulSet does not know."""
+    """The update strategy is OnDelete, because a StatefulSet does not know the order in which pods may
+    restart."""
     return {
         **_object("apps/v1", "StatefulSet", group, component),
         "spec": {

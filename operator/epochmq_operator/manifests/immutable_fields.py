@@ -1,4 +1,4 @@
-"""What the API server lets nobody change of a StatefulSet once it is there."""
+"""Handles the fields of a StatefulSet that the API server does not allow to change."""
 
 # pure: data in, data out.
 
@@ -17,8 +17,8 @@ IMMUTABLE_FIELDS = ("selector", "serviceName", "podManagementPolicy", "volumeCla
 def keep_immutable_fields(
     desired: Mapping[str, Any], observed: Mapping[str, Any]
 ) -> tuple[JsonObject, tuple[str, ...]]:
-    """The object as it can be applied, and a line for each wish that has to wait for another StatefulSet: a
-    volume of another size, for one. Objects of other kinds can be applied as they are."""
+    """The manifest as it can be applied, with immutable fields as observed, and one line for each change that
+    this drops, such as another volume size. Manifests of other kinds are returned unchanged."""
     if desired.get("kind") != "StatefulSet":
         return dict(desired), ()
     wanted, there = desired["spec"], observed.get("spec") or {}

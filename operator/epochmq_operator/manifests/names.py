@@ -1,9 +1,9 @@
-"""What the objects of a group are called, and how they are found again.
+"""Names and labels the objects of a group.
 
-Every name is the group's name, a dash and one of a fixed set of suffixes, none of which ends with a dash and
-another of them: so no two groups of a namespace ever want the same name, whatever they are called. A
-BrokerGroup and a ControllerGroup of one name have different components, and so share no name either: on
-Kubernetes nameservers are the controllers' alone."""
+Every name is the group's name, a dash and one of a fixed set of suffixes. No suffix ends with a dash and
+another suffix, so two groups of a namespace never want the same name. A BrokerGroup and a ControllerGroup of
+one name have different components, because on Kubernetes only controller groups have nameservers; so their
+names differ, too."""
 
 # pure: names of data.
 
@@ -12,23 +12,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, broker_pod_name, pods_of
+from epochmq_operator.pod_rendering import (
+    ADMIN_PORT,
+    Component,
+    Pod,
+    broker_pod_name,
+    component_name,
+    pods_of,
+)
 from epochmq_operator.resources import API_GROUP, REPLICAS_MAX, ControllerGroup, GroupResource
 
 NAME_LENGTH_MAX = 63
-"""Of a Service, a pod and a label's value."""
+"""The limit for names of Services and pods and for values of labels."""
 
 KIND_LABEL = f"{API_GROUP}/kind"
 GROUP_LABEL = f"{API_GROUP}/group"
 COMPONENT_LABEL = f"{API_GROUP}/component"
 CONFIG_HASH_ANNOTATION = f"{API_GROUP}/config-hash"
-"""On a pod: a digest of the configuration that it was started with."""
+"""An annotation of pods: a digest of the configuration that the pod was started with."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
 
 
 class ApiKind(NamedTuple):
-    """A kind of Kubernetes, with what the API server's paths call it."""
+    """A kind of the Kubernetes API, with its plural as API paths have it."""
 
     api_version: str
     kind: str
@@ -46,34 +53,28 @@ OBJECT_KINDS: tuple[ApiKind, ...] = (
 """The kinds of all objects that a group can have."""
 
 
-def stateful_set(group: str, component: Component) -> str:
-    """The StatefulSet of a component; its pods are this, a dash and an ordinal. The ServiceAccount,
-    ConfigMap, PodDisruptionBudget and NetworkPolicy that go with it have the same name."""
-    return f"{group}-{component}"
-
-
 def headless_service(group: str, component: Component) -> str:
-    """The Service under which each pod of the component has an address."""
-    return f"{group}-{component}s"
+    """The headless Service, which gives each pod of the component a DNS name."""
+    return f"{component_name(group, component)}s"
 
 
 def nameserver_service(group: str) -> str:
     """The Service of a group's nameservers, for clients."""
-    return f"{group}-nameserver"
+    return component_name(group, Component.NAMESERVER)
 
 
 def replica_service(group: str, ordinal: int) -> str:
-    """The Service of one broker, for clients outside."""
+    """The Service of one broker, for clients outside the cluster."""
     return broker_pod_name(group, ordinal)
 
 
 def claim_name(volume: str, pod: str) -> str:
-    """The claim of a pod's volume: the same whenever the group is there."""
+    """The claim of a pod's volume. The name does not change when the group is created anew."""
     return f"{volume}-{pod}"
 
 
 def address(pod: str, group: str, component: Component, namespace: str) -> str:
-    """A pod's name in the cluster's DNS, whatever the cluster's domain is."""
+    """A pod's DNS name, valid for any cluster domain."""
     return f"{pod}.{headless_service(group, component)}.{namespace}.svc"
 
 
@@ -83,18 +84,18 @@ def admin_address(pod: Pod) -> str | None:
 
 
 def selector(group: GroupResource) -> Mapping[str, str]:
-    """The labels of everything that belongs to the group and to no other."""
+    """The labels that select all objects of this group only."""
     return {MANAGED_BY: MANAGER, KIND_LABEL: group.kind, GROUP_LABEL: group.name}
 
 
 def component_selector(group: GroupResource, component: Component) -> dict[str, str]:
-    """The labels of the component's pods, of this group alone."""
+    """The labels that select the component's pods of this group only."""
     return {KIND_LABEL: group.kind, GROUP_LABEL: group.name, COMPONENT_LABEL: str(component)}
 
 
 def labels(group: GroupResource, component: Component) -> dict[str, str]:
-    """What every object of the component bears. Nothing here changes with the operator's version: a new
-    operator restarts no pod."""
+    """The labels of every object of the component. They do not depend on the operator's version, so that a
+    new operator restarts no pod."""
     return {
         "app.kubernetes.io/name": "epochmq",
         "app.kubernetes.io/instance": group.name,
@@ -111,8 +112,8 @@ def components_of(group: GroupResource) -> tuple[Component, ...]:
 
 
 def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
-    """(kind, name) of every object that a group of this name and kind can ever have, whatever its spec says:
-    what is there under one of these names, and bears the labels of `selector`, and is not wanted, goes."""
+    """(kind, name) of every object that a group of this name and kind can ever have, whatever its spec. The
+    operator deletes those that exist, have the labels of `selector`, and are not wanted."""
     if isinstance(group, ControllerGroup):
         components = [Component.CONTROLLER, Component.NAMESERVER]
         found = {("Service", nameserver_service(group.name))}
@@ -120,7 +121,7 @@ def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
         components = [Component.BROKER]
         found = {("Service", replica_service(group.name, ordinal)) for ordinal in range(REPLICAS_MAX)}
     for component in components:
-        name = stateful_set(group.name, component)
+        name = component_name(group.name, component)
         found |= {(kind.kind, name) for kind in OBJECT_KINDS if kind.kind != "Service"}
         found.add(("Service", headless_service(group.name, component)))
     return frozenset(found)

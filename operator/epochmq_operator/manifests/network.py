@@ -1,4 +1,4 @@
-"""Services, and who may reach what."""
+"""Renders Services and NetworkPolicies."""
 
 # pure: data in, data out.
 
@@ -10,7 +10,6 @@ from epochmq_operator.manifests.names import (
     labels,
     nameserver_service,
     replica_service,
-    stateful_set,
 )
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import (
@@ -20,11 +19,12 @@ from epochmq_operator.pod_rendering import (
     Component,
     Pod,
     PodPort,
+    component_name,
 )
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 FROM_OUTSIDE = ("remoting", "vip")
-"""The broker's ports that clients use."""
+"""The broker's ports for clients."""
 
 
 def _metadata(group: GroupResource, component: Component, name: str) -> JsonObject:
@@ -45,8 +45,8 @@ def _service(
 
 
 def services(group: GroupResource, component: Component, pods: tuple[Pod, ...]) -> list[JsonObject]:
-    """The Services of a component, the headless one first. It lists pods that are not ready too: controllers
-    find each other there before there is a quorum."""
+    """The Services of a component, the headless one first. That one also lists pods that are not ready:
+    controllers must find each other before there is a quorum."""
     first = pods[0]
     spec: JsonObject = {"clusterIP": "None", "publishNotReadyAddresses": True}
     ports = [*first.ports, *([first.sidecar.port] if first.sidecar else [])]
@@ -65,9 +65,9 @@ def services(group: GroupResource, component: Component, pods: tuple[Pod, ...]) 
 def network_policy(
     group: GroupResource, component: Component, first: Pod, settings: ManifestSettings
 ) -> JsonObject:
-    """Who may reach the component's pods. Clients may be anywhere; the controllers' port is for the namespace
-    that they serve, the port between replicas for the group itself, the admin port for the operator and for
-    whoever gathers metrics."""
+    """The NetworkPolicy of the component's pods. Clients may connect from anywhere. The controllers' port is
+    open to the namespace that they serve, the HA port to the group itself, and the admin port to the operator
+    and to the namespaces that collect metrics."""
     group_only = [{"podSelector": {"matchLabels": component_selector(group, component)}}]
     ingress: list[JsonObject] = []
     for port in first.ports:
@@ -88,7 +88,7 @@ def network_policy(
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(group, component, stateful_set(group.name, component)),
+        "metadata": _metadata(group, component, component_name(group.name, component)),
         "spec": {
             "podSelector": {"matchLabels": component_selector(group, component)},
             "policyTypes": ["Ingress"],

@@ -1,5 +1,5 @@
-"""The pod template of a component. All its pods are made of one template: what differs between them (their
-own name and address) is in their configuration files, which they find by their name."""
+"""Renders the pod template of a component. All its pods have the same template. What differs between them,
+their names and addresses, is in their configuration files, which each pod finds by its own name."""
 
 # pure: data in, data out.
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from epochmq_operator.manifests.names import CONFIG_HASH_ANNOTATION, component_selector, labels, stateful_set
+from epochmq_operator.manifests.names import CONFIG_HASH_ANNOTATION, component_selector, labels
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
-from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement
+from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement, component_name
 from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
 
 USER_ID = 10001
-"""The images' user; nothing in them belongs to root alone."""
+"""The user of the images, in which no file is accessible to root alone."""
 CONFIG_DIRECTORY = "/etc/epochmq"
 VOLUME_DIRECTORY = "/var/lib/epochmq"
 RUN_DIRECTORY = "/run/epochmq"
@@ -22,42 +22,43 @@ SECRETS_DIRECTORY = "/etc/epochmq-admin"
 ADMIN_SOCKET = f"{RUN_DIRECTORY}/admin.sock"
 COMMAND = "epochmq"
 OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
-"""What Kubernetes puts the pod's name and address in place of, in arguments."""
+"""In arguments Kubernetes replaces these by the pod's name and address."""
 
 PRE_STOP_OPERATION = {
     Component.BROKER: ("--timeout", "60", "handover", "lingerMs=35000"),
     Component.CONTROLLER: ("--timeout", "10", "handover"),
 }
-"""What is asked of a replica that is to stop. RocketMQ's clients ask for routes every 30 s; until then a
-master that has handed over passes on what they send, and it stops once for 2 s nobody has sent it anything. A
-leading controller gives its leadership away, which the others would miss only after some seconds."""
+"""The operation that a pod's preStop hook calls. RocketMQ's clients fetch routes every 30 s. Until then a
+former master forwards what they send to the new one; the hook ends when nobody has sent anything for 2 s. A
+leading controller transfers its leadership, whose loss the others would notice only after some seconds."""
 GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
-"""How long a pod may take to stop. A broker hands its mastership over first, and writes everything out."""
+"""The time that a pod has to stop. A broker first switches the mastership over and then flushes
+everything."""
 
 START_PROBES_MAX, START_PERIOD_S = 600, 1
-"""A broker that reads a long log after a crash has ten minutes before it counts as hung."""
+"""A broker that recovers a long log after a crash has ten minutes before it counts as hung."""
 LIVE_PROBES_MAX, LIVE_PERIOD_S = 6, 10
-"""A minute: what holds a pod up (a slow disk) may end, and what it holds in memory is worth more than a quick
-start."""
+"""One minute: what delays a pod, such as a slow disk, may pass, and a restart would lose what it holds in
+memory."""
 SIDECAR_GRACE_S = 5
 READY_PROBES_MAX, READY_PERIOD_S = 2, 3
 PROBE_TIMEOUT_S = 5
 
 TOKEN_FILE = {"adminTokenFile": "token"}
 TLS_FILES = {"adminTlsCertFile": "tls.crt", "adminTlsKeyFile": "tls.key", "adminTlsCaFile": "ca.crt"}
-"""The admin sidecar's keys for its secrets, with what they are called in a Secret."""
+"""The admin sidecar's configuration keys, and the file of the Secret that each refers to."""
 
 SIDECAR_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 
 
 def sidecar_placement(group: GroupResource) -> SidecarPlacement:
-    """Where the admin sidecars of a group are, inside their pods."""
+    """The placement of a group's admin sidecars in their pods."""
     files = {key: f"{SECRETS_DIRECTORY}/{file}" for _, keys in _secrets(group) for key, file in keys.items()}
     return SidecarPlacement(ADMIN_SOCKET, "0.0.0.0", files)
 
 
 def _secrets(group: GroupResource) -> list[tuple[str, dict[str, str]]]:
-    """The Secrets of the admin sidecars, each with the sidecar's keys for the files in it."""
+    """The Secrets of the admin sidecars, each with the configuration keys for its files."""
     admin = group.spec.admin
     named = ((admin.token_secret, TOKEN_FILE), (admin.tls_secret, TLS_FILES))
     return [(name, keys) for name, keys in named if name is not None]
@@ -69,13 +70,13 @@ def config_hash(pod: Pod) -> str:
 
 
 def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -> JsonObject:
-    """The template that all pods of a component are made of, given the first of them."""
+    """The template of all pods of a component, given the first of them."""
     component = first.component
     containers = [_main_container(group, first, settings)]
     if first.sidecar is not None:
         containers.append(_sidecar_container(group, first, settings))
     spec: JsonObject = {
-        "serviceAccountName": stateful_set(group.name, component),
+        "serviceAccountName": component_name(group.name, component),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S[component],
@@ -157,14 +158,14 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
 
 
 def _advertise_pod_address(broker: JsonObject) -> None:
-    """An address that goes with the pod: a client that was told a name may remember for long where the former
-    pod was. Clients outside the cluster can use nothing but names."""
+    """Makes the broker advertise its pod's IP address, which disappears with the pod: a client that resolved
+    a name may use the former pod's address for long. Clients outside the cluster can use names only."""
     broker["args"] += ["--set", f"clientIP={OWN_ADDRESS}"]
     broker["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
 
 
 def _probes(group: GroupResource) -> JsonObject:
-    """The sidecar is asked for what the main process says of itself."""
+    """The probes of the main container. They ask the sidecar, which reports the state of the main process."""
     scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
     live, ready = (
         {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
@@ -186,8 +187,8 @@ def _probe(how: JsonObject, period_s: int, failures_max: int) -> JsonObject:
 
 
 def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
-    """Its own probes ask for its port alone: what it says is about the main process. One that hangs holds
-    nothing that is worth waiting for."""
+    """The sidecar's container. Its own probes only check its port, because its responses are about the main
+    process. It holds no data, so it is restarted soon when it hangs."""
     assert pod.sidecar is not None
     listens = {"tcpSocket": {"port": ADMIN_PORT}}
     mounts: list[dict[str, Any]] = [
@@ -212,7 +213,7 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
 
 def _volumes(group: GroupResource, pod: Pod) -> list[JsonObject]:
     volumes: list[JsonObject] = [
-        {"name": "config", "configMap": {"name": stateful_set(group.name, pod.component)}},
+        {"name": "config", "configMap": {"name": component_name(group.name, pod.component)}},
         {"name": "run", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
@@ -227,7 +228,8 @@ def _volumes(group: GroupResource, pod: Pod) -> list[JsonObject]:
 
 
 def _scheduling(group: GroupResource, component: Component) -> JsonObject:
-    """Pods of one component of one group keep apart; those of others do not count."""
+    """Scheduling rules. They keep pods of one component of one group apart; pods of other groups do not
+    count."""
     spec, same = group.spec, {"matchLabels": component_selector(group, component)}
     found: JsonObject = {}
     term = {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}

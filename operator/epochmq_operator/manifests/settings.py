@@ -1,4 +1,4 @@
-"""What the operator's own configuration decides about the objects it makes."""
+"""Holds the settings of the operator's configuration that affect the objects it renders."""
 
 # pure: plain data.
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 JsonObject = dict[str, Any]
-"""A whole object: apiVersion, kind, metadata, and what its kind has besides. Labels and annotations are ours;
-whoever applies it adds the owner."""
+"""A JSON object while it is being built: a whole manifest, with labels and annotations but without its owner,
+or a part of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestSettings:
-    """`broker_image` and `controller_image` are what groups get that name none; `operator_namespace` is where
-    the operator runs, and `operator_labels` what its pods bear: they may ask the admin sidecars, as may all
-    pods of `monitoring_namespaces`. Without `network_policies` everybody may."""
+    """`broker_image` and `controller_image` are the images of groups that name none. `operator_namespace` and
+    `operator_labels` identify the operator's pods, which may connect to the admin sidecars, like all pods of
+    `monitoring_namespaces`. Without `network_policies` everybody may."""
 
     broker_image: str
     controller_image: str

@@ -1,1 +1,1 @@
-"""What the operator does next, decided from what it sees. Every module here is pure."""
+"""Decides what the operator does next. Every module of this package is pure."""

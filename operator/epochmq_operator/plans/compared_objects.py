@@ -1,10 +1,10 @@
-"""Whether the objects of a group stand as they should, and what to apply where they do not."""
+"""Compares the objects of a group with their manifests, and says what to apply."""
 
 # pure: data in, effects out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -22,67 +22,28 @@ from epochmq_operator.plans.objects import (
     with_owner,
 )
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.resources import ControllerGroup, GroupResource
-
-RenderManifests = Callable[[GroupResource, ControllerGroup | None], Sequence[Manifest]]
-"""A group's manifests, given the controllers of a broker group."""
-Differences = Callable[[Manifest, Manifest], Sequence[str]]
-"""(wanted, observed): a line for every wanted field that is otherwise; what the API server filled in is no
-difference."""
-
-PossibleObjects = Callable[[GroupResource], Iterable[tuple[str, str]]]
-"""(kind, name) of all objects that a group can ever have: what of them is there and not wanted, goes."""
-
-KeepImmutableFields = Callable[[Manifest, Manifest], tuple[Manifest, tuple[str, ...]]]
-"""(wanted, observed): the object as it can be applied, and a line for each wish that cannot be fulfilled."""
+from epochmq_operator.plans.renderer import Differences, Renderer
+from epochmq_operator.resources import GroupResource
 
 LISTED_MAX = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Renderer:
-    """What lies under the plans: how a group's objects look, how two of them are compared, which it can
-    ever have, and what of one is settled for good."""
-
-    render: RenderManifests
-    differences: Differences
-    possible_objects: PossibleObjects = lambda group: ()
-    keep_immutable_fields: KeepImmutableFields = lambda wanted, observed: (wanted, ())
-
-
-def applicable_manifests(
-    renderer: Renderer, observed: ObservedState, group: GroupResource, controllers: ControllerGroup | None
-) -> tuple[tuple[Manifest, ...], tuple[str, ...]]:
-    """A group's manifests as they can be applied, and a line for each wish that cannot be fulfilled while
-    the objects are there."""
-    made, lines = [], []
-    for wanted in renderer.render(group, controllers):
-        present = observed.objects.get(ref_of(wanted))
-        if present is None:
-            made.append(wanted)
-            continue
-        able, held = renderer.keep_immutable_fields(wanted, present)
-        made.append(able)
-        lines += [f"{ref_of(wanted)}: {line}" for line in held]
-    return tuple(made), tuple(lines)
-
-
 class ObjectState(StrEnum):
-    """How an object stands. `CHANGED`: the operator wants something else than it last applied; `DRIFTED`:
-    somebody else changed or removed it; `LEAVING`: it or its former owner is being deleted; `TAKEN`: the name
-    belongs to somebody else's object."""
+    """How an object compares with its manifest. `OUTDATED`: the operator wants something else than it last
+    applied. `DRIFTED`: somebody else changed the object. `DELETING`: the object or its former owner is being
+    deleted. `FOREIGN`: the name belongs to an object that the operator did not make for this group."""
 
-    UP_TO_DATE = "right"
+    UP_TO_DATE = "up to date"
     MISSING = "missing"
-    OUTDATED = "changed"
+    OUTDATED = "outdated"
     DRIFTED = "drifted"
-    DELETING = "leaving"
-    FOREIGN = "taken"
+    DELETING = "deleting"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedObject:
-    """One object: what is wanted, how it stands, and, in words, what is wrong."""
+    """One object: its manifest, how it compares, and what is wrong in words."""
 
     manifest: Manifest
     state: ObjectState
@@ -90,42 +51,42 @@ class ComparedObject:
 
     @property
     def ref(self) -> Ref:
-        """Which object."""
+        """The object."""
         return ref_of(self.manifest)
 
 
 def compare_object(
     observed: ObservedState, differences: Differences, wanted: Manifest, owner: Owner
 ) -> ComparedObject:
-    """Compares one object with what is wanted of it."""
+    """Compares one object with its manifest."""
     manifest = with_owner(wanted, owner)
     ref = ref_of(manifest)
     present = observed.objects.get(ref)
     if present is None:
-        return ComparedObject(manifest, ObjectState.MISSING, f"{ref} is not there")
+        return ComparedObject(manifest, ObjectState.MISSING, f"{ref} does not exist")
     if is_deleting(present):
         return ComparedObject(manifest, ObjectState.DELETING, f"{ref} is being deleted")
     mark, master = annotation(present, APPLIED), owner_of(present)
     if master is not None and master.uid != owner.uid:
         if mark is not None and (master.kind, master.name) == (owner.kind, owner.name):
             return ComparedObject(
-                manifest, ObjectState.DELETING, f"{ref} belongs to a group of this name that was deleted"
+                manifest, ObjectState.DELETING, f"{ref} belongs to a deleted group of the same name"
             )
         return ComparedObject(manifest, ObjectState.FOREIGN, f"{ref} belongs to {master.kind} {master.name}")
     if mark is None:
         return ComparedObject(manifest, ObjectState.FOREIGN, f"{ref} was not made by the operator")
     if mark != annotation(manifest, APPLIED):
-        return ComparedObject(manifest, ObjectState.OUTDATED, f"{ref} is to change")
+        return ComparedObject(manifest, ObjectState.OUTDATED, f"{ref} is outdated")
     lines = [] if master is None else differences(manifest, present)
     if master is None or lines:
-        what = "; ".join(list(lines)[:LISTED_MAX]) or "it has lost its owner"
+        what = "; ".join(list(lines)[:LISTED_MAX]) or "its owner reference is missing"
         return ComparedObject(manifest, ObjectState.DRIFTED, f"{ref}: {what}")
     return ComparedObject(manifest, ObjectState.UP_TO_DATE)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedObjects:
-    """Several objects; `surplus` are those that nobody wants any more."""
+    """Several objects, and the deletions of surplus ones."""
 
     all: tuple[ComparedObject, ...]
     surplus: tuple[Delete, ...] = ()
@@ -134,11 +95,11 @@ class ComparedObjects:
     def of(
         cls, observed: ObservedState, differences: Differences, wanted: Iterable[Manifest], owner: Owner
     ) -> ComparedObjects:
-        """Compares each of them."""
+        """Compares each object with its manifest."""
         return cls(tuple(compare_object(observed, differences, one, owner) for one in wanted))
 
     def or_else(self, other: ComparedObjects) -> ComparedObjects:
-        """These, but what is wrong here and right there counts as right."""
+        """This comparison, with every object counted as up to date that `other` finds up to date."""
         right = {one.ref for one in other.all if one.state is ObjectState.UP_TO_DATE}
         return replace(
             self,
@@ -150,25 +111,25 @@ class ComparedObjects:
 
     @property
     def not_up_to_date(self) -> tuple[ComparedObject, ...]:
-        """Those that do not stand as they should."""
+        """The objects that are not up to date."""
         return tuple(one for one in self.all if one.state is not ObjectState.UP_TO_DATE)
 
     @property
     def foreign(self) -> tuple[ComparedObject, ...]:
-        """Those whose names others have."""
+        """The objects whose names belong to foreign objects."""
         return tuple(one for one in self.all if one.state is ObjectState.FOREIGN)
 
     @property
     def waits_for(self) -> str:
-        """What must go before anything can be applied; empty: nothing."""
+        """Which objects must go before anything can be applied; empty if none."""
         taken = self.foreign
         if taken:
-            return f"{_listed(taken)}: rename the group, or delete what has the name"
+            return f"{_listed(taken)}: rename the group, or delete that object"
         return _listed(one for one in self.all if one.state is ObjectState.DELETING)
 
     @property
     def changed(self) -> bool:
-        """Whether the operator itself wants something new of one of them."""
+        """Whether the operator wants a new state of one of the objects."""
         return any(one.state is ObjectState.OUTDATED for one in self.all)
 
     @property
@@ -178,12 +139,12 @@ class ComparedObjects:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is to be done about any of them."""
+        """Whether all objects are up to date and none is surplus."""
         return not self.not_up_to_date and not self.surplus
 
     @property
     def effects(self) -> tuple[Apply | Delete, ...]:
-        """What puts them right."""
+        """The effects that bring the objects up to date."""
         wanting = (ObjectState.MISSING, ObjectState.OUTDATED, ObjectState.DRIFTED)
         return (*(Apply(one.manifest) for one in self.all if one.state in wanting), *self.surplus)
 
@@ -195,7 +156,8 @@ def surplus(
     wanted: Iterable[Manifest],
     owner: Owner,
 ) -> tuple[Delete, ...]:
-    """Objects of this group (and not of a former one of its name) that it could have and is not to have."""
+    """Deletions of objects of this group (not of a deleted group of its name) that it could have and is not
+    to have."""
     kept = {ref_of(one) for one in wanted}
     found = []
     for kind, name in sorted(renderer.possible_objects(group)):

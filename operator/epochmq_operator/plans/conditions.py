@@ -1,5 +1,5 @@
-"""Conditions as Kubernetes' conventions have them: one per type, with the generation that they speak of, and
-a time that changes with the status alone."""
+"""Builds conditions by Kubernetes' conventions: one of each type, with the observed generation, and a
+transition time that changes only with the status."""
 
 # pure: data in, data out.
 
@@ -15,7 +15,7 @@ MESSAGE_LENGTH_MAX = 1000
 
 
 class ConditionType(StrEnum):
-    """What is said of a group."""
+    """The types of a group's conditions."""
 
     READY = "Ready"
     QUORUM_HEALTHY = "QuorumHealthy"
@@ -27,7 +27,7 @@ class ConditionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`holds` is None for what is not known. `reason` is a word in CamelCase, `message` a sentence."""
+    """One condition. `holds` is None for Unknown. `reason` is one CamelCase word, `message` a sentence."""
 
     type: ConditionType
     holds: bool | None
@@ -36,19 +36,19 @@ class Condition:
 
     @property
     def status(self) -> str:
-        """As Kubernetes spells it."""
+        """The value of the field `status`."""
         return "Unknown" if self.holds is None else str(self.holds)
 
 
 def timestamp(now: float) -> str:
-    """A time in seconds since 1970 as Kubernetes writes it."""
+    """A time in seconds since 1970, as Kubernetes writes it."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def merge_conditions(
     before: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: float
 ) -> list[dict[str, Any]]:
-    """The conditions for a status: `before` are those that stand there, of whatever shape."""
+    """The conditions for a status. `before` are the present ones, which may have any shape."""
     known = {one.get("type"): one for one in before if isinstance(one, Mapping)}
     made = []
     for condition in wanted:

@@ -1,15 +1,14 @@
 """The steps of a controller group.
 
-`guard`, `objects`: as of a broker group.
-`replicas`: the StatefulSets are as rendered. Waits while a volume claim is being deleted, or there are claims
-    of another number of controllers.
-`ready`: all pods are ready, and one controller leads.
-`members`: as many controllers run as the spec asks for. Waits for ever: not supported yet.
-`held`: as of a broker group.
+- `guard`, `objects`: as for a broker group.
+- `replicas`: the StatefulSets are up to date. Waits while a volume claim is being deleted, or while there are
+  claims of another number of controllers.
+- `ready`: all pods are ready, and one controller leads.
+- `members`: as many controllers run as the spec asks for. Never starts: not supported yet.
+- `held`: as for a broker group.
 
-How many controllers a quorum has is fixed when it is created: most of another number may know nothing of what
-was agreed.
-"""
+The number of controllers of a quorum is fixed at its creation: a majority of another number may not know what
+the quorum has committed."""
 
 # pure: data in, steps out.
 
@@ -18,16 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from epochmq_operator.plans.broker_steps import (
+from epochmq_operator.plans.common_steps import (
     count_of,
     deletions_of_stuck_pods,
     immutable_changes_step,
     objects_step,
-    set_of_controllers,
     sets_step,
     unready_pods,
 )
-from epochmq_operator.plans.compared_objects import ComparedObjects, Renderer, applicable_manifests, surplus
+from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
@@ -38,13 +36,15 @@ from epochmq_operator.plans.observed_state import (
     pods_of_set,
 )
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.renderer import Renderer, applicable_manifests
+from epochmq_operator.pod_rendering import Component, component_name
 from epochmq_operator.resources import ControllerGroup
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedControllerGroup:
-    """A controller group with everything that its steps and its status are made of. `group` has as many
-    replicas as run, `wanted` is how many the spec asks for."""
+    """A controller group and everything that its steps and its status are computed from. `group` has as many
+    replicas as run; `wanted` is the number in the spec; `others` are the pods of its other StatefulSets."""
 
     group: ControllerGroup
     wanted: int
@@ -58,23 +58,23 @@ class ObservedControllerGroup:
 
     @property
     def set_name(self) -> str:
-        """The controllers' StatefulSet."""
-        return set_of_controllers(self.group.name)
+        """The name of the controllers' StatefulSet."""
+        return component_name(self.group.name, Component.CONTROLLER)
 
     @property
     def ready(self) -> int:
-        """How many controllers are ready."""
+        """The number of ready controllers."""
         return sum(1 for pod in self.pods if pod is not None and pod.ready)
 
     @property
     def outdated(self) -> list[str]:
-        """The pods that are of an older template than is wanted now."""
+        """The pods that have an older template than their StatefulSet."""
         pods = (*self.pods, *(pod for _, more in self.others for pod in more))
         return [pod.name for pod in pods if pod is not None and pod.outdated]
 
     @property
     def unready_pods(self) -> list[str]:
-        """A line for each pod of the group that is not ready."""
+        """One line for each pod of the group that is not ready."""
         lines = unready_pods(self.pods, self.set_name)
         for name, pods in self.others:
             lines += unready_pods(pods, name)
@@ -84,8 +84,8 @@ class ObservedControllerGroup:
 def observed_controller_group(
     renderer: Renderer, observed: ObservedState, group: ControllerGroup, *, created: bool
 ) -> ObservedControllerGroup:
-    """Everything about the group, read off the world."""
-    name = set_of_controllers(group.name)
+    """Collects everything about the group from the observed state."""
+    name = component_name(group.name, Component.CONTROLLER)
     wanted = group.spec.replicas
     running = count_of(observed.object("StatefulSet", name))
     count = wanted if running is None else running
@@ -112,7 +112,7 @@ def observed_controller_group(
 def controller_steps(
     renderer: Renderer, observed: ObservedState, observed_group: ObservedControllerGroup
 ) -> Iterator[PlanStep]:
-    """The steps, in order."""
+    """The steps in order."""
     sets = [one for one in observed_group.manifests if one.get("kind") == "StatefulSet"]
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
     compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
@@ -143,9 +143,9 @@ def controller_steps(
             "members",
             False,
             "Membership",
-            f"changes the quorum to {observed_group.wanted} controllers",
-            f"the number of controllers cannot be changed yet: {len(observed_group.pods)} run and go on; set "
-            f"spec.replicas to {len(observed_group.pods)}",
+            f"changes the number of controllers to {observed_group.wanted}",
+            f"changing the number of controllers is not supported yet: {len(observed_group.pods)} keep "
+            f"running; set spec.replicas to {len(observed_group.pods)}",
             blocked=True,
         )
     yield immutable_changes_step(observed_group.immutable_changes)
@@ -154,7 +154,7 @@ def controller_steps(
 def _check_claims(
     observed: ObservedState, observed_group: ObservedControllerGroup, step: PlanStep
 ) -> PlanStep:
-    """Claims from before must be of as many controllers as are to run."""
+    """The step, blocked if volume claims of another number of controllers exist."""
     if step.done or step.waits_for or observed.object("StatefulSet", observed_group.set_name) is not None:
         return step
     manifest = next(
@@ -174,8 +174,8 @@ def _check_claims(
         False,
         step.reason,
         step.message,
-        f"volume claims of {before} controllers are there from before, spec.replicas is "
-        f"{observed_group.wanted}: most of another number may know nothing of what was agreed; set "
+        f"volume claims of {before} controllers exist from an earlier group, but spec.replicas is "
+        f"{observed_group.wanted}: a majority of another number may lack committed entries; set "
         f"spec.replicas to {before}, or delete the claims of {observed_group.set_name}",
         blocked=True,
     )

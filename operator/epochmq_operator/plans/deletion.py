@@ -1,14 +1,14 @@
-"""How a guarded group goes: not before somebody said so, then what takes messages before what elects.
+"""The steps that delete a guarded group: only after a confirmation, and brokers before controllers.
 
-`confirm` is done when the annotation `epochmq.io/confirm-deletion` has the group's name, or the guard is off.
-`brokers`: the StatefulSet and its pods are gone.
-`controllers`: the group's own ControllerGroup is gone.
-`release`: the finalizer is off, and with it the resource.
+- `confirm` is done when the annotation `epochmq.io/confirm-deletion` holds the group's name, or the guard is
+  off.
+- `brokers`: the StatefulSet and its pods are gone.
+- `controllers`: the group's own ControllerGroup is gone.
+- `release`: the finalizer is removed, and the API server then deletes the resource.
 
-A group without the guard needs no operator to go: everything belongs to it, and the API server's garbage
-collector takes what belongs to something that is gone. Volume claims belong to nobody unless the spec says
-otherwise.
-"""
+A group without the guard needs no operator for its deletion: all its objects have the resource as their
+owner, so Kubernetes' garbage collector deletes them. Volume claims have no owner, unless the spec asks for
+their deletion."""
 
 # pure: data in, steps out.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epochmq_operator.plans.broker_steps import set_of_brokers, set_of_controllers
 from epochmq_operator.plans.effects import Delete, SetFinalizers
 from epochmq_operator.plans.objects import (
     CONFIRM_DELETION,
@@ -30,53 +29,67 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.pod_rendering import Component, component_name
 
 
 def finalizers(resource: Manifest) -> tuple[str, ...]:
-    """All that a resource waits for before it goes."""
+    """The finalizers of a resource."""
     return tuple(metadata(resource).get("finalizers") or ())
 
 
 def guard_step(resource: Manifest, *, wanted: bool) -> PlanStep:
-    """The finalizer is there if and only if the spec wants the guard."""
+    """The step that makes the finalizer present if and only if the spec asks for the guard."""
     present = FINALIZER in finalizers(resource)
     others = tuple(one for one in finalizers(resource) if one != FINALIZER)
     version = str(metadata(resource).get("resourceVersion", ""))
     effect = SetFinalizers((*others, FINALIZER) if wanted else others, version)
-    message = "guards the group against deletion" if wanted else "takes the guard against deletion away"
+    message = "adds the deletion guard" if wanted else "removes the deletion guard"
     return PlanStep("guard", present == wanted, "Guarding", message, effects=(effect,))
 
 
 def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanStep]:
-    """The steps of a group that is being deleted and has the finalizer. `guarded`: the spec wants it."""
+    """The steps of a group that is being deleted and has the finalizer. `guarded`: the spec asks for the
+    guard."""
     resource = observed.resource
     name, kind = str(metadata(resource).get("name", "")), str(resource.get("kind", ""))
     yield PlanStep(
         "confirm",
         not guarded or annotation(resource, CONFIRM_DELETION) == name,
         "DeletionUnconfirmed",
-        "waits until the deletion is confirmed",
-        f"spec.deletionGuard is on: it goes on running until somebody says: kubectl annotate {kind.lower()} "
+        "waits for the confirmation of the deletion",
+        f"spec.deletionGuard is on, the group keeps running; to confirm: kubectl annotate {kind.lower()} "
         f"{name} {CONFIRM_DELETION}={name}",
         blocked=True,
     )
     if kind == "BrokerGroup":
         yield _delete_stateful_set_step(
-            observed, "brokers", "StoppingReplicas", "stops the replicas", set_of_brokers(name)
+            observed,
+            "brokers",
+            "StoppingReplicas",
+            "stops the replicas",
+            Component.BROKER,
         )
         yield _delete_controllers_step(observed, name)
     else:
         yield _delete_stateful_set_step(
-            observed, "controllers", "StoppingControllers", "stops the controllers", set_of_controllers(name)
+            observed,
+            "controllers",
+            "StoppingControllers",
+            "stops the controllers",
+            Component.CONTROLLER,
         )
     others = tuple(one for one in finalizers(resource) if one != FINALIZER)
     version = str(metadata(resource).get("resourceVersion", ""))
-    yield PlanStep("release", False, "Released", "lets it go", effects=(SetFinalizers(others, version),))
+    yield PlanStep(
+        "release", False, "Released", "removes the finalizer", effects=(SetFinalizers(others, version),)
+    )
 
 
 def _delete_stateful_set_step(
-    observed: ObservedState, step: str, reason: str, message: str, stateful_set: str
+    observed: ObservedState, step: str, reason: str, message: str, component: Component
 ) -> PlanStep:
+    name = str(metadata(observed.resource).get("name", ""))
+    stateful_set = component_name(name, component)
     present = observed.object("StatefulSet", stateful_set)
     mine = present is not None and _belongs(present, observed.resource)
     left = any(
@@ -104,7 +117,9 @@ def _delete_controllers_step(observed: ObservedState, name: str) -> PlanStep:
         effects = (
             Delete(Ref("ControllerGroup", observed.namespace, name), str(metadata(present).get("uid"))),
         )
-    return PlanStep("controllers", not mine, "StoppingControllers", "stops its controllers", effects=effects)
+    return PlanStep(
+        "controllers", not mine, "StoppingControllers", "stops the group's controllers", effects=effects
+    )
 
 
 def _belongs(present: Manifest, resource: Manifest) -> bool:

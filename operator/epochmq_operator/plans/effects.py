@@ -1,5 +1,5 @@
-"""What a pass asks the driver to do. Each may be done twice without harm, or done by an operator that was
-killed before it could note it."""
+"""The effects of a reconciliation, which its driver carries out. An effect may be carried out twice without
+harm, also by another operator after this one was killed."""
 
 # pure: plain data.
 
@@ -14,7 +14,7 @@ from epochmq_operator.plans.objects import Manifest, Ref
 
 
 class EventType(StrEnum):
-    """Kubernetes' two types of Event."""
+    """The two types of Event in Kubernetes."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -22,14 +22,14 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of this object, under the operator's name as field manager."""
+    """Server-side apply of this object with the operator as field manager."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletes this very object: one of the same name that came after it has another uid and stays."""
+    """Deletes the object with this uid. A later object of the same name has another uid and stays."""
 
     ref: Ref
     uid: str
@@ -37,7 +37,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizers:
-    """The resource's own finalizers, all of them, if it is still the version that was looked at."""
+    """Replaces all finalizers of the resource if it still has this resourceVersion."""
 
     finalizers: tuple[str, ...]
     resource_version: str
@@ -45,15 +45,15 @@ class SetFinalizers:
 
 @dataclass(frozen=True, slots=True)
 class PatchStatus:
-    """The resource's status, whole: what the old one has besides goes."""
+    """Replaces the whole status of the resource."""
 
     status: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """An Event about the resource. `key` says which happening it tells of: the Event's name follows from it,
-    so that one happening makes one Event, however often it is told."""
+    """Creates an Event about the resource. The Event's name is derived from `key`, which identifies the
+    occurrence, so that one occurrence makes one Event however often the effect is carried out."""
 
     type: EventType
     reason: str
@@ -66,13 +66,13 @@ Effect = Apply | Delete | SetFinalizers | PatchStatus | Emit
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationResult:
-    """The outcome of one look at a resource. `again_s`: look again after so many seconds although nothing
-    was heard meanwhile."""
+    """The result of one reconciliation. `requeue_after_s`: reconcile again after this many seconds even if no
+    change is observed."""
 
     effects: tuple[Effect, ...] = ()
     requeue_after_s: float = field(default=30.0)
 
     @property
     def writes(self) -> bool:
-        """Whether the API server would hear anything of it."""
+        """Whether the result writes anything to the API server."""
         return bool(self.effects)

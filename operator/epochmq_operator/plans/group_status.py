@@ -1,4 +1,5 @@
-"""What a group's status says. Nothing in it changes while nothing happens: no offsets, no clocks."""
+"""Builds the status of a group. The status changes only when the group does: it holds no offsets and no clock
+times."""
 
 # pure: data in, data out.
 
@@ -8,7 +9,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from epochmq_operator.plans.broker_steps import ObservedBrokerGroup, unready_pods
+from epochmq_operator.plans.broker_steps import ObservedBrokerGroup
+from epochmq_operator.plans.common_steps import unready_pods
 from epochmq_operator.plans.conditions import Condition, ConditionType
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
 from epochmq_operator.plans.plan_steps import PlanProgress
@@ -17,7 +19,7 @@ LISTED_MAX = 5
 
 
 class ResourcePhase(StrEnum):
-    """A group in a word."""
+    """The summary phase of a resource."""
 
     CREATING = "Creating"
     READY = "Ready"
@@ -39,11 +41,11 @@ PHASES: Mapping[str, ResourcePhase] = {
     "heal": ResourcePhase.HEALING,
     "delete": ResourcePhase.DELETING,
 }
-"""What a plan that goes on makes of a group."""
+"""The phase while a plan of this name is unfinished."""
 
 
 def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePhase:
-    """The word for it."""
+    """The summary phase."""
     if paused:
         return ResourcePhase.PAUSED
     if progress.unfinished and progress.state is not None:
@@ -54,32 +56,32 @@ def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePh
 
 
 def progressing(progress: PlanProgress, outdated: list[str]) -> Condition:
-    """Whether a plan goes on, at which step, or what it waits for."""
+    """The condition Progressing: whether a plan is unfinished, its step, or what it waits for."""
     step, state = progress.step, progress.state
     if step is None or state is None:
         if outdated:
-            told = f"restart them one by one for what changed to hold: {_listed(outdated)}"
+            told = f"restart these pods one by one to apply the change: {_listed(outdated)}"
             return Condition(ConditionType.PROGRESSING, False, "RestartPending", told)
         return Condition(ConditionType.PROGRESSING, False, "AsWanted")
     if step.blocked:
         return Condition(ConditionType.PROGRESSING, False, f"{step.reason}Blocked", step.waits_for)
-    message = f"{state.name}: {step.message}" + (
-        f", once this is over: {step.waits_for}" if step.waits_for else ""
-    )
+    message = f"{state.name}: {step.message}" + (f", waiting for: {step.waits_for}" if step.waits_for else "")
     return Condition(ConditionType.PROGRESSING, True, step.reason, message)
 
 
 def paused_condition(*, paused: bool) -> Condition:
-    """Whether the operator keeps its hands off."""
+    """The condition Paused."""
     if not paused:
         return Condition(ConditionType.PAUSED, False, "NotPaused")
-    message = "nothing is changed until spec.paused and the annotation epochmq.io/paused are off"
+    message = (
+        "nothing but the status is written until spec.paused and the annotation epochmq.io/paused are off"
+    )
     return Condition(ConditionType.PAUSED, True, "Asked", message)
 
 
 def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, created: bool) -> Condition:
-    """Whether something is worse than it was; a group that is being created was never better. `refusal` is
-    what the API server said to what the operator last tried."""
+    """The condition Degraded: whether availability or redundancy is reduced. A group is not degraded while it
+    is being created. `rejection` is the API server's response to the operator's last write."""
     if rejection:
         return Condition(ConditionType.DEGRADED, True, "Refused", rejection)
     if (
@@ -101,12 +103,12 @@ def _listed(lines: list[str]) -> str:
 
 
 def quorum_condition(leader: str | None, answered: int, ready: int, count: int) -> Condition:
-    """Whether most controllers are there and one of them leads."""
+    """The condition QuorumHealthy: whether a majority of the controllers is ready and one of them leads."""
     kind = ConditionType.QUORUM_HEALTHY
     if ready * 2 <= count:
         return Condition(kind, False, "NoMajority", f"{ready} of {count} controllers are ready")
     if answered == 0:
-        return Condition(kind, None, "NoAnswer", "no controller answers the operator")
+        return Condition(kind, None, "NoAnswer", "no controller responds to the operator")
     if leader is None:
         return Condition(kind, False, "NoLeader", "no controller leads")
     return Condition(kind, True, "Leads", f"{leader} leads")
@@ -115,7 +117,7 @@ def quorum_condition(leader: str | None, answered: int, ready: int, count: int) 
 def broker_conditions(
     observed_group: ObservedBrokerGroup, progress: PlanProgress, rejection: str, *, paused: bool
 ) -> list[Condition]:
-    """A broker group's."""
+    """The conditions of a broker group."""
     wrong = unready_pods(observed_group.pods, observed_group.set_name)
     kept = observed_group.replica_group
     if kept.known and kept.master_id is None:
@@ -140,7 +142,12 @@ def broker_conditions(
     controllers_ready = sum(1 for pod in observed_group.controller_pods if pod is not None and pod.ready)
     members = list(kept.sync_state_set)
     if observed_group.in_sync is None:
-        in_sync = Condition(ConditionType.IN_SYNC, None, "NoAnswer", "nobody says who is in sync")
+        in_sync = Condition(
+            ConditionType.IN_SYNC,
+            None,
+            "NoAnswer",
+            "neither the controllers nor the brokers report the SyncStateSet",
+        )
     else:
         said = f"{len(members)} of {observed_group.count} replicas are in the SyncStateSet {members}"
         in_sync = Condition(
@@ -167,7 +174,8 @@ def broker_conditions(
 def broker_status(
     observed_group: ObservedBrokerGroup, selector: str, old: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A broker group's figures. While nobody says who is the master, the old ones stand."""
+    """The other status fields of a broker group. While the master is not known, its fields keep their
+    values."""
     kept: dict[str, Any] = {
         "master": observed_group.replica_group.master,
         "masterEpoch": observed_group.replica_group.epoch,
@@ -188,7 +196,7 @@ def broker_status(
 def controller_conditions(
     observed_group: ObservedControllerGroup, progress: PlanProgress, rejection: str, *, paused: bool
 ) -> list[Condition]:
-    """A controller group's."""
+    """The conditions of a controller group."""
     wrong = observed_group.unready_pods
     quorum = quorum_condition(
         observed_group.quorum.leader,
@@ -219,7 +227,8 @@ def controller_conditions(
 def controller_status(
     observed_group: ObservedControllerGroup, selector: str, users: tuple[str, ...], old: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A controller group's figures. While no controller answers, its leader is the last one known."""
+    """The other status fields of a controller group. While no controller responds, leader and term keep their
+    values."""
     kept: dict[str, Any] = {
         "leader": observed_group.quorum.leader or "",
         "term": observed_group.quorum.term or 0,

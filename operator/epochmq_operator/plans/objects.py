@@ -1,4 +1,4 @@
-"""Kubernetes objects as the API server gives and takes them: plain data, and a few ways to look at it."""
+"""Reads Kubernetes objects, which are plain data as the API server sends and accepts them."""
 
 # pure: names, owners and digests of data.
 
@@ -13,23 +13,23 @@ from typing import Any
 from epochmq_operator.resources import API_VERSION
 
 Manifest = Mapping[str, Any]
-"""A whole object: apiVersion, kind, metadata, and what its kind has besides."""
+"""A whole object: apiVersion, kind, metadata, and the fields of its kind."""
 
 APPLIED = "epochmq.io/applied"
-"""The annotation that holds the digest of what the operator last applied: a field that the operator no longer
-wants is missing from what it wants, so comparing fields alone would leave it standing."""
+"""The annotation with the digest of the manifest that the operator last applied. Comparing fields alone would
+not find a field that the operator no longer sets."""
 PAUSED = "epochmq.io/paused"
-"""The annotation that pauses a group, as `spec.paused` does."""
+"""The annotation that pauses a group, like `spec.paused`."""
 CONFIRM_DELETION = "epochmq.io/confirm-deletion"
-"""The annotation that lets a guarded group be deleted; its value is the group's name."""
+"""The annotation that confirms the deletion of a guarded group; its value is the group's name."""
 FINALIZER = "epochmq.io/deletion-guard"
-"""What holds a guarded group until its deletion was confirmed and has gone its way. Groups without the guard
-have no finalizer: they can be deleted while no operator runs."""
+"""The finalizer that keeps a guarded group until its deletion is confirmed and its steps are done. Groups
+without the guard have no finalizer: they can be deleted while no operator runs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """Which object: a kind's name is unique among those that the operator handles."""
+    """A reference to an object. The name of a kind is unique among the kinds that the operator handles."""
 
     kind: str
     namespace: str
@@ -41,14 +41,15 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The resource that objects belong to, as their ownerReferences name it."""
+    """The resource that owns objects, as their ownerReferences name it."""
 
     kind: str
     name: str
     uid: str
 
     def reference(self) -> dict[str, Any]:
-        """For metadata.ownerReferences: the object goes when its owner has gone."""
+        """The entry for metadata.ownerReferences: the garbage collector deletes the object after its
+        owner."""
         return {
             "apiVersion": API_VERSION,
             "kind": self.kind,
@@ -60,30 +61,30 @@ class Owner:
 
 
 def metadata(manifest: Manifest) -> Mapping[str, Any]:
-    """Its metadata; empty if it has none."""
+    """The object's metadata; empty if it has none."""
     found = manifest.get("metadata")
     return found if isinstance(found, Mapping) else {}
 
 
 def ref_of(manifest: Manifest) -> Ref:
-    """Which object this is."""
+    """The reference to an object."""
     meta = metadata(manifest)
     return Ref(str(manifest.get("kind", "")), str(meta.get("namespace", "")), str(meta.get("name", "")))
 
 
 def annotation(manifest: Manifest, key: str) -> str | None:
-    """An annotation's value, None without it."""
+    """The value of an annotation, None without it."""
     found = (metadata(manifest).get("annotations") or {}).get(key)
     return found if isinstance(found, str) else None
 
 
 def is_deleting(manifest: Manifest) -> bool:
-    """Whether it is on its way out."""
+    """Whether the object is being deleted."""
     return metadata(manifest).get("deletionTimestamp") is not None
 
 
 def owner_of(manifest: Manifest) -> Owner | None:
-    """The one that controls it, None when it belongs to nobody."""
+    """The owner that controls the object, None without one."""
     for reference in metadata(manifest).get("ownerReferences") or ():
         if reference.get("controller"):
             return Owner(reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
@@ -91,13 +92,13 @@ def owner_of(manifest: Manifest) -> Owner | None:
 
 
 def digest(value: object) -> str:
-    """16 hexadecimal digits that stand for a value of JSON; equal for equal values."""
+    """A digest of a JSON value in 16 hexadecimal digits; equal values have equal digests."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def with_owner(manifest: Manifest, owner: Owner) -> dict[str, Any]:
-    """The manifest as it is applied: it belongs to its owner and says what was applied."""
+    """The manifest as the operator applies it: with the owner reference and the annotation `APPLIED`."""
     meta = dict(metadata(manifest))
     meta["ownerReferences"] = [owner.reference()]
     mark = digest({**manifest, "metadata": meta})

@@ -1,4 +1,5 @@
-"""What the operator sees of a group in one pass: objects of the API server, and what replicas say."""
+"""The state of a group as observed in one reconciliation: objects of the API server, and the states that
+replicas reported."""
 
 # pure: data in, data out.
 
@@ -29,14 +30,15 @@ STUCK_REASONS = frozenset(
         "RunContainerError",
     }
 )
-"""Why a container does not run, where waiting alone helps nothing: its template has to change."""
+"""Reasons why a container does not run that waiting cannot resolve: its template has to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """`objects` are those of the resource's namespace that the operator watches, pods and claims included;
-    `words` the replicas' own, by pod; `users` the broker groups that name a controller group; `refusal` what
-    the API server said when the resource's last step failed."""
+    """`objects` are the watched objects of the resource's namespace, including pods and volume claims.
+    `states` are the states that replicas reported, by pod. `users` are the broker groups that name a
+    controller group. `rejection` is the API server's response to the resource's last write, if that was
+    rejected."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -46,18 +48,18 @@ class ObservedState:
 
     @property
     def namespace(self) -> str:
-        """The resource's."""
+        """The namespace of the resource."""
         return str(metadata(self.resource).get("namespace", ""))
 
     def object(self, kind: str, name: str) -> Manifest | None:
-        """An object of the namespace, None when it is not there."""
+        """The object of this name in the namespace, None if it does not exist."""
         return self.objects.get(Ref(kind, self.namespace, name))
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """A replica's pod as the API server knows it. `trouble` says why it is not ready, `stuck` whether its
-    template has to change for that; `outdated`: it is not of its StatefulSet's present template."""
+    """The pod of a replica. `unready_reason` says why it is not ready; `stuck`: it needs another template to
+    run; `outdated`: its template is not its StatefulSet's present one."""
 
     name: str
     uid: str
@@ -68,7 +70,7 @@ class ObservedPod:
 
 
 def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple[ObservedPod | None, ...]:
-    """The pods that a StatefulSet has or should have, by ordinal; None for one that is missing."""
+    """The pods of a StatefulSet by ordinal; None for a missing one."""
     owner = observed.object("StatefulSet", stateful_set) or {}
     revision = (owner.get("status") or {}).get("updateRevision")
     found = (observed.object("Pod", f"{stateful_set}-{n}") for n in range(count))
@@ -76,7 +78,7 @@ def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple
 
 
 def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
-    """A pod, given the revision of its StatefulSet's present template, if that is known."""
+    """Summarises a pod. `revision` is that of its StatefulSet's present template, if known."""
     meta, status = metadata(pod), pod.get("status") or {}
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
     deleting = is_deleting(pod)
@@ -108,9 +110,9 @@ def _unready_reason(
         return f"does not run: {stuck[0]}"
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return f"fits no node: {scheduled.get('message', 'no reason given')}"
+        return f"cannot be scheduled: {scheduled.get('message', 'no reason given')}"
     if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
-        return "is on a node that does not answer"
+        return "is on a node that does not respond"
     return "is not ready" if status.get("phase") == "Running" else "has not started"
 
 
@@ -119,14 +121,14 @@ CLAIM_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")
 
 @dataclass(frozen=True, slots=True)
 class ObservedClaims:
-    """A StatefulSet's volume claims, as they are: the ordinals that have some, and those on their way out."""
+    """The volume claims of a StatefulSet: their ordinals, and the names of those that are being deleted."""
 
     ordinals: frozenset[int]
     deleting: tuple[str, ...]
 
 
 def claims_of_set(observed: ObservedState, manifest: Manifest) -> ObservedClaims:
-    """The claims under a StatefulSet's names, whoever made them."""
+    """The claims with a StatefulSet's names, whoever created them."""
     templates = (manifest.get("spec") or {}).get("volumeClaimTemplates") or ()
     prefixes = [f"{metadata(one).get('name')}-{metadata(manifest).get('name')}" for one in templates]
     ordinals, deleting = set(), []
@@ -144,8 +146,8 @@ def claims_of_set(observed: ObservedState, manifest: Manifest) -> ObservedClaims
 
 @dataclass(frozen=True, slots=True)
 class ObservedQuorum:
-    """What a controller group's members say: the pod that leads, of the latest term. `answered` members gave
-    a word at all."""
+    """What the controllers of a group report: the pod that leads in the latest term. `answered` is the number
+    of controllers that reported anything."""
 
     leader: str | None
     term: int | None
@@ -154,7 +156,8 @@ class ObservedQuorum:
 
 
 def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQuorum:
-    """The words of these controllers, taken together: of two that say they lead, the later term counts."""
+    """Combines the reports of these controllers: of two that claim to lead, the one of the later term
+    counts."""
     reported = {
         pod: state for pod in pods if isinstance(state := observed.states.get(pod), ReportedControllerState)
     }
@@ -167,8 +170,8 @@ def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQ
 
 @dataclass(frozen=True, slots=True)
 class ObservedReplicaGroup:
-    """A replica group's own state: the pod of its master ("" while it has none or it is not known), its
-    epoch, and the SyncStateSet as broker ids. `known`: somebody could say."""
+    """The state of a replica group: the pod of its master ("" if there is none, or it is not known), its
+    epoch, and the SyncStateSet as broker ids. `known`: a controller or a broker reported it."""
 
     known: bool
     master: str = ""
@@ -179,8 +182,7 @@ class ObservedReplicaGroup:
 
 
 def _by_address(kept: ReportedReplicaGroup, pods: tuple[str, ...]) -> dict[int | None, str]:
-    """The pods by broker id, of those whose address, as the controllers have it, begins with the pod's
-    name."""
+    """The pods by broker id, of those whose address in the controllers' report begins with the pod's name."""
     hosts = {one.broker_id: (one.address or "").partition(".")[0] for one in kept.replicas}
     return {broker_id: host for broker_id, host in hosts.items() if host in pods}
 
@@ -188,7 +190,8 @@ def _by_address(kept: ReportedReplicaGroup, pods: tuple[str, ...]) -> dict[int |
 def observed_replica_group(
     observed: ObservedState, quorum: ObservedQuorum, pods: tuple[str, ...], broker_name: str, cluster: str
 ) -> ObservedReplicaGroup:
-    """By the leading controller; by the brokers themselves while no controller leads."""
+    """The state by the report of the leading controller; while no controller leads, by the brokers' own
+    reports."""
     reported = {
         pod: state for pod in pods if isinstance(state := observed.states.get(pod), ReportedBrokerState)
     }

@@ -1,10 +1,10 @@
-"""Plans: what takes several passes is a row of small steps, and where a group stands in it is noted in
-`status.plan`.
+"""Plans: procedures that take several reconciliations, as sequences of steps.
 
-A step says when it is done, what must hold before it starts (its guard), and what it does. All three are read
-off the world in every pass; the step to take is the first that is not done. The note in the status decides
-nothing about what is done next. It is there for people, and so that each step is told of once. So an operator
-that was killed at any point goes on where the world stands, and nothing is done that is done already."""
+A step says when it is done, what must hold before it starts (its guard), and what it does. All three are
+computed from the observed state in every reconciliation, which takes the first step that is not done.
+`status.plan` records the plan and its present step for users, and so that each step makes its Event once; no
+decision depends on it. So an operator that is killed at any point is followed by one that continues from the
+cluster's state and repeats nothing that is done."""
 
 # pure: data in, effects out.
 
@@ -23,9 +23,10 @@ DELETE = "delete"
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """`missing` is what its guard still waits for; empty: it may start. `reason` is its Event's, in
-    CamelCase, `message` what it does, in a sentence. `blocked`: only people can bring about what is missing;
-    `changed`: the operator wants something new, and nobody else changed anything."""
+    """One step of a plan. `waits_for` is what its guard waits for; empty: the step may start. `reason` is the
+    reason of its Event, in CamelCase; `message` says in a sentence what it does. `blocked`: only a person can
+    resolve what it waits for.
+    `changed`: the operator wants a new state; nobody else changed anything."""
 
     name: str
     done: bool
@@ -39,8 +40,8 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """What `status.plan` holds. `number` counts the plans of a resource; `generation` is that of the
-    resource when the plan began; `finished` is empty while it goes on."""
+    """The content of `status.plan`. `number` counts the plans of a resource; `generation` is the resource's
+    generation at the plan's last change; `finished` is empty until the plan is finished."""
 
     name: str
     number: int
@@ -52,7 +53,7 @@ class PlanState:
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> PlanState | None:
-        """From a status as it stands in the API server, whoever wrote it; None without a usable plan."""
+        """Reads a status of any shape; None without a usable plan."""
         found = status.get("plan")
         if not isinstance(found, Mapping):
             return None
@@ -65,7 +66,7 @@ class PlanState:
         return cls(**texts, **numbers)
 
     def document(self) -> dict[str, Any]:
-        """For the status."""
+        """The value for the status."""
         made: dict[str, Any] = {
             "name": self.name,
             "number": self.number,
@@ -79,8 +80,8 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class PlanProgress:
-    """What a pass makes of the steps: where the plan stands now, the Events that say so, and then the step's
-    own effects. `step` is the one that is not done; None: all are."""
+    """The progress of a plan after one reconciliation: its state, the Events about it, and the effects of its
+    step. `step` is the first one that is not done; None: all are done."""
 
     state: PlanState | None
     step: PlanStep | None
@@ -89,15 +90,16 @@ class PlanProgress:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a plan goes on."""
+        """Whether there is an unfinished plan."""
         return self.state is not None and not self.state.finished
 
 
 def advance(
     before: PlanState | None, step: PlanStep | None, *, name: str, generation: int, uid: str, now: float
 ) -> PlanProgress:
-    """Takes a step, the first that is not done; None: all are. `name` is what a plan that begins now is
-    called; `uid` is the resource's, which Events of its namesake before it do not share."""
+    """Advances the plan by `step`, the first one that is not done; None: all are done. `name` is the name of
+    a plan that begins now. `uid` is the resource's, so that Events of a later resource of the same name
+    differ."""
     if step is None:
         if before is None or before.finished:
             return PlanProgress(before, None)
@@ -121,8 +123,8 @@ def advance(
 
 
 def _continues(before: PlanState, name: str, generation: int) -> bool:
-    """Whether the step belongs to the plan that was begun: one of the same name, or another turn of the same
-    wish. A deletion is a plan of its own."""
+    """Whether the step belongs to the unfinished plan: the plan has the same name or the same generation. A
+    deletion is always a plan of its own."""
     if before.finished:
         return False
     return before.name == name or (before.generation == generation and name != DELETE)

@@ -1,4 +1,5 @@
-"""One pass over one resource: what is so, what is wanted, and the single next safe step between them."""
+"""One reconciliation of one resource: computes the observed and the desired state and takes the next safe
+step."""
 
 # pure: data in, effects out.
 
@@ -12,7 +13,6 @@ from pydantic import ValidationError
 
 from epochmq_operator.plans import group_status
 from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_group
-from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
 from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
 from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
@@ -28,13 +28,14 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import DELETE, PlanProgress, PlanState, PlanStep, advance
+from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
 SOON_S = 1.0
-"""While a plan goes on."""
+"""The delay before the next reconciliation while a plan is unfinished."""
 FAULTS_MAX = 5
 LATER_S = 10.0
-"""While nothing is to be done: what replicas say reaches the operator only when it asks."""
+"""The delay while nothing is to be done. The operator learns what replicas report only when it asks them."""
 NAMES: Mapping[str, str] = {
     "grow": "scale-up",
     "join": "scale-up",
@@ -47,11 +48,11 @@ NAMES: Mapping[str, str] = {
     "objects": "repair",
     "replicas": "repair",
 }
-"""What a plan is called that begins with such a step."""
+"""The name of a plan that begins with this step."""
 
 
 def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> ReconciliationResult:
-    """The next step for the world's resource. `now` is in seconds since 1970."""
+    """Reconciles the observed resource. `now` is in seconds since 1970."""
     resource = observed.resource
     before = PlanState.of(_status(resource))
     if is_deleting(resource):
@@ -115,7 +116,7 @@ def _controllers(
 
 
 def is_paused(resource: Manifest) -> bool:
-    """Whether somebody asked the operator to keep its hands off."""
+    """Whether a user paused the resource."""
     return _spec(resource).get("paused") is True or annotation(resource, PAUSED) == "true"
 
 
@@ -130,11 +131,11 @@ def _status(resource: Manifest) -> Mapping[str, Any]:
 
 
 def _model(resource: Manifest) -> tuple[GroupResource | None, str]:
-    """The resource as the operator's own model has it, or what is wrong with it: the API server's schema
-    lets some things pass, and a stored resource may be older than the schema."""
+    """The resource as the operator's model, or what is invalid: the API server's schema accepts some values
+    that the model rejects, and a stored resource may be older than the schema."""
     kind = KINDS.get(str(resource.get("kind")))
     if kind is None:
-        return None, f"an unknown kind {resource.get('kind')}"
+        return None, f"unknown kind {resource.get('kind')}"
     shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
     try:
         return kind.model_validate(shaped), ""
@@ -147,7 +148,8 @@ def _model(resource: Manifest) -> tuple[GroupResource | None, str]:
 def _advanced(
     observed: ObservedState, before: PlanState | None, steps: Iterable[PlanStep], now: float, *, created: bool
 ) -> PlanProgress:
-    """The next of these steps, after that of the deletion guard; none while paused."""
+    """The progress by the first of these steps that is not done, the deletion guard first; none while
+    paused."""
     resource = observed.resource
     if is_paused(resource):
         return PlanProgress(before, None)
@@ -193,7 +195,8 @@ def _outcome(
     conditions: Iterable[Condition],
     now: float,
 ) -> ReconciliationResult:
-    """Events first, then the status, then the step: who is killed in between finds the note and goes on."""
+    """The result: Events first, then the status, then the step's effects. If the operator is killed in
+    between, the next one finds the plan's state in the status."""
     resource = observed.resource
     old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
     found = list(conditions)
@@ -210,8 +213,8 @@ def _outcome(
 
 
 def _told(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:
-    """What a pass comes to: its Events, the status `made` of it, with where the plan stands, if it differs
-    from the `old` one, then what is done; and when to look again."""
+    """Combines Events, the status `made` with the plan's state (if it differs from the `old` one), the
+    effects, and the delay."""
     if progress.state is not None:
         made["plan"] = progress.state.document()
     effects: list[Effect] = list(progress.events)
@@ -225,7 +228,7 @@ def _told(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) 
 def _invalid(
     observed: ObservedState, before: PlanState | None, fault: str, now: float
 ) -> ReconciliationResult:
-    """Nothing is done to what runs; the status says what is wrong."""
+    """The result for an invalid resource: the status says what is wrong, and nothing that runs is changed."""
     old, meta = _status(observed.resource), metadata(observed.resource)
     generation = int(meta.get("generation") or 0)
     conditions = [
@@ -254,7 +257,8 @@ def _invalid(
 
 
 def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> ReconciliationResult:
-    """A group without the guard is left to the garbage collector, which may be at it already."""
+    """The result for a resource that is being deleted. Without the guard, the garbage collector deletes its
+    objects."""
     resource = observed.resource
     if FINALIZER not in finalizers(resource):
         return ReconciliationResult((), LATER_S)

@@ -1,4 +1,4 @@
-"""What the replicas say of themselves, as their sidecars answer `GET /v1/state`."""
+"""Decodes the states that replicas report: the responses of their sidecars to `GET /v1/state`."""
 
 # pure: data in, data out.
 
@@ -14,9 +14,9 @@ from epochmq_protocol.errors import RemoteProtocolError
 class ReportedBrokerState(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="broker"
 ):
-    """A broker's. `broker_id` is the one it has for good, None before it has one; offsets and `lag_bytes` are
-    in bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has what the master says is
-    confirmed."""
+    """The state of a broker. `broker_id` is its permanent id, None until it has one. Offsets and `lag_bytes`
+    are bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has the log up to the master's
+    confirm offset."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -46,7 +46,7 @@ class ReportedReplica(msgspec.Struct, kw_only=True, frozen=True, rename="camel")
 
 
 class ReportedReplicaGroup(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """A replica group as the controllers know it; `master_broker_id` is None without a master."""
+    """A replica group as the controllers know it. `master_broker_id` is None without a master."""
 
     broker_name: str
     cluster: str = ""
@@ -60,7 +60,8 @@ class ReportedReplicaGroup(msgspec.Struct, kw_only=True, frozen=True, rename="ca
 class ReportedControllerState(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="controller"
 ):
-    """A controller's. `leader` names the one that it follows; `groups` are told by the leader alone."""
+    """The state of a controller. `leader` is the id of the leader that it follows. Only the leader reports
+    `groups`."""
 
     role: Literal["leader", "follower", "candidate"] = "candidate"
     term: int | None = None
@@ -75,8 +76,8 @@ _DECODER: msgspec.json.Decoder[ReportedState] = msgspec.json.Decoder(ReportedSta
 
 
 def decode_state(body: bytes) -> ReportedState:
-    """The word in an answer's body. RemoteProtocolError for anything else."""
+    """Decodes the body of a response. RemoteProtocolError for anything else."""
     try:
         return _DECODER.decode(body)
     except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"an answer that is no state of a replica: {error}") from None
+        raise RemoteProtocolError(f"the response is not a replica's state: {error}") from None

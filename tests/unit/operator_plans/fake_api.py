@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.effects import (
     Apply,
     Delete,
@@ -23,13 +22,14 @@ from epochmq_operator.plans.effects import (
 from epochmq_operator.plans.objects import Owner, Ref, metadata, owner_of, ref_of, with_owner
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reconciliation import reconcile
+from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
     ReportedReplicaGroup,
     ReportedState,
 )
-from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
+from epochmq_operator.pod_rendering import Component, broker_pod_name, component_name, controller_pod_name
 from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, GroupResource
 
 NAMESPACE = "trade"
@@ -39,7 +39,7 @@ LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequence[dict[str, Any]]:
     """Three objects a group, with what plans look at."""
     brokers = isinstance(group, BrokerGroup)
-    name = (broker_pod_name if brokers else controller_pod_name)(group.name, "").rstrip("-")
+    name = component_name(group.name, Component.BROKER if brokers else Component.CONTROLLER)
     meta = {"name": name, "namespace": group.metadata.namespace, "labels": LABELS}
     told = {"replicas": str(group.spec.replicas), "config": repr(sorted(group.spec.config.items()))}
     return (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from epochmq_operator.plans.compared_objects import Renderer
 from epochmq_operator.plans.effects import PatchStatus
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reconciliation import reconcile
+from epochmq_operator.plans.renderer import Renderer
 from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER, FakeApi, differences, render
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
@@ -240,7 +240,7 @@ def test_a_group_of_the_same_name_finds_its_volumes(api: FakeApi) -> None:
     api.remove(ORDERS)
     api.put("BrokerGroup", "orders", {"replicas": 3})  # while what belonged to the former is still there
     api.operate()
-    assert "was deleted" in api.condition(ORDERS, "Progressing")["message"]
+    assert "belongs to a deleted group" in api.condition(ORDERS, "Progressing")["message"]
     api.settle()
     assert api.status(ORDERS)["phase"] == "Ready"
     assert claims == {

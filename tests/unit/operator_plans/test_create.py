@@ -124,7 +124,7 @@ def test_a_group_whose_controllers_are_missing_says_so_and_waits() -> None:
     api.put("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "quorum"})
     api.settle()
     assert api.status(ORDERS)["phase"] == "Blocked"
-    assert "there is no ControllerGroup quorum" in api.condition(ORDERS, "Progressing")["message"]
+    assert "ControllerGroup quorum does not exist" in api.condition(ORDERS, "Progressing")["message"]
     assert not api.created
     api.put("ControllerGroup", "quorum", {"replicas": 3})
     api.settle()
