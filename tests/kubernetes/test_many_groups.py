@@ -66,7 +66,7 @@ def test_a_standby_takes_over_and_the_former_leader_writes_no_more(
         cluster.apply(group("orders", groups.namespace))
         cluster.wait(lambda: stateful_sets(groups) >= 1, what="the first operator works")
         with operator(cluster, groups.namespace, tmp_path) as second:
-            cluster.wait(lambda: "waits for the lease" in second.log.read_text(), what="one stands by")
+            cluster.wait(lambda: "waiting for the lease" in second.log.read_text(), what="one stands by")
             first.kill()
             killed = time.time()
             cluster.apply(group("bills", groups.namespace))
@@ -79,7 +79,7 @@ def test_a_standby_takes_over_and_the_former_leader_writes_no_more(
 
 def led_since(running: Operator) -> float:
     """When it took the Lease, in seconds since 1970, by its own log."""
-    line = next(one for one in running.log.read_text().splitlines() if '"event": "leads"' in one)
+    line = next(one for one in running.log.read_text().splitlines() if '"event": "acquired the lease"' in one)
     return _seconds(json.loads(line)["timestamp"])
 
 
@@ -97,7 +97,7 @@ def test_an_operator_that_is_told_to_end_gives_the_lease_back(
 ) -> None:
     first = Operator(cluster, groups.namespace, tmp_path)
     try:
-        cluster.wait(lambda: '"leads"' in first.log.read_text(), what="it leads")
+        cluster.wait(lambda: "acquired the lease" in first.log.read_text(), what="it leads")
         assert first.end() == 0
     finally:
         first.kill()
@@ -111,7 +111,7 @@ def test_a_hundred_groups_converge_and_then_nothing_is_written(
 ) -> None:
     """Each with controllers of its own. Converged: all objects of all groups are there."""
     with operator(cluster, groups.namespace, tmp_path) as running:
-        cluster.wait(lambda: '"leads"' in running.log.read_text(), what="it leads")
+        cluster.wait(lambda: "acquired the lease" in running.log.read_text(), what="it leads")
         begun = time.time()
         create([group(f"group-{number}", groups.namespace) for number in range(MANY)], groups)
         cluster.wait(lambda: stateful_sets(groups) == 2 * MANY, timeout_s=600, what="all groups are made")

@@ -35,7 +35,7 @@ def orders(cluster: Cluster, definitions: None, tmp_path_factory: pytest.TempPat
     with namespace_for(cluster, "three-lines") as namespace:
         groups = Groups(cluster, namespace)
         with operator(cluster, namespace, tmp_path_factory.mktemp("operator")) as running:
-            cluster.wait(lambda: '"leads"' in running.log.read_text(), what="the operator leads")
+            cluster.wait(lambda: "acquired the lease" in running.log.read_text(), what="the operator leads")
             begun_s = time.monotonic()
             groups.apply("BrokerGroup", "orders", {"replicas": 3})
             status = groups.ready("orders", 3)

@@ -52,6 +52,7 @@ from epochmq_operator.plans.objects import (
     annotation,
     is_deleting,
     metadata,
+    status_of,
     with_owner,
 )
 from epochmq_operator.plans.observed_state import ObservedState, observed_pod
@@ -90,12 +91,6 @@ def model_of(resource: Manifest) -> BrokerGroupAudit | str:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def status_of(resource: Manifest) -> Mapping[str, Any]:
-    """The resource's status, whatever stands there."""
-    found = resource.get("status")
-    return found if isinstance(found, Mapping) else {}
 
 
 def wants_cut(observed: ObservedState) -> bool:

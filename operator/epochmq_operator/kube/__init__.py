@@ -1,1 +1,2 @@
-"""The operator on a Kubernetes cluster: what it hears goes into plans, what they ask for is done."""
+"""Runs the operator on a Kubernetes cluster: observes the cluster, passes the observed state to plans, and
+carries out their effects."""

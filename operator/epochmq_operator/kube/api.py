@@ -1,4 +1,4 @@
-"""Requests to the API server, each with a deadline."""
+"""Sends requests to the API server, each with a deadline."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from epochmq_protocol.errors import EpochMQError
 
 FIELD_MANAGER = "epochmq-operator"
 REQUEST_TIMEOUT_S = 5.0
-"""Of a request that is no watch. A write that is under way when the lease is lost ends before another
-operator has it (`leadership`)."""
+"""The deadline of requests other than lists and watches. A write that is in flight when the lease is lost
+ends before another operator can acquire the lease (`lease_rules`)."""
 LIST_TIMEOUT_S = 60.0
 WATCH_S = 300
-"""After so long a watch is begun anew."""
+"""The API server ends a watch after this time, and the operator starts another."""
 LINE_LENGTH_MAX = 8 * 1024 * 1024
-"""Of one event of a watch; etcd takes objects of 1.5 MiB."""
+"""The limit for one event of a watch. etcd accepts objects of up to 1.5 MiB."""
 GROUP_VERSION = "epochmq.io/v1alpha1"
 
 PATHS: Mapping[str, tuple[str, str]] = {
@@ -40,11 +40,11 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "Lease": ("coordination.k8s.io/v1", "leases"),
     **{one.kind: (one.api_version, one.plural) for one in OBJECT_KINDS},
 }
-"""Of each kind that the operator has to do with: its API version and its name in paths."""
+"""The API version and the plural of each kind that the operator uses."""
 
 
 class ApiError(EpochMQError):
-    """The API server did not do it, or did not answer. `status` is HTTP's, 0 without an answer."""
+    """A request failed. `status` is the HTTP status, 0 if there was no response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -52,20 +52,20 @@ class ApiError(EpochMQError):
 
     @property
     def rejected(self) -> bool:
-        """It will not do it the next time either."""
+        """Whether the API server rejected the request for good: a retry would fail, too."""
         return self.status in (400, 403, 405, 413, 415, 422)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """One event of a watch. `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     type: str
     object: dict[str, Any]
 
 
 def collection_path(kind: str, namespace: str | None) -> str:
-    """The path of a kind's objects, in a namespace or, with None, in all."""
+    """The path of a kind's objects in a namespace; with None, in all namespaces."""
     version, plural = PATHS[kind]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace is not None else f"{root}/{plural}"
@@ -77,8 +77,8 @@ def object_path(ref: Ref) -> str:
 
 
 class Api:
-    """A cluster's API server. `may_write` is asked before every write; it raises when somebody else has taken
-    over."""
+    """A client of a cluster's API server. It calls `may_write` before every write, which raises if another
+    operator may have taken over."""
 
     def __init__(self, connection: ClusterConnection, may_write: Callable[[], None] = lambda: None) -> None:
         self.connection = connection
@@ -86,15 +86,15 @@ class Api:
         self.may_write = may_write
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         await self.session.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """An object or a list. ApiError, with 404 when it is not there."""
+        """Gets an object or a list. ApiError with 404 if it does not exist."""
         return await self._json("GET", path, params=params)
 
     async def list(self, kind: str, namespace: str | None, selector: str) -> tuple[list[dict[str, Any]], str]:
-        """Objects, and the resourceVersion that they were read at."""
+        """Lists objects; returns them with the list's resourceVersion."""
         version, _ = PATHS[kind]
         params = {"labelSelector": selector} if selector else {}
         answer = await self._json(
@@ -106,8 +106,8 @@ class Api:
     async def watch(
         self, kind: str, namespace: str | None, selector: str, since: str
     ) -> AsyncIterator[WatchEvent]:
-        """What happens to objects, from a resourceVersion on, until the server ends it. ApiError with 410
-        when the version is too old."""
+        """Watches objects from a resourceVersion on until the server ends the watch. ApiError with 410 if the
+        version is too old."""
         params = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -127,14 +127,14 @@ class Api:
                 yield WatchEvent(event["type"], found)
 
     async def apply(self, manifest: Manifest) -> dict[str, Any]:
-        """Server-side apply: the object as it is then."""
+        """Server-side apply; returns the object as stored."""
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._write(
             "PATCH", object_path(ref_of(manifest)), manifest, "application/apply-patch+yaml", params
         )
 
     async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole status, if the object is still the one that was looked at."""
+        """Replaces the whole status if the object still has this resourceVersion."""
         operations = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/status", "value": status},
@@ -144,7 +144,7 @@ class Api:
         )
 
     async def put_finalizers(self, ref: Ref, version: str, finalizers: tuple[str, ...]) -> dict[str, Any]:
-        """All finalizers, if the object is still the one that was looked at."""
+        """Replaces all finalizers if the object still has this resourceVersion."""
         operations = [
             {"op": "test", "path": "/metadata/resourceVersion", "value": version},
             {"op": "add", "path": "/metadata/finalizers", "value": list(finalizers)},
@@ -152,7 +152,8 @@ class Api:
         return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
 
     async def delete(self, ref: Ref, uid: str) -> None:
-        """Deletes this very object; what belongs to it goes after it. Nothing when it is gone already."""
+        """Deletes the object with this uid; the garbage collector deletes what it owns. Does nothing if it is
+        gone already."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._write("DELETE", object_path(ref), body)
@@ -161,12 +162,12 @@ class Api:
                 raise
 
     async def create(self, manifest: Manifest) -> dict[str, Any]:
-        """A new object. ApiError with 409 when there is one."""
+        """Creates an object. ApiError with 409 if it exists."""
         ref = ref_of(manifest)
         return await self._write("POST", collection_path(ref.kind, ref.namespace), manifest)
 
     async def replace(self, manifest: Manifest) -> dict[str, Any]:
-        """The whole object, if it is still of the resourceVersion that the manifest has."""
+        """Replaces the whole object if it still has the manifest's resourceVersion."""
         return await self._write("PUT", object_path(ref_of(manifest)), manifest)
 
     async def _write(
@@ -203,17 +204,17 @@ class Api:
             await _raise_for_status(answer)
             found = await answer.json(content_type=None)
         if not isinstance(found, dict):
-            raise ApiError(0, f"{path} answered with no object")
+            raise ApiError(0, f"the response to {path} is not a JSON object")
         return found
 
 
 @contextlib.asynccontextmanager
 async def _as_api_errors(url: str) -> AsyncIterator[None]:
-    """What goes wrong on the way, as ApiError."""
+    """Raises connection errors and timeouts as ApiError."""
     try:
         yield
     except TimeoutError:
-        raise ApiError(0, f"{url} did not answer in time") from None
+        raise ApiError(0, f"{url} did not respond in time") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise ApiError(0, f"{url}: {error or type(error).__name__}") from None
 
@@ -229,12 +230,12 @@ async def _raise_for_status(answer: aiohttp.ClientResponse) -> None:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream, however long within bounds."""
+    """Splits a stream into lines. ApiError for a line that is too long."""
     buffer = bytearray()
     async for chunk in content.iter_any():
         buffer += chunk
         if len(buffer) > LINE_LENGTH_MAX:
-            raise ApiError(0, f"an event of more than {LINE_LENGTH_MAX} bytes")
+            raise ApiError(0, f"a watch sent an event of more than {LINE_LENGTH_MAX} bytes")
         *lines, rest = bytes(buffer).split(b"\n")
         buffer = bytearray(rest)
         for line in lines:

@@ -1,6 +1,6 @@
-"""What runs in a namespace of a cluster, asked now, in the shape that `epochmq status` prints of this machine
-too (`local/status.py`). The replicas are asked by the API server, so whoever may look at pods may look at
-them."""
+"""Observes what runs in a namespace of a cluster, and reports it in the shape of `local/status.py`, which
+`epochmq status` prints. The requests to replicas go through the API server, so that everybody with access to
+pods can make them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.connection import ClusterConnection
-from epochmq_operator.kube.reconciler import controllers_named
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
 from epochmq_operator.local.readiness import ControllerRaftState, Readiness
@@ -28,7 +27,7 @@ from epochmq_operator.local.status import (
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, claim_name
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL, address
 from epochmq_operator.plans.group_status import ResourcePhase
-from epochmq_operator.plans.objects import Manifest, metadata
+from epochmq_operator.plans.objects import Manifest, controller_group_of, metadata
 from epochmq_operator.plans.observed_state import observed_pod
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
@@ -56,7 +55,7 @@ PORTS = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedNamespace:
-    """A namespace: its groups, their pods by name, and what these say."""
+    """An observed namespace: its groups, their pods by name, and the states that these report."""
 
     namespace: str
     groups: tuple[Manifest, ...]
@@ -64,7 +63,7 @@ class ObservedNamespace:
     states: Mapping[str, ReportedState]
 
     def of(self, group: Manifest, component: Component) -> list[Manifest]:
-        """A group's pods of a component, by their ordinals."""
+        """A group's pods of a component, by ordinal."""
         found = [pod for pod in self.pods.values() if _labels(pod) == (*_kind_and_name(group), component)]
         return sorted(found, key=lambda pod: _ordinal(_name(pod)))
 
@@ -74,7 +73,7 @@ class ObservedNamespace:
 
 
 async def observe_namespace(connection: ClusterConnection, namespace: str) -> ObservedNamespace:
-    """Everything in the namespace. ApiError when the cluster cannot be asked."""
+    """Observes the namespace. ApiError if the cluster cannot be reached."""
     api = Api(connection)
     try:
         groups = [*(await api.list("ControllerGroup", namespace, ""))[0]]
@@ -86,7 +85,7 @@ async def observe_namespace(connection: ClusterConnection, namespace: str) -> Ob
                 mine = [
                     pod for pod in pods if _has_sidecar(pod) and _labels(pod)[:2] == _kind_and_name(group)
                 ]
-                # The API server looks at no certificate: it only has to be told that there is one.
+                # The API server checks no certificate; it only needs to know that the sidecar uses TLS.
                 admin = (group.get("spec") or {}).get("admin") or {}
                 secured = SidecarCredentials(ssl.create_default_context()) if admin.get("tlsSecret") else None
                 states.update(await asked.states(namespace, mine, secured))
@@ -118,8 +117,8 @@ def _ordinal(pod: str) -> int:
 
 
 def report(connection: ClusterConnection, observed: ObservedNamespace) -> StatusReport:
-    """In the shape that people and scripts read. `state` says where it was looked; nothing on a cluster has a
-    supervisor or a process number here."""
+    """The report for users and scripts. `state` names the cluster and the namespace. On a cluster there is no
+    supervisor and no process id."""
     controller_groups = observed.kind("ControllerGroup")
     return StatusReport(
         state=f"{connection.server} {observed.namespace}",
@@ -264,7 +263,7 @@ def _phase(group: Manifest) -> GroupPhase:
 def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupStatus:
     spec, name = group.get("spec") or {}, _name(group)
     controllers = next(
-        (one for one in observed.kind("ControllerGroup") if _name(one) == controllers_named(group)), None
+        (one for one in observed.kind("ControllerGroup") if _name(one) == controller_group_of(group)), None
     )
     broker_name = spec.get("brokerName") or name
     leading = _leading(observed, controllers) if controllers is not None else None
@@ -275,7 +274,7 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
         name=name,
         broker_name=broker_name,
         cluster=spec.get("cluster") or "DefaultCluster",
-        controller_group=controllers_named(group),
+        controller_group=controller_group_of(group),
         phase=_phase(group),
         nameservers=_nameservers(observed, controllers) if controllers is not None else [],
         master_epoch=kept.master_epoch if kept else None,
@@ -307,7 +306,7 @@ def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGr
 
 
 def readiness_of(pod: PodStatus) -> Readiness:
-    """What the table of pods shows of one."""
+    """The readiness that the table of pods shows."""
     if isinstance(pod, ControllerStatus) and pod.role is not None:
         return Readiness(
             pod.ready,

@@ -1,4 +1,4 @@
-"""What was compared once need not be compared again: an idle pass would do nothing else."""
+"""Remembers comparisons of objects, which would be nearly all the work of an idle operator."""
 
 # pure: data in, data out.
 
@@ -13,15 +13,15 @@ KEPT_MAX = 20_000
 
 
 class ComparisonCache:
-    """Compares objects, and remembers by their versions those in which nothing was otherwise. The wanted
-    object's version is the digest that is applied with it, the observed one's is the API server's."""
+    """Compares objects, and remembers the versions of those without differences. The version of a manifest is
+    the digest that is applied with it; that of an observed object is its resourceVersion."""
 
     def __init__(self, differences: Callable[[Manifest, Manifest], Sequence[str]]) -> None:
         self._differences = differences
         self._same: OrderedDict[Ref, tuple[str, str, str]] = OrderedDict()
 
     def __call__(self, wanted: Manifest, observed: Manifest) -> Sequence[str]:
-        """The lines of `differences`."""
+        """The differences, one line each."""
         digest, meta = annotation(wanted, APPLIED), metadata(observed)
         version, uid = meta.get("resourceVersion"), meta.get("uid")
         if not digest or not isinstance(version, str) or not isinstance(uid, str):

@@ -1,4 +1,4 @@
-"""What `epochmq operator --config FILE` reads: YAML, or lines of KEY=VALUE with lists comma-separated."""
+"""Reads the operator's configuration file: YAML, or lines of KEY=VALUE with commas in lists."""
 
 from __future__ import annotations
 
@@ -18,59 +18,66 @@ PROPERTY = re.compile(r"\s*[a-zA-Z]+\s*=")
 
 
 class OperatorConfig(BaseModel):
-    """The operator's own settings."""
+    """The operator's settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     namespaces: Annotated[
-        list[str], Field(description="The namespaces whose groups it looks after; none: all of the cluster.")
+        list[str], Field(description="Namespaces whose groups the operator manages. Default: all.")
     ] = []
     image: Annotated[
-        str | None, Field(description="The image of groups that name none, brokers and controllers alike.")
+        str | None, Field(description="Image of groups that name none, for brokers and controllers.")
     ] = None
-    broker_image: Annotated[str | None, Field(description="The same for brokers alone.")] = None
-    controller_image: Annotated[str | None, Field(description="The same for controllers alone.")] = None
+    broker_image: Annotated[str | None, Field(description="The same for brokers only.")] = None
+    controller_image: Annotated[str | None, Field(description="The same for controllers only.")] = None
     audit_image: Annotated[
-        str | None, Field(description="The image of audits that name none; without one they must.")
+        str | None, Field(description="Image of audits that name none. Without it every audit must name one.")
     ] = None
-    image_pull_secrets: Annotated[list[str], Field(description="Secrets that images are pulled with.")] = []
+    image_pull_secrets: Annotated[list[str], Field(description="Secrets for pulling images.")] = []
     network_policies: Annotated[bool, Field(description="Whether groups get NetworkPolicies.")] = True
     monitoring_namespaces: Annotated[
         list[str], Field(description="Namespaces whose pods may read the sidecars' metrics.")
     ] = []
     operator_namespace: Annotated[
-        str | None, Field(description="Where the operator runs; its pod's own if left out.")
+        str | None, Field(description="Namespace of the operator. Default: its pod's.")
     ] = None
     operator_labels: Annotated[
         dict[str, str], Field(description="Labels of the operator's pods, for NetworkPolicies.")
     ] = {"app.kubernetes.io/name": "epochmq-operator"}
     lease_name: Annotated[
-        str, Field(description="The Lease that one of several operators holds, in the operator's namespace.")
+        str,
+        Field(description="Name of the Lease, in the operator's namespace, that the active operator holds."),
     ] = "epochmq-operator"
     identity: Annotated[
-        str | None, Field(description="What it calls itself in the Lease; its host's name if left out.")
+        str | None, Field(description="Name of the operator in the Lease. Default: its host name.")
     ] = None
-    metrics_address: Annotated[str, Field(description="Where metrics and probes are served.")] = "0.0.0.0"
-    metrics_port: Annotated[int, Field(ge=0, le=65535, description="The port of it; 0: any.")] = 8080
-    workers: Annotated[int, Field(ge=1, le=100, description="How many groups it works on at a time.")] = 16
+    metrics_address: Annotated[str, Field(description="Address for metrics and probes.")] = "0.0.0.0"
+    metrics_port: Annotated[
+        int, Field(ge=0, le=65535, description="Port for metrics and probes; 0: any.")
+    ] = 8080
+    workers: Annotated[
+        int, Field(ge=1, le=100, description="Number of groups that are reconciled at a time.")
+    ] = 16
     sidecars: Annotated[
         Literal["direct", "proxy"],
-        Field(description="How it reaches the admin sidecars: at the pods' addresses, or by the API server."),
+        Field(
+            description="Connect to the admin sidecars at their pods' addresses, or through the API server."
+        ),
     ] = "direct"
     kubeconfig: Annotated[
-        str | None, Field(description="A kubeconfig, for an operator outside the cluster.")
+        str | None, Field(description="kubeconfig file, for an operator outside the cluster.")
     ] = None
-    context: Annotated[str | None, Field(description="The kubeconfig's context.")] = None
+    context: Annotated[str | None, Field(description="Context of the kubeconfig.")] = None
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Field(description="How much it logs.")
+        Literal["debug", "info", "warning", "error"], Field(description="Lowest level of log lines.")
     ] = "info"
 
     def audit_settings(self) -> AuditSettings:
-        """What of it decides how audits look."""
+        """The settings for audits."""
         return AuditSettings(self.audit_image, tuple(self.image_pull_secrets), self.network_policies)
 
     def settings(self, own_namespace: str) -> ManifestSettings:
-        """What of it decides how groups look. ConfigError without images."""
+        """The settings for groups. ConfigError without images."""
         broker, controller = (one or self.image for one in (self.broker_image, self.controller_image))
         if broker is None or controller is None:
             raise ConfigError("image", None, "an image for the pods of groups that name none")
@@ -86,7 +93,7 @@ class OperatorConfig(BaseModel):
 
 
 def load_config(path: str | None, overrides: dict[str, str] | None = None) -> OperatorConfig:
-    """The settings in a file, with single keys over them. ConfigError for what cannot be used."""
+    """Loads a file; `overrides` replace single keys. ConfigError for invalid content."""
     found: dict[str, Any] = {}
     if path is not None:
         try:
@@ -121,7 +128,7 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
 
 
 def _value(key: str, text: str) -> Any:
-    """A value that was given as text, in the shape that the key has."""
+    """Converts text to the type of the key."""
     for name, info in OperatorConfig.model_fields.items():
         if (info.alias or name) != key:
             continue

@@ -1,4 +1,4 @@
-"""How to reach a cluster: from a kubeconfig, or from inside one of its pods."""
+"""Configures connections to a cluster: from a kubeconfig, or from inside one of its pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kubernetes.config import incluster_config
 from epochmq_protocol.errors import EpochMQError
 
 USER_AGENT = "epochmq-operator"
-"""What the API server's audit log knows us by."""
+"""The operator's name in the API server's audit log."""
 
 _kubernetes: Any = kubernetes.config  # its functions carry no types
 _incluster: Any = incluster_config
@@ -23,20 +23,20 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class NoClusterError(EpochMQError):
-    """There is no way to a cluster here; the message says what was looked for."""
+    """No cluster is configured; the message says where the configuration was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConnection:
-    """An API server, and who we are to it. `namespace` is the one that the pod, or the kubeconfig's context,
-    is in."""
+    """An API server and credentials for it. `namespace` is that of the pod, or of the kubeconfig's
+    context."""
 
     server: str
     namespace: str
     configuration: Any = field(repr=False)
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """For HTTPS, with our certificate if we have one."""
+        """The TLS context, with a client certificate if there is one."""
         if not self.server.startswith("https:"):
             return True
         found = self.configuration
@@ -49,12 +49,13 @@ class ClusterConnection:
         return context
 
     def authorization(self) -> str | None:
-        """The header's value just now: tokens of pods, and of programs that a kubeconfig names, run out."""
+        """The value of the Authorization header. Tokens of pods and of credential plugins expire, so it is
+        read for each request."""
         found: str | None = self.configuration.get_api_key_with_prefix("BearerToken", "authorization")
         return found
 
     def session(self) -> aiohttp.ClientSession:
-        """A session that bears our name in every request. To be closed by the caller."""
+        """An HTTP session with the operator's user agent. The caller closes it."""
 
         async def authorized(
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -72,7 +73,7 @@ class ClusterConnection:
 
 
 def in_cluster() -> ClusterConnection:
-    """From inside a pod. NoClusterError elsewhere."""
+    """The connection from inside a pod. NoClusterError elsewhere."""
     configuration = Configuration()
     try:
         loader = _incluster.InClusterConfigLoader(
@@ -87,14 +88,14 @@ def in_cluster() -> ClusterConnection:
 
 
 def from_kubeconfig(path: str | None = None, context: str | None = None) -> ClusterConnection:
-    """From a kubeconfig file; without a path, from those that kubectl would use. NoClusterError when it does
-    not say what is needed."""
+    """The connection of a kubeconfig file; without a path, of those that kubectl would use. NoClusterError if
+    they are incomplete."""
     configuration = Configuration()
     try:
         _kubernetes.load_kube_config(path, context, configuration, persist_config=False)
         contexts, current = _kubernetes.list_kube_config_contexts(path)
     except (_kubernetes.ConfigException, OSError) as error:
-        raise NoClusterError(f"no kubeconfig to reach a cluster with: {error}") from None
+        raise NoClusterError(f"no usable kubeconfig: {error}") from None
     chosen = next((one for one in contexts if one["name"] == context), current) if context else current
     namespace = (chosen.get("context") or {}).get("namespace") or "default"
     return ClusterConnection(configuration.host, namespace, configuration)

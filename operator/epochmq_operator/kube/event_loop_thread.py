@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for what must not wait until the main one has time."""
+"""Runs an event loop on a thread of its own, for work that must not wait for the main event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """The thread. `started` and `stop` are for `aside`."""
+    """An event loop on a thread. Use it through `event_loop_thread`."""
 
     def __init__(self, name: str) -> None:
         self._started: Future[asyncio.AbstractEventLoop] = Future()
@@ -27,24 +27,25 @@ class EventLoopThread:
         await self._stop.wait()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work comes to, done there; it is cancelled there when the caller is cancelled here."""
+        """Runs a coroutine on the thread's event loop and returns its result. Cancelling the caller cancels
+        the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._started.result()))
 
     def start(self) -> None:
-        """Returns when work is taken."""
+        """Starts the thread; returns when its event loop runs."""
         self._thread.start()
         self._started.result()
 
     def stop(self) -> None:
-        """Cancels what is left."""
-        with contextlib.suppress(RuntimeError):  # it has ended by itself
+        """Stops the event loop, which cancels its tasks."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             self._started.result().call_soon_threadsafe(self._stop.set)
         self._thread.join(ENDS_WITHIN_S)
 
 
 @contextlib.asynccontextmanager
 async def event_loop_thread(name: str) -> AsyncIterator[EventLoopThread]:
-    """One for the length of a block."""
+    """A running event loop thread for the length of a block."""
     made = EventLoopThread(name)
     made.start()
     try:

@@ -1,5 +1,5 @@
-"""Holds, or waits for, the Lease (`leadership` says by which rules), on a thread of its own: however much
-there is to do for the groups, it is renewed in time."""
+"""Acquires, renews and releases the operator lease by the rules of `lease_rules`. Renewals run on a thread of
+their own, so that they are in time however busy the operator is."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = structlog.get_logger()
 
 
 class LeadershipLostError(EpochMQError):
-    """Another operator may be at work: this one must not write."""
+    """Another operator may be active, so this one must not write."""
 
 
 class LeaseHolder:
-    """One operator's view of the Lease. `api` is for the Lease alone: it writes without holding anything, and
-    belongs to the event loop of `thread`, where all that asks for the Lease is done."""
+    """Holds the Lease for one operator. `api` is for the Lease only: it writes without holding the Lease, and
+    belongs to the event loop of `thread`, where all requests for the Lease run."""
 
     def __init__(self, api: Api, lease: Ref, me: str, thread: EventLoopThread) -> None:
         self._api = api
@@ -36,34 +36,35 @@ class LeaseHolder:
         self._me = me
         self._thread = thread
         self._one_attempt = asyncio.Lock()
-        self._found: dict[str, Any] | None = None  # the Lease as we wrote it last
+        self._found: dict[str, Any] | None = None  # the Lease as last written by this operator
         self._observed: ObservedLease | None = None
         self._renewed_s: float | None = None
         self._progress_s = 0.0
 
     def require(self) -> None:
-        """LeadershipLostError when a write must not begin now. From any thread."""
+        """Raises LeadershipLostError if a write must not begin now. Call it from any thread."""
         if not self.leads:
             raise LeadershipLostError(f"{self._me} does not hold {self._lease}")
 
     @property
     def leads(self) -> bool:
-        """Whether this operator works. From any thread."""
+        """Whether this operator is active. Call it from any thread."""
         return lease_rules.may_write(self._renewed_s, time.monotonic())
 
     async def acquire(self) -> None:
-        """Returns once this operator holds the Lease."""
-        log.info("waits for the lease", lease=str(self._lease), me=self._me)
+        """Waits until this operator holds the Lease."""
+        log.info("waiting for the lease", lease=str(self._lease), me=self._me)
         await self._thread.run(self._acquire())
-        log.info("leads", lease=str(self._lease), me=self._me)
+        log.info("acquired the lease", lease=str(self._lease), me=self._me)
 
     async def _acquire(self) -> None:
         while not await self._attempt():  # noqa: ASYNC110 -- what is waited for is in another process
             await asyncio.sleep(lease_rules.LOOK_EVERY_S)
 
     async def hold(self) -> None:
-        """Renews the Lease, also while the caller's event loop is busy. LeadershipLostError when that did not
-        succeed in time, when another one has it, or when that loop stands still (`leadership`)."""
+        """Renews the Lease, also while the caller's event loop is busy. LeadershipLostError if no renewal
+        succeeded in time, if another operator has the Lease, or if the caller's event loop is stalled
+        (`lease_rules`)."""
         self._note_progress()
         await self._thread.run(self._hold(asyncio.get_running_loop()))
 
@@ -72,7 +73,9 @@ class LeaseHolder:
             await asyncio.sleep(lease_rules.RENEW_EVERY_S if self._fresh() else lease_rules.LOOK_EVERY_S / 2)
             if lease_rules.is_stalled(self._progress_s, time.monotonic()):
                 self._renewed_s = None
-                raise LeadershipLostError(f"{self._me} stands still and leaves {self._lease} to others")
+                raise LeadershipLostError(
+                    f"the event loop of {self._me} is stalled; it gives up {self._lease}"
+                )
             working.call_soon_threadsafe(self._note_progress)
             await self._attempt()
             self.require()
@@ -85,7 +88,7 @@ class LeaseHolder:
 
     @contextlib.asynccontextmanager
     async def released_at_exit(self) -> AsyncIterator[None]:
-        """Gives the Lease back when the block ends, if it is still held."""
+        """Releases the Lease when the block ends, if it is still held."""
         try:
             yield
         finally:
@@ -101,11 +104,11 @@ class LeaseHolder:
                 if (found.get("spec") or {}).get("holderIdentity") == self._me:
                     await self._api.replace({**found, "spec": lease_rules.spec_when_released(found["spec"])})
             except ApiError as error:
-                log.warning("the lease is not given back", lease=str(self._lease), error=str(error))
+                log.warning("cannot release the lease", lease=str(self._lease), error=str(error))
 
     async def _attempt(self) -> bool:
-        """Takes or renews the Lease if it may; whether it holds it now. A server that does not answer is no
-        loss yet: time decides."""
+        """Takes or renews the Lease if it may; whether it holds the Lease now. A server that does not respond
+        is no loss yet: the time since the last renewal decides."""
         async with self._one_attempt:
             try:
                 found = self._found or await self._read()
@@ -118,8 +121,8 @@ class LeaseHolder:
                 spec = lease_rules.spec_when_held(spec, self._me, time.time())
                 self._found = await self._api.replace({**found, "spec": spec})
             except ApiError as fault:
-                if fault.status != 409:  # a conflict: somebody else was faster
-                    log.warning("the lease could not be had", lease=str(self._lease), error=str(fault))
+                if fault.status != 409:  # a conflict: another operator was faster
+                    log.warning("cannot acquire or renew the lease", lease=str(self._lease), error=str(fault))
                 return self.leads
             self._renewed_s = sent_s
             return True
@@ -137,7 +140,7 @@ class LeaseHolder:
 
 @contextlib.asynccontextmanager
 async def open_lease_holder(connection: ClusterConnection, lease: Ref, me: str) -> AsyncIterator[LeaseHolder]:
-    """For the length of a block."""
+    """A LeaseHolder for the length of a block."""
 
     async def connect() -> Api:
         return Api(connection)

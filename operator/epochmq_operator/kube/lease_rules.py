@@ -1,10 +1,10 @@
-"""Who of several operators works: the one that holds a Lease.
+"""The rules of the operator lease: which of several operators is active, namely the holder of a Lease object.
 
-A holder renews the Lease long before it runs out, and stops writing a good while before: `RENEW_DEADLINE_S`
-after the last renewal was *sent*. Whoever waits takes the Lease over once it saw it unchanged, by its own
-clock, for as long as it lasts. Clocks need not agree, only run at about the same speed; and no two operators
-write at a time, because a write that the former sent in time has its answer, or its timeout, before the next
-one begins:
+The holder renews the Lease long before it expires, and stops writing well before: `RENEW_DEADLINE_S` after it
+*sent* the last successful renewal. A standby takes the Lease over after it has seen it unchanged, by its own
+clock, for its whole duration. The clocks need not agree, only run at about the same speed. No two operators
+write at a time, because a write of the former holder has its response, or its timeout, before the next holder
+starts:
 
     RENEW_DEADLINE_S + the timeout of a request < DURATION_S
 """
@@ -23,27 +23,28 @@ RENEW_DEADLINE_S = 16.0
 RENEW_EVERY_S = 4.0
 LOOK_EVERY_S = 2.0
 STALLED_AFTER_S = 60.0
-"""An operator whose work has not moved for so long renews no more: it would keep others from working."""
+"""An operator whose event loop makes no progress for this time stops renewing, so that another can take
+over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """A Lease's content, and since when (seconds of our own monotonic clock) it has been the same."""
+    """The content of a Lease, and since when it is unchanged, in seconds of our monotonic clock."""
 
     spec: Mapping[str, Any]
     since_s: float
 
 
 def observe(before: ObservedLease | None, spec: Mapping[str, Any], now_s: float) -> ObservedLease:
-    """The Lease was read at `now_s`."""
+    """Updates the observation by the Lease as read at `now_s`."""
     if before is not None and before.spec == spec:
         return before
     return ObservedLease(dict(spec), now_s)
 
 
 def may_take(observed: ObservedLease, me: str, now_s: float) -> bool:
-    """Whether this operator may take the Lease: nobody holds it, it does itself, or the holder let it run
-    out."""
+    """Whether this operator may take the Lease: it has no holder, this operator holds it, or the holder let
+    it expire."""
     holder = observed.spec.get("holderIdentity")
     if not holder or holder == me:
         return True
@@ -52,7 +53,7 @@ def may_take(observed: ObservedLease, me: str, now_s: float) -> bool:
 
 
 def spec_when_held(spec: Mapping[str, Any], me: str, now: float) -> dict[str, Any]:
-    """The Lease's content once this operator holds it. `now` is in seconds since 1970, for people."""
+    """The content of the Lease when this operator holds it. `now`, in seconds since 1970, is for users."""
     again = spec.get("holderIdentity") == me
     turns = spec.get("leaseTransitions")
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -66,17 +67,17 @@ def spec_when_held(spec: Mapping[str, Any], me: str, now: float) -> dict[str, An
 
 
 def spec_when_released(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The Lease's content when its holder leaves: the next one need not wait. The API server takes no empty
-    name."""
+    """The content of the Lease after its holder released it, so that the next one need not wait. The API
+    server rejects an empty holder."""
     kept = {key: value for key, value in spec.items() if key != "holderIdentity"}
     return {**kept, "leaseDurationSeconds": 1}
 
 
 def may_write(renewed_s: float | None, now_s: float) -> bool:
-    """Whether one who last sent a renewal that succeeded at `renewed_s` may begin a write."""
+    """Whether a holder may begin a write that sent its last successful renewal at `renewed_s`."""
     return renewed_s is not None and now_s - renewed_s < RENEW_DEADLINE_S
 
 
 def is_stalled(progress_s: float, now_s: float) -> bool:
-    """Whether work that moved last at `moved_s` does so no more."""
+    """Whether an event loop that made progress last at `progress_s` is stalled."""
     return now_s - progress_s > STALLED_AFTER_S

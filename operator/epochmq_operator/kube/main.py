@@ -1,4 +1,5 @@
-"""`epochmq operator`: waits for the lease, then looks after every group until it ends or loses the lease."""
+"""Runs `epochmq operator`: waits for the lease, then reconciles all resources until it is stopped or loses
+the lease."""
 
 from __future__ import annotations
 
@@ -6,31 +7,31 @@ import asyncio
 import contextlib
 import signal
 import socket
-import threading
 import uuid
 from typing import Any
 
-import kopf
 import structlog
 
 from epochmq_operator import manifests
-from epochmq_operator.kube import handlers
 from epochmq_operator.kube.api import Api, ApiError
-from epochmq_operator.kube.audit_reconciler import AuditReconciler, notify_both
+from epochmq_operator.kube.audit_reconciler import AuditReconciler
 from epochmq_operator.kube.comparison_cache import ComparisonCache
 from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
+from epochmq_operator.kube.group_reconciler import GroupReconciler
+from epochmq_operator.kube.kopf_watch import WatchEndedError, watch_resources
 from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
-from epochmq_operator.kube.reconciler import RESOURCES, Reconciler
+from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.plans.deletion import finalizers
-from epochmq_operator.plans.objects import FINALIZER, Ref, ref_of
+from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
 from epochmq_operator.plans.renderer import Renderer
+from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
-from epochmq_protocol.errors import EpochMQError
 
 SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
 WATCHED = (
@@ -44,7 +45,8 @@ log = structlog.get_logger()
 
 
 def connect(config: OperatorConfig) -> ClusterConnection:
-    """To the cluster that the configuration names, that we are in, or that kubectl would use."""
+    """Connects to the cluster that the configuration names, else to the one that the process runs in, else to
+    kubectl's."""
     if config.kubeconfig is not None or config.context is not None:
         return from_kubeconfig(config.kubeconfig, config.context)
     try:
@@ -54,7 +56,7 @@ def connect(config: OperatorConfig) -> ClusterConnection:
 
 
 def run(path: str | None, overrides: dict[str, str]) -> int:
-    """Runs the operator until SIGTERM or SIGINT; 1 when it lost the lease."""
+    """Runs the operator until SIGTERM or SIGINT. Returns 1 if it lost the lease."""
     config = load_config(path, overrides)
     _log(config.log_level)
     connection = connect(config)
@@ -62,8 +64,8 @@ def run(path: str | None, overrides: dict[str, str]) -> int:
 
 
 def release(path: str | None, overrides: dict[str, str]) -> int:
-    """Takes the deletion guard off every group that the configuration is about: without an operator nobody
-    else would, and a guarded group could never go."""
+    """Removes the deletion guard of all groups of the configuration's namespaces. Without an operator nothing
+    else would, and a guarded group could never be deleted."""
     config = load_config(path, overrides)
     _log(config.log_level)
     asyncio.run(_release(config, connect(config)))
@@ -73,14 +75,14 @@ def release(path: str | None, overrides: dict[str, str]) -> int:
 async def _release(config: OperatorConfig, connection: ClusterConnection) -> None:
     api = Api(connection)
     try:
-        for kind in RESOURCES:
+        for kind in KINDS:
             for where in (*config.namespaces,) or (None,):
                 for found in (await api.list(kind, where, ""))[0]:
                     if FINALIZER in finalizers(found):
                         rest = tuple(one for one in finalizers(found) if one != FINALIZER)
                         version = str(found["metadata"]["resourceVersion"])
                         await api.put_finalizers(ref_of(found), version, rest)
-                        log.info("released", resource=str(ref_of(found)))
+                        log.info("removed the deletion guard", resource=str(ref_of(found)))
     finally:
         await api.close()
 
@@ -106,22 +108,18 @@ async def _run_until_signal(config: OperatorConfig, connection: ClusterConnectio
     try:
         await work
     except* LeadershipLostError:
-        log.error("ends without the lease, so that nobody writes besides the new leader")
+        log.error("lost the lease, exiting so that only the new holder writes")
         code = 1
     except* WatchEndedError as error:
-        log.error("ends", error=str(error.exceptions[0]))
+        log.error("exiting", error=str(error.exceptions[0]))
         code = 1
     except* asyncio.CancelledError:
-        log.info("ends, as it was told")
+        log.info("stopped by a signal")
     return code
 
 
-class WatchEndedError(EpochMQError):
-    """Groups are not watched any more."""
-
-
 async def operate(config: OperatorConfig, connection: ClusterConnection) -> None:
-    """The whole operator, until cancelled. Raises when the lease is lost."""
+    """Runs the operator until cancelled. LeadershipLostError if the lease is lost."""
     namespace = config.operator_namespace or connection.namespace
     settings = config.settings(namespace)
     renderer = Renderer(
@@ -138,14 +136,15 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         api = Api(connection, lease_holder.require)
         stack.push_async_callback(api.close)
         metrics, cache = OperatorMetrics(), ObjectCache()
-        metrics.collect_groups(lambda: [found for kind in RESOURCES for found in cache.all(kind)])
+        metrics.collect_groups(lambda: [found for kind in KINDS for found in cache.all(kind)])
         sidecar_client = await stack.enter_async_context(
             open_sidecar_client(api, by_proxy=config.sidecars == "proxy")
         )
-        secrets = CredentialsCache(api)
-        reconciler = Reconciler(api, cache, sidecar_client, secrets, renderer, metrics, config.workers)
-        audit_reconciler = AuditReconciler(
-            config.audit_settings(), api, cache, sidecar_client, secrets, renderer, metrics, config.workers
+        replicas = ReplicaObserver(cache, sidecar_client, CredentialsCache(api))
+        dependencies = ReconcilerDependencies(api, cache, replicas, metrics, config.workers)
+        reconcilers = (
+            GroupReconciler(renderer, dependencies),
+            AuditReconciler(config.audit_settings(), dependencies),
         )
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
@@ -159,30 +158,36 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
-            tasks.create_task(_watch(config, cache, connection))
+            tasks.create_task(watch_resources(config.namespaces, cache, connection))
             await lease_holder.acquire()
             async with lease_holder.released_at_exit(), asyncio.TaskGroup() as work:
                 metrics.leads.set(1)
                 work.create_task(lease_holder.hold())
                 await _wait_until_listed(informers)
                 await _load_resources(api, cache, config)
-                cache.on_change = notify_both(reconciler, audit_reconciler)
-                work.create_task(reconciler.run())
-                work.create_task(audit_reconciler.run())
+                cache.on_change = lambda manifest: _notify(reconcilers, manifest)
+                for reconciler in reconcilers:
+                    work.create_task(reconciler.run())
+
+
+def _notify(reconcilers: tuple[Reconciler, ...], manifest: Manifest) -> None:
+    for reconciler in reconcilers:
+        reconciler.object_changed(manifest)
 
 
 async def _wait_until_listed(informers: list[Informer]) -> None:
-    """Nothing is done on half a view."""
+    """Waits until all kinds are listed, because plans need the whole observed state."""
     async with asyncio.timeout(LISTED_WITHIN_S):
         for informer in informers:
             await informer.listed.wait()
 
 
 async def _load_resources(api: Api, cache: ObjectCache, config: OperatorConfig) -> None:
-    """All resources at once: kopf tells of one after the other, and a ControllerGroup that was not heard of
-    yet would seem to be missing, or one whose users were not to be nobody's."""
+    """Loads all resources before the first reconciliation. kopf delivers them one by one; until a
+    ControllerGroup is delivered it would seem to be missing, and one whose broker groups are not would seem
+    unused."""
     async with asyncio.timeout(LISTED_WITHIN_S):
-        for kind in (*RESOURCES, AUDIT_KIND):
+        for kind in (*KINDS, AUDIT_KIND):
             for where in (*config.namespaces,) or (None,):
                 for found in await _list_all(api, kind, where):
                     cache.put(found)
@@ -193,35 +198,7 @@ async def _list_all(api: Api, kind: str, where: str | None) -> list[dict[str, An
         try:
             return (await api.list(kind, where, ""))[0]
         except ApiError as error:
-            if error.status == 404:  # it is not defined
+            if error.status == 404:  # the kind is not defined in this cluster
                 return []
-            log.warning("resources could not be listed", kind=kind, namespace=where, error=str(error))
+            log.warning("cannot list resources", kind=kind, namespace=where, error=str(error))
             await asyncio.sleep(LIST_AGAIN_S)
-
-
-async def _watch(config: OperatorConfig, cache: ObjectCache, connection: ClusterConnection) -> None:
-    """kopf in a thread of its own: in ours it would take the signals, and end tasks that are not its own."""
-    loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
-
-    def run_kopf() -> None:
-        try:
-            asyncio.run(
-                kopf.operator(
-                    registry=handlers.registry_for(cache, connection, loop),
-                    settings=handlers.settings(),
-                    standalone=True,
-                    clusterwide=not config.namespaces,
-                    namespaces=config.namespaces,
-                    stop_flag=stop,
-                )
-            )
-        finally:
-            with contextlib.suppress(RuntimeError):  # our loop may be closed by now
-                loop.call_soon_threadsafe(ended.set)
-
-    threading.Thread(target=run_kopf, name="kopf", daemon=True).start()
-    try:
-        await ended.wait()
-    finally:
-        stop.set()
-    raise WatchEndedError("kopf ended by itself")

@@ -1,4 +1,4 @@
-"""What the operator counts, and where it is read: `/metrics`, `/live` and `/ready`."""
+"""Collects the operator's metrics and serves `/metrics`, `/live` and `/ready`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 
 class OperatorMetrics:
-    """The operator's figures, in a registry of their own."""
+    """The operator's metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.reconciliations = Counter(
-            "epochmq_operator_passes", "Looks at a resource", ["kind", "outcome"], registry=self.registry
+            "epochmq_operator_passes", "Reconciliations", ["kind", "outcome"], registry=self.registry
         )
         self.effects = Counter(
-            "epochmq_operator_effects", "What was asked of the API server", ["effect"], registry=self.registry
+            "epochmq_operator_effects", "Effects carried out", ["effect"], registry=self.registry
         )
         self.seconds = Histogram(
             "epochmq_operator_pass_seconds",
-            "How long a look and what follows from it takes",
+            "Duration of a reconciliation with its effects",
             buckets=RECONCILIATION_BUCKETS_S,
             registry=self.registry,
         )
-        self.leads = Gauge("epochmq_operator_leads", "1 on the operator that works", registry=self.registry)
+        self.leads = Gauge("epochmq_operator_leads", "1 on the active operator", registry=self.registry)
         self.sidecar_failures = Gauge(
-            "epochmq_operator_sidecar_failures", "Questions without an answer", registry=self.registry
+            "epochmq_operator_sidecar_failures",
+            "Requests to admin sidecars that failed",
+            registry=self.registry,
         )
 
     def collect_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
-        """Tells of each group's phase and replicas whenever the metrics are read."""
+        """Exports each group's phase and replicas."""
         self.registry.register(_GroupCollector(groups))
 
     def collect_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
-        """Tells of each audit's last verdict."""
+        """Exports each audit's last verdict."""
         self.registry.register(_AuditCollector(audits))
 
 
@@ -56,17 +58,17 @@ class _AuditCollector(Collector):
         labels = ["namespace", "name", "group"]
         verdict = GaugeMetricFamily(
             "epochmq_audit_verdict",
-            "1 for the verdict of the last audit that came to one",
+            "1 for the verdict of the last audit that has one",
             labels=[*labels, "verdict"],
         )
         findings = GaugeMetricFamily(
-            "epochmq_audit_findings", "What the last audit found", labels=[*labels, "severity"]
+            "epochmq_audit_findings", "Findings of the last audit", labels=[*labels, "severity"]
         )
         finished = GaugeMetricFamily(
             "epochmq_audit_finished_timestamp_seconds", "When the last audit ended", labels=labels
         )
         failed = GaugeMetricFamily(
-            "epochmq_audit_failed", "1 when the last audit came to no verdict", labels=labels
+            "epochmq_audit_failed", "1 if the last audit has no verdict", labels=labels
         )
         for ref, found in self._audits():
             status, spec = found.get("status"), found.get("spec")
@@ -91,7 +93,7 @@ class _GroupCollector(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         labels = ["kind", "namespace", "name"]
         phase = GaugeMetricFamily(
-            "epochmq_group_phase", "1 for the phase that a group is in", labels=[*labels, "phase"]
+            "epochmq_group_phase", "1 for the present phase of a group", labels=[*labels, "phase"]
         )
         ready = GaugeMetricFamily("epochmq_group_ready_replicas", "Replicas that are ready", labels=labels)
         epoch = GaugeMetricFamily("epochmq_group_master_epoch", "The epoch of the master", labels=labels)
@@ -115,7 +117,7 @@ def _number(value: object) -> float:
 async def serve_metrics(
     metrics: OperatorMetrics, address: str, port: int, alive: Callable[[], bool], ready: Callable[[], bool]
 ) -> AsyncIterator[int]:
-    """Serves them while the block lasts; the port."""
+    """Serves the metrics for the length of a block; yields the port."""
 
     async def tell(request: web.Request) -> web.Response:
         return web.Response(

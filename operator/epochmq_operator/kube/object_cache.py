@@ -1,4 +1,4 @@
-"""What the API server has, as far as the operator was told: lists and watches, kept in memory."""
+"""Keeps objects of the API server in memory, filled by lists and watches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 def drop_unused_fields(found: Mapping[str, Any]) -> dict[str, Any]:
-    """An object without what nobody here looks at."""
+    """The object without the fields that the operator does not use."""
     meta = {key: value for key, value in metadata(found).items() if key not in DROPPED}
     if found.get("kind") == "Pod":
         spec = found.get("spec") or {}
@@ -33,18 +33,18 @@ def _version(manifest: Manifest) -> int:
 
 
 class ObjectCache:
-    """Objects by namespace. `heard` is told of each that changed, as it is now or was last."""
+    """Objects by namespace. `on_change` is called with each object that changed or was deleted."""
 
     def __init__(self, on_change: Callable[[Manifest], None] = lambda manifest: None) -> None:
         self._objects: dict[str, dict[Ref, dict[str, Any]]] = {}
         self.on_change = on_change
 
     def get(self, ref: Ref) -> dict[str, Any] | None:
-        """An object, None when it is not there."""
+        """The object, None if it is not in the cache."""
         return self._objects.get(ref.namespace, {}).get(ref)
 
     def namespace(self, name: str) -> Mapping[Ref, Manifest]:
-        """All objects of a namespace; a view, not a copy."""
+        """All objects of a namespace, as a view."""
         return MappingProxyType(self._objects.get(name, {}))
 
     def all(self, kind: str) -> Iterator[tuple[Ref, Manifest]]:
@@ -55,7 +55,7 @@ class ObjectCache:
                     yield ref, found
 
     def put(self, found: Mapping[str, Any]) -> None:
-        """An object as it is; an older state of it than the one that is known is dropped."""
+        """Stores an object, unless the cache has it in the same or a later version."""
         ref = ref_of(found)
         known = self.get(ref)
         if known is not None and metadata(known).get("uid") == metadata(found).get("uid"):
@@ -68,7 +68,7 @@ class ObjectCache:
         self.on_change(made)
 
     def drop(self, found: Manifest) -> None:
-        """An object is gone; one of its name that came later stays."""
+        """Removes a deleted object; a later object of the same name stays."""
         ref = ref_of(found)
         objects = self._objects.get(ref.namespace, {})
         known = objects.get(ref)
@@ -80,7 +80,7 @@ class ObjectCache:
         self.on_change(known)
 
     def replace(self, kind: str, namespace: str | None, items: list[dict[str, Any]]) -> None:
-        """What a list said: what is known of the kind and not in it is gone."""
+        """Stores the items of a list, and removes all other objects of the kind."""
         listed = {ref_of(item) for item in items}
         for ref, known in list(self.all(kind)):
             if ref not in listed and namespace in (None, ref.namespace):
@@ -90,7 +90,7 @@ class ObjectCache:
 
 
 class Informer:
-    """Follows a kind, in one namespace or in all, into a cache; for ever."""
+    """Keeps the cache up to date for one kind, in one namespace or in all."""
 
     def __init__(self, api: Api, cache: ObjectCache, kind: str, namespace: str | None, selector: str) -> None:
         self._api = api
@@ -101,7 +101,7 @@ class Informer:
         self.listed = asyncio.Event()
 
     async def run(self) -> None:
-        """Lists, then watches, and again when the watch breaks. Ends only by being cancelled."""
+        """Lists, then watches; starts again when the watch breaks. Runs until cancelled."""
         back_off_s = BACK_OFF_FIRST_S
         while True:
             try:
@@ -112,7 +112,7 @@ class Informer:
                 await self._watch(version)
             except ApiError as fault:
                 if fault.status != 410:
-                    log.warning("watch broke", kind=self._kind, namespace=self._namespace, error=str(fault))
+                    log.warning("a watch broke", kind=self._kind, namespace=self._namespace, error=str(fault))
                     await asyncio.sleep(back_off_s)
                     back_off_s = min(back_off_s * 2, BACK_OFF_MAX_S)
 

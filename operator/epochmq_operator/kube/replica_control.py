@@ -1,6 +1,5 @@
-"""Planned changes of a group on a cluster: another master, a replica that takes no messages, a replica that
-goes. The replica itself is told, in its pod, over its local socket: who may run commands in a pod needs no
-token besides."""
+"""Controls replicas on a cluster: promote, fence, drain. The command runs in the replica's pod and calls the
+replica over its local socket. Whoever may run commands in a pod needs no token."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ ERROR_CHANNEL = 3
 
 
 def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:
-    """The replica that people call GROUP/REPLICA; REPLICA is its pod or the number at the end of the pod's
-    name. ReplicaControlError when there is none."""
+    """The replica GROUP/REPLICA, where REPLICA is the pod's name or its ordinal. ReplicaControlError if there
+    is none."""
     wanted, slash, which = name.partition("/")
     if not slash or not which:
         raise ReplicaControlError(
@@ -32,7 +31,9 @@ def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, Re
     group = next((one for one in status.broker_groups if one.name == wanted), None)
     if group is None:
         there = ", ".join(one.name for one in status.broker_groups) or "none"
-        raise ReplicaControlError(f"there is no broker group {wanted} in {status.state}; there are: {there}")
+        raise ReplicaControlError(
+            f"broker group {wanted} does not exist in {status.state}; existing groups: {there}"
+        )
     for replica in group.replicas:
         if which in (replica.pod, replica.pod.rpartition("-")[2]):
             return group, replica
@@ -43,8 +44,8 @@ def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, Re
 async def call_replica(
     connection: ClusterConnection, namespace: str, pod: str, operation: str, timeout_s: float
 ) -> dict[str, Any]:
-    """What the replica in this pod answered to an operation of its local socket. ReplicaControlError when it
-    refuses, or cannot be told."""
+    """Runs an operation of the replica's local socket in its pod; returns the result. ReplicaControlError if
+    the replica rejects the operation or cannot be reached."""
     command = ["epochmq", "admin-call", "--timeout", f"{timeout_s:g}", operation]
     async with asyncio.timeout(timeout_s + 10):
         return await asyncio.to_thread(_run, connection, namespace, pod, command, timeout_s + 5)
@@ -71,10 +72,10 @@ def _run(
         channel.close()
     except (ApiException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise ReplicaControlError(f"{pod} cannot be told: {reason}") from None
+        raise ReplicaControlError(f"cannot run a command in {pod}: {reason}") from None
     if code != 0:
         raise ReplicaControlError(
-            f"{pod} refuses: {wrong.strip() or said.strip() or f'it ended with {code}'}"
+            f"{pod} rejected {command[-1]}: {wrong.strip() or said.strip() or f'exit status {code}'}"
         )
     try:
         answer = json.loads(said)

@@ -1,4 +1,4 @@
-"""Asks the replicas, by their admin sidecars, how they are: all at once, each with a deadline."""
+"""Requests states and epoch files from admin sidecars: all replicas at once, each with a deadline."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from epochmq_protocol.errors import EpochMQError
 
 ANSWER_TIMEOUT_S = 2.0
 FRESH_S = 0.5
-"""A word so young is not asked for again: a group and its controllers are looked at one after the other."""
+"""A state of this age is not requested again: a group and its controllers are reconciled shortly after each
+other."""
 STALE_S = 15.0
-"""For so long a word stands for a replica that does not answer: one lost packet is no news."""
+"""The last state of a replica that does not respond is used for this time: one lost packet changes
+nothing."""
 AT_ONCE_MAX = 32
 BODY_BYTES_MAX = 4 * 1024 * 1024
 KEPT_MAX = 10_000
@@ -37,7 +39,7 @@ class _CachedState:
 
 
 def address_of(pod: Manifest) -> str | None:
-    """Where a pod can be asked, None while there is nobody."""
+    """The address of a pod's sidecar, None if the pod does not run."""
     status = pod.get("status") or {}
     if status.get("phase") != "Running" or is_deleting(pod):
         return None
@@ -46,7 +48,7 @@ def address_of(pod: Manifest) -> str | None:
 
 
 class SidecarClient:
-    """Words by pod. `by_proxy`: through the API server, for those who are outside the cluster."""
+    """A client of all sidecars. `by_proxy`: through the API server, from outside the cluster."""
 
     def __init__(self, api: Api, *, by_proxy: bool) -> None:
         self._api = api
@@ -63,7 +65,7 @@ class SidecarClient:
     async def states(
         self, namespace: str, pods: Iterable[Manifest], credentials: SidecarCredentials | None
     ) -> Mapping[str, ReportedState]:
-        """What these pods of a namespace say; those that cannot be asked say nothing."""
+        """The states that these pods of a namespace report. Pods that cannot be reached are left out."""
         asked = [pod for pod in pods if address_of(pod) is not None]
         found = await asyncio.gather(*(self._state(namespace, pod, credentials) for pod in asked))
         return {str(metadata(pod)["name"]): state for pod, state in zip(asked, found, strict=True) if state}
@@ -95,7 +97,8 @@ class SidecarClient:
     async def epoch_files(
         self, namespace: str, pods: Iterable[Manifest], credentials: SidecarCredentials | None
     ) -> Mapping[str, bytes]:
-        """Copies of these brokers' epoch files, by pod, as they are now, of those that have one."""
+        """Copies of these brokers' epoch files, by pod. Brokers without one, or out of reach, are left
+        out."""
         asked = {str(metadata(pod)["name"]): ip for pod in pods if (ip := address_of(pod)) is not None}
 
         async def copy(name: str, ip: str) -> bytes | None:
@@ -123,24 +126,26 @@ class SidecarClient:
         options: dict[str, Any] = {} if self._by_proxy else {"ssl": tls}
         async with session.get(url, timeout=timeout, **options) as answer:
             if answer.status != 200:
-                raise EpochMQError(f"{pod} answered {answer.status}")
+                raise EpochMQError(f"the sidecar of {pod} responded with status {answer.status}")
             body = bytearray()
             async for chunk in answer.content.iter_any():
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
-                    raise EpochMQError(f"{pod} answered with more than {BODY_BYTES_MAX} bytes")
+                    raise EpochMQError(
+                        f"the sidecar of {pod} responded with more than {BODY_BYTES_MAX} bytes"
+                    )
             return bytes(body)
 
 
 def proxy_path(namespace: str, pod: str, path: str, *, secure: bool) -> str:
-    """A path of a pod's sidecar, as the API server passes it on."""
+    """The API server's path for a path of a pod's sidecar."""
     scheme = "https:" if secure else ""
     return f"{collection_path('Pod', namespace)}/{scheme}{pod}:{ADMIN_PORT}/proxy{path}"
 
 
 @contextlib.asynccontextmanager
 async def open_sidecar_client(api: Api, *, by_proxy: bool) -> Any:
-    """Open for the length of a block."""
+    """A SidecarClient for the length of a block."""
     made = SidecarClient(api, by_proxy=by_proxy)
     try:
         yield made

@@ -1,4 +1,5 @@
-"""The certificates of groups whose admin ports speak TLS (`spec.admin.tlsSecret`). Looking needs no token."""
+"""Reads the certificates for admin ports with TLS (`spec.admin.tlsSecret`). Reading a state needs no
+token."""
 
 from __future__ import annotations
 
@@ -14,27 +15,28 @@ from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.plans.objects import Ref
 
 KEPT_S = 60.0
-"""A rotated secret is noticed after so long."""
+"""A rotated Secret takes effect after this time."""
 KEPT_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarCredentials:
-    """What a sidecar asks for. Its name is not checked against its certificate, which is made for a group and
-    not for an address: whoever has a key that `ca.crt` signed is one of the group."""
+    """The credentials for a sidecar. The sidecar's certificate is not checked against its address, because it
+    is issued for a group: whoever has a key that `ca.crt` signed belongs to the group."""
 
     tls: ssl.SSLContext
 
 
 class CredentialsCache:
-    """Credentials by the Secret's name, read one by one: nobody needs the right to list Secrets for it."""
+    """Credentials by the name of their Secret. Each Secret is read by name, so the operator needs no right to
+    list Secrets."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._kept: dict[Ref, tuple[float, SidecarCredentials | None]] = {}
 
     async def credentials(self, namespace: str, name: str | None) -> SidecarCredentials | None:
-        """None when the group has none, or they cannot be read or used."""
+        """The credentials; None if the group has none, or if they cannot be read or used."""
         if name is None:
             return None
         ref, now = Ref("Secret", namespace, name), time.monotonic()
@@ -52,7 +54,7 @@ class CredentialsCache:
 
 
 def credentials_of(secret: dict[str, Any]) -> SidecarCredentials:
-    """From a Secret. KeyError, ValueError or OSError when something is missing or no certificate."""
+    """Reads credentials from a Secret. KeyError, ValueError or OSError if one is missing or invalid."""
     data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
     context = ssl.create_default_context(cadata=data["ca.crt"].decode())
     context.check_hostname = False

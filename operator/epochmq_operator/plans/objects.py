@@ -66,6 +66,24 @@ def metadata(manifest: Manifest) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def spec_of(manifest: Manifest) -> Mapping[str, Any]:
+    """The object's spec; empty if it has none, or one of another shape."""
+    found = manifest.get("spec")
+    return found if isinstance(found, Mapping) else {}
+
+
+def status_of(manifest: Manifest) -> Mapping[str, Any]:
+    """The object's status; empty if it has none, or one of another shape."""
+    found = manifest.get("status")
+    return found if isinstance(found, Mapping) else {}
+
+
+def controller_group_of(group: Manifest) -> str:
+    """The name of a broker group's ControllerGroup: the one that its spec names, else its own name."""
+    named = spec_of(group).get("controllerGroup")
+    return named if isinstance(named, str) and named else str(metadata(group).get("name", ""))
+
+
 def ref_of(manifest: Manifest) -> Ref:
     """The reference to an object."""
     meta = metadata(manifest)

@@ -25,6 +25,8 @@ from epochmq_operator.plans.objects import (
     digest,
     is_deleting,
     metadata,
+    spec_of,
+    status_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import DELETE, PlanProgress, PlanState, PlanStep, advance
@@ -54,7 +56,7 @@ NAMES: Mapping[str, str] = {
 def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> ReconciliationResult:
     """Reconciles the observed resource. `now` is in seconds since 1970."""
     resource = observed.resource
-    before = PlanState.of(_status(resource))
+    before = PlanState.of(status_of(resource))
     if is_deleting(resource):
         return _deleting(observed, before, now)
     group, fault = _model(resource)
@@ -82,7 +84,7 @@ def _brokers(
     statistics = group_status.broker_status(
         observed_group,
         _selector(observed_group.manifests, observed_group.set_name),
-        _status(observed.resource),
+        status_of(observed.resource),
     )
     conditions = group_status.broker_conditions(
         observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
@@ -107,7 +109,7 @@ def _controllers(
         observed_group,
         _selector(observed_group.manifests, observed_group.set_name),
         observed.users,
-        _status(observed.resource),
+        status_of(observed.resource),
     )
     conditions = group_status.controller_conditions(
         observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
@@ -117,17 +119,7 @@ def _controllers(
 
 def is_paused(resource: Manifest) -> bool:
     """Whether a user paused the resource."""
-    return _spec(resource).get("paused") is True or annotation(resource, PAUSED) == "true"
-
-
-def _spec(resource: Manifest) -> Mapping[str, Any]:
-    found = resource.get("spec")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _status(resource: Manifest) -> Mapping[str, Any]:
-    found = resource.get("status")
-    return found if isinstance(found, Mapping) else {}
+    return spec_of(resource).get("paused") is True or annotation(resource, PAUSED) == "true"
 
 
 def _model(resource: Manifest) -> tuple[GroupResource | None, str]:
@@ -153,7 +145,7 @@ def _advanced(
     resource = observed.resource
     if is_paused(resource):
         return PlanProgress(before, None)
-    guard = guard_step(resource, wanted=_spec(resource).get("deletionGuard") is True)
+    guard = guard_step(resource, wanted=spec_of(resource).get("deletionGuard") is True)
     undone = next((one for one in itertools.chain([guard], steps) if not one.done), None)
     return _next(observed, before, undone, _plan_name(undone, created=created), now)
 
@@ -198,7 +190,7 @@ def _outcome(
     """The result: Events first, then the status, then the step's effects. If the operator is killed in
     between, the next one finds the plan's state in the status."""
     resource = observed.resource
-    old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
+    old, generation = status_of(resource), int(metadata(resource).get("generation") or 0)
     found = list(conditions)
     ready = any(one.type is ConditionType.READY and one.holds for one in found)
     paused = is_paused(resource)
@@ -229,7 +221,7 @@ def _invalid(
     observed: ObservedState, before: PlanState | None, fault: str, now: float
 ) -> ReconciliationResult:
     """The result for an invalid resource: the status says what is wrong, and nothing that runs is changed."""
-    old, meta = _status(observed.resource), metadata(observed.resource)
+    old, meta = status_of(observed.resource), metadata(observed.resource)
     generation = int(meta.get("generation") or 0)
     conditions = [
         Condition(ConditionType.READY, False, "InvalidSpec", fault),
@@ -262,10 +254,10 @@ def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> 
     resource = observed.resource
     if FINALIZER not in finalizers(resource):
         return ReconciliationResult((), LATER_S)
-    guarded = _spec(resource).get("deletionGuard") is True
+    guarded = spec_of(resource).get("deletionGuard") is True
     undone = next(one for one in deletion_steps(observed, guarded=guarded) if not one.done)
     progress = _next(observed, before, undone, DELETE, now)
-    old, generation = _status(resource), int(metadata(resource).get("generation") or 0)
+    old, generation = status_of(resource), int(metadata(resource).get("generation") or 0)
     conditions = [group_status.progressing(progress, [])]
     others = [one for one in old.get("conditions") or () if one.get("type") != str(ConditionType.PROGRESSING)]
     made = {

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from epochmq_operator.kube.api import ApiError, object_path
+from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
-from epochmq_operator.kube.reconciler import Reconciler
+from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of
 from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER
@@ -82,7 +84,8 @@ async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[
     api: Any = server
     silent: Any = SilentSidecars()
     cache = ObjectCache()
-    made = Reconciler(api, cache, silent, CredentialsCache(api), RENDERER, OperatorMetrics(), 4)
+    replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
+    made = GroupReconciler(RENDERER, ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), 4))
     cache.on_change = made.object_changed
     for ref in told:
         cache.put(server.objects[object_path(ref)])

@@ -1,0 +1,122 @@
+"""Carries out the effects of reconciliations on the API server."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from typing import Any
+
+import structlog
+
+from epochmq_operator.kube.api import Api, ApiError, object_path
+from epochmq_operator.kube.metrics import OperatorMetrics
+from epochmq_operator.kube.object_cache import ObjectCache
+from epochmq_operator.kube.resource_worker import ResourceWorker
+from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
+from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, PatchStatus, SetFinalizers
+from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
+from epochmq_operator.resources import KINDS
+
+CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
+"""The kinds of which an object that a group wants may exist without the operator knowing it: the watches
+deliver only objects with the operator's label."""
+EMITTED_MAX = 4096
+
+log = structlog.get_logger()
+
+
+class EffectWriter:
+    """Writes effects, and puts what the API server answers into the cache."""
+
+    def __init__(self, api: Api, cache: ObjectCache, metrics: OperatorMetrics) -> None:
+        self._api = api
+        self._cache = cache
+        self._metrics = metrics
+        self._emitted: OrderedDict[str, None] = OrderedDict()
+
+    async def write(self, effect: Effect, ref: Ref, resource: Manifest, worker: ResourceWorker) -> None:
+        """Carries out one effect of a reconciliation of this resource. ApiError when it fails."""
+        if isinstance(effect, Emit) and effect.key in self._emitted:
+            return
+        self._metrics.effects.labels(type(effect).__name__).inc()
+        match effect:
+            case Apply():
+                await self._apply(effect.manifest, worker)
+            case Delete():
+                log.info("deleting an object", object=str(effect.ref), namespace=ref.namespace)
+                await self._api.delete(effect.ref, effect.uid)
+            case PatchStatus():
+                version = str(metadata(resource).get("resourceVersion", ""))
+                self._cache.put(await self._api.put_status(ref, version, effect.status))
+            case SetFinalizers():
+                # This reconciliation may have written the status: then the cache has the present version.
+                known = self._cache.get(ref) or resource
+                version = str(metadata(known).get("resourceVersion", ""))
+                answer = await self._api.put_finalizers(ref, version, effect.finalizers)
+                if not is_deleting(answer) or effect.finalizers:
+                    self._cache.put(answer)
+            case Emit():
+                await self._emit(effect, ref, resource)
+
+    async def check_foreign(self, ref: Ref, worker: ResourceWorker) -> bool:
+        """Gets an object into the cache; whether it exists. No watch delivers an object without the
+        operator's label, so the worker checks such an object again before every reconciliation."""
+        known = self._cache.get(ref)
+        try:
+            found = await self._api.get(object_path(ref))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            worker.unlabelled_objects.discard(ref)
+            if known is not None:
+                self._cache.drop(known)
+            return False
+        self._cache.put(found)
+        labelled = (metadata(found).get("labels") or {}).get(MANAGED_BY) == MANAGER
+        if labelled or ref.kind in KINDS:
+            worker.unlabelled_objects.discard(ref)
+        else:
+            worker.unlabelled_objects.add(ref)
+        return True
+
+    async def _apply(self, manifest: Manifest, worker: ResourceWorker) -> None:
+        """Applies an object. One that is not in the cache is looked up first, because applying would take it
+        over from its owner: ApiError with 409 when it exists."""
+        ref = ref_of(manifest)
+        unknown = ref.kind in CHECKED_BEFORE_APPLY and self._cache.get(ref) is None
+        if unknown and await self.check_foreign(ref, worker):
+            raise ApiError(409, f"{ref} exists already")
+        self._cache.put(await self._api.apply(manifest))
+
+    async def _emit(self, effect: Emit, ref: Ref, resource: Manifest) -> None:
+        log.info(effect.message, reason=effect.reason, resource=str(ref), namespace=ref.namespace)
+        try:
+            await self._api.create(event_of(effect, ref, resource, time.time()))
+        except ApiError as error:
+            if error.status != 409:  # an operator that was killed before it wrote the status created it
+                raise
+        self._emitted[effect.key] = None
+        while len(self._emitted) > EMITTED_MAX:
+            self._emitted.popitem(last=False)
+
+
+def event_of(effect: Emit, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:
+    """The Event as the API server accepts it. Its name is derived from the effect's key."""
+    mark = hashlib.sha256(effect.key.encode()).hexdigest()[:16]
+    owner = Owner(ref.kind, ref.name, str(metadata(resource).get("uid", "")))
+    involved = {key: owner.reference()[key] for key in ("apiVersion", "kind", "name", "uid")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{ref.name}.{mark}", "namespace": ref.namespace},
+        "involvedObject": {**involved, "namespace": ref.namespace},
+        "type": str(effect.type),
+        "reason": effect.reason,
+        "message": effect.message[:1000],
+        "source": {"component": "epochmq-operator"},
+        "firstTimestamp": timestamp(now),
+        "lastTimestamp": timestamp(now),
+        "count": 1,
+    }

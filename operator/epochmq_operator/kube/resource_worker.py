@@ -1,0 +1,21 @@
+"""Holds what a reconciler remembers of one resource between two reconciliations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from epochmq_operator.plans.objects import Ref
+
+
+class ResourceWorker:
+    """The worker of one resource. `rejection` is the API server's response to the last write, if that was
+    rejected. No decision depends on the other fields; they only say when to look at what."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.pause_s = 1.0
+        self.failures = 0
+        self.rejection = ""
+        self.confirmed_s = time.monotonic()
+        self.unlabelled_objects: set[Ref] = set()
