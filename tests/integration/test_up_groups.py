@@ -307,7 +307,7 @@ def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> Non
 def test_impossible_control_commands_are_rejected_with_a_reason(run: Run) -> None:
     for verb, name, why in (
         ("promote", "orders", "orders: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"),
-        ("fence", "bills/0", f"no broker group bills runs in {run.state}; those that do: orders"),
+        ("fence", "bills/0", f"broker group bills does not run in {run.state}; running groups: orders"),
         ("drain", "orders/7", "orders has no replica 7; its replicas are orders-broker-0, orders-broker-1"),
     ):
         done = run.here(verb, name)

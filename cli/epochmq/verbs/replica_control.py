@@ -9,6 +9,7 @@ from pathlib import Path
 from epochmq.exits import ExitCode
 from epochmq.verbs.target import KubernetesTarget
 from epochmq_operator.local import replica_control
+from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.local.status import ReplicaStatus
 
@@ -91,7 +92,7 @@ def _document(result: replica_control.PromotionResult) -> dict[str, object]:
 def _running_directory(state: Path) -> StateDirectory:
     directory = StateDirectory(state)
     if not directory.exists():
-        raise replica_control.ReplicaControlError(
+        raise ReplicaControlError(
             f"nothing runs in {state}; start something with: epochmq up -f FILE"
         )
     return directory

@@ -12,7 +12,7 @@ from kubernetes.client import ApiException
 from kubernetes.stream import stream
 
 from epochmq_operator.kube.connection import ClusterConnection
-from epochmq_operator.local.replica_control import ReplicaControlError
+from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, StatusReport
 from epochmq_operator.pod_rendering import Component
 

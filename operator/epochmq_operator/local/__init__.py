@@ -1,2 +1,3 @@
-"""The local runtime: the rendered pods as processes on this machine, one loopback address each, their volumes
-as directories. Everything a run knows lies in its state directory (`state.py`); one supervisor holds it."""
+"""The local runtime runs the rendered pods as processes of this machine, each with a loopback address, with
+directories as volumes. A run's state is in its state directory (`state_directory.py`), which one supervisor
+holds."""

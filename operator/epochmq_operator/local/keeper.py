@@ -1,5 +1,4 @@
-"""Keeps one pod running: starts its process, watches it, starts it again when it ends, and stops it in
-order."""
+"""Keeps one pod running: starts its process, probes it, restarts it when it ends, and stops it."""
 
 from __future__ import annotations
 
@@ -19,33 +18,35 @@ from epochmq_operator.local.restart_history import RestartHistory
 from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.local.tasks import owned_task, wait_first
 from epochmq_operator.pod_rendering import BrokerProbe, Component, Pod, PodSidecar
+from epochmq_protocol.durable_files import replace_file
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
 
 GRACE_S = {Component.BROKER: 30.0, Component.CONTROLLER: 10.0, Component.NAMESERVER: 10.0}
-"""How long a process may take to end after it was asked to; a broker writes out what it holds first."""
+"""How long a process may take to end after SIGTERM; a broker flushes first."""
 PROBE_STARTING_S = 0.1
 PROBE_READY_S = 1.0
 
 
 SIDECAR_GRACE_S = 5.0
 SIDECAR_PAUSE_S = 1.0
-"""How long a sidecar that ended stays away."""
+"""The delay before a sidecar that ended is started again."""
 
 
 def command_of(pod: Pod) -> Sequence[str]:
-    """How a pod's process is started."""
+    """The command of a pod's process."""
     return _command(pod.args)
 
 
 def _command(args: Sequence[str]) -> Sequence[str]:
-    """This Python, this installation (`-P`: whatever lies in the working directory), and these arguments."""
+    """A command of this Python and this installation; `-P` ignores modules in the working directory."""
     return [sys.executable, "-P", "-m", "epochmq", *args]
 
 
 class PodKeeper:
-    """One pod. `run` is its whole life, as a task of the supervisor; `record` is what is known of it now."""
+    """Keeps one pod. `run` lasts as long as the pod, as a task of the supervisor. `record` is its present
+    record."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class PodKeeper:
         wait_for_dependencies: Callable[[PodKeeper], Awaitable[None]],
         changed: Callable[[PodKeeper], None],
     ) -> None:
-        """`turn` returns when the pods that this one depends on are there; `changed` is told of every change
-        of `record`."""
+        """`wait_for_dependencies` returns when the pods that this one depends on are ready. `changed` is
+        called after every change of `record`."""
         self.pod = pod
         self.record = PodRecord(
             pod=pod.name,
@@ -82,17 +83,17 @@ class PodKeeper:
         self._ready_since: float | None = None
 
     def stop(self, *, kill: bool = False) -> None:
-        """Asks the pod to end; `run` returns when it has. `kill`: at once."""
+        """Stops the pod; `run` returns when it has ended. `kill`: without grace time."""
         self._stop.set()
         if kill:
             self._kill.set()
 
     def waits_for(self, pods: Sequence[str]) -> None:
-        """Notes what it waits for before it starts."""
+        """Records the pods that this one waits for."""
         self._enter(PodPhase.WAITING, "for " + ", ".join(pods))
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Runs the pod until `stop`."""
         how = "not started"
         while not self._stop.is_set():
             await self._unless_stopped(self._wait_for_dependencies(self))
@@ -111,14 +112,14 @@ class PodKeeper:
         self._enter(PodPhase.STOPPED, how)
 
     async def _unless_stopped(self, waiting: Awaitable[None]) -> None:
-        """Awaits, but no longer than until `stop`."""
+        """Awaits `waiting`, but no longer than until `stop`."""
         async with owned_task(waiting) as wait, owned_task(self._stop.wait()) as stop:
             await wait_first(wait, stop)
             if wait.done():
                 wait.result()
 
     async def _run_process(self) -> str:
-        """Runs the process once, to its end; how it ended, in words."""
+        """Runs the process once until it ends; returns how it ended, in words."""
         self._ready_since = None
         self.readiness = Readiness(False)
         if busy := port_in_use(self.pod):
@@ -128,12 +129,12 @@ class PodKeeper:
             self.record.log_offset = _size(self._state.log_path(self.pod.name))
             process = await self._spawn(self._command_of(self.pod), self._state.log_path(self.pod.name))
         except OSError as error:
-            return f"cannot be started: {error}"
+            return f"cannot start the process: {error}"
         try:
             return await self._watch_process(process)
         finally:
             self.record.process = None
-            if process.returncode is None:  # only when this task is cancelled or has a bug
+            if process.returncode is None:  # only if this task is cancelled or has a bug
                 process.kill()
 
     async def _watch_process(self, process: asyncio.subprocess.Process) -> str:
@@ -159,12 +160,13 @@ class PodKeeper:
         for file in self.pod.files:
             path = Path(file.path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(file.text, encoding="utf-8")
+            replace_file(path, file.text.encode())
 
     async def _spawn(self, command: Sequence[str], log_path: Path) -> asyncio.subprocess.Process:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C in the terminal is for the supervisor, which stops pods in order.
+            # In a session of its own: Ctrl-C in the terminal is for the supervisor, which stops the pods in
+            # order.
             return await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -176,8 +178,8 @@ class PodKeeper:
             )
 
     async def _keep_sidecar(self) -> None:
-        """Keeps the pod's sidecar running, if it has one, until cancelled; then ends it. A sidecar that fails
-        is no fault of the pod's: its log says why."""
+        """Keeps the pod's sidecar, if it has one, running until cancelled. A failing sidecar does not affect
+        the pod; its log says why it failed."""
         while self.pod.sidecar is not None:
             with contextlib.suppress(OSError):
                 await self._run_sidecar(self.pod.sidecar)
@@ -201,7 +203,7 @@ class PodKeeper:
                     process.kill()
 
     async def _probe_until_cancelled(self) -> None:
-        """Asks the pod how it is, and notes it, until cancelled."""
+        """Probes the pod and records the result until cancelled."""
         while True:
             readiness = await self._prober(self.pod)
             self.readiness = readiness
@@ -220,7 +222,7 @@ class PodKeeper:
     async def _terminate(self, process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
         self.readiness = Readiness(False)
         self._enter(PodPhase.STOPPING)
-        # The process is an unreaped child of ours until `ended` is done: its number cannot be another's.
+        # The process is our unreaped child until `ended` is done, so its id cannot be another process's.
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         async with owned_task(self._kill.wait()) as kill:

@@ -1,9 +1,9 @@
-"""Loopback addresses for pods: a network `127.x.y.0/24` for each state directory, an address of it for each
-pod.
+"""Allocates loopback addresses: a network `127.x.y.0/24` for each state directory, and an address in it for
+each pod.
 
-Which network follows from the directory's path, so that it stays the same from run to run. While a run lasts
-it holds the network by listening at `127.x.y.254:10900`: two directories whose paths lead to the same network
-notice, and the later one takes the next. All pods having addresses of their own, every one uses RocketMQ's
+The network is derived from the directory's path, so that it stays the same from run to run. During a run a
+socket that listens at `127.x.y.254:10900` reserves it: of two directories whose paths lead to the same
+network, the later run takes the next network. Because every pod has an address of its own, all use RocketMQ's
 usual ports."""
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from epochmq_operator.local.errors import NetworkError
 from epochmq_operator.pod_rendering import Pod
-from epochmq_protocol.errors import EpochMQError
 
 CLAIM_HOST = 254
 CLAIM_PORT = 10900
 PODS_MAX = CLAIM_HOST - 1
 CANDIDATES_MAX = 64
 _FIRST_OCTET = 128
-"""Networks start at 127.128.0.0: what people type by hand, and what other tools take, lies below."""
-
-
-class NetworkError(EpochMQError):
-    """No address can be had for a pod; the message says why and what to do."""
+"""Networks start at 127.128.0.0. Lower addresses are those that users type and other tools use."""
 
 
 def candidates(directory: str) -> Iterator[str]:
@@ -39,21 +35,21 @@ def candidates(directory: str) -> Iterator[str]:
 
 
 class NetworkClaim:
-    """A network that is held until `release`."""
+    """A network that is reserved until `release`."""
 
     def __init__(self, network: str, holder: socket.socket) -> None:
         self.network = network
         self._holder = holder
 
     def release(self) -> None:
-        """Lets others have the network."""
+        """Releases the network."""
         self._holder.close()
 
 
 def claim_network(directory: str, previous: str | None = None) -> NetworkClaim:
-    """Holds a network for a state directory: the one it had before if that is free, else the first that is.
+    """Reserves a network for a state directory: the previous one if it is free, else the first free one.
 
-    Raises NetworkError when there is none."""
+    Raises NetworkError if none is free."""
     rejection: OSError | None = None
     for network in ([previous] if previous else []) + list(candidates(directory)):
         holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -73,14 +69,14 @@ def claim_network(directory: str, previous: str | None = None) -> NetworkClaim:
             "as Linux has it"
         )
     raise NetworkError(
-        f"no loopback network is free: {CANDIDATES_MAX} were tried, the last one said: {rejection}; "
+        f"no loopback network is free: {CANDIDATES_MAX} were tried, the last one failed: {rejection}; "
         f"does a program listen on port {CLAIM_PORT} of all addresses?"
     )
 
 
 def allocate(network: str, addresses: dict[str, str], pods: list[str]) -> dict[str, str]:
-    """An address for every pod, by name: those of `addresses` that lie in the network are kept, for pods that
-    are gone too, since they may come back. NetworkError when a network is full."""
+    """Allocates an address for every pod, by name. Addresses of the network in `addresses` are kept, also
+    those of pods that no longer exist, because they may return. NetworkError if the network is full."""
     kept = {name: address for name, address in addresses.items() if address.startswith(f"{network}.")}
     free = (
         f"{network}.{host}" for host in range(1, PODS_MAX + 1) if f"{network}.{host}" not in kept.values()
@@ -90,14 +86,14 @@ def allocate(network: str, addresses: dict[str, str], pods: list[str]) -> dict[s
             address = next(free, None)
             if address is None:
                 raise NetworkError(
-                    f"{name} has no address: {PODS_MAX} pods had one under this state directory; use another"
+                    f"{name} has no address: all {PODS_MAX} of this network are taken; use another --state"
                 )
             kept[name] = address
     return kept
 
 
 def port_in_use(pod: Pod) -> str | None:
-    """What keeps the pod from listening, in one sentence, or None. Call it while the pod does not run."""
+    """Why the pod cannot listen, in one sentence, or None. Call it while the pod does not run."""
     for port in pod.ports:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,8 +110,8 @@ def port_in_use(pod: Pod) -> str | None:
 
 
 def find_listener(address: str, port: int) -> str | None:
-    """Who listens there, or on that port of all addresses, as `pid 42 (java)`; None when it cannot be
-    told."""
+    """The process that listens there or on that port of all addresses, as `pid 42 (java)`; None if
+    unknown."""
     inodes = _listening_inodes(address, port)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

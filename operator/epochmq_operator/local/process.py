@@ -1,8 +1,7 @@
-"""Processes told apart from others that got their number later.
+"""Identifies processes beyond their ids, which the system reuses.
 
-A process id alone says little: once the process is gone the number may belong to anybody. Here a process is
-its id, the moment it started, and the boot it started in; a signal is sent only when all three still agree,
-through a handle (Linux' pidfd) that cannot slip to another process in between."""
+A process is identified by its id, its start time and its boot. A signal is sent only if all three agree,
+through a handle (Linux' pidfd) that cannot refer to another process."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ _LINUX = sys.platform == "linux"
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of this machine, whether it still runs or not."""
+    """One process of this machine, running or not."""
 
     pid: int
     started: str
-    """When it started, in the system's own words: clock ticks since boot on Linux."""
+    """The start time in the system's own form: clock ticks since boot on Linux."""
     boot: str
-    """Which boot of the machine it belongs to; empty where the system has no such id."""
+    """The boot id; empty where the system has none."""
 
 
 def _boot() -> str:
@@ -36,13 +35,13 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When the process with this number started; None when there is none that still runs."""
+    """The start time of the running process with this id; None without one."""
     if _LINUX:
         try:
             stat = (_PROC / str(pid) / "stat").read_text()
         except OSError:
             return None
-        # The name, in brackets, may hold blanks and brackets; the fields after it start with the state.
+        # The name in brackets may contain blanks and brackets; the fields after it begin with the state.
         fields = stat.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
     found = subprocess.run(
@@ -52,7 +51,7 @@ def _started(pid: int) -> str | None:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The running process with this number, or None."""
+    """The running process with this id, or None."""
     started = _started(pid)
     return None if started is None else ProcessIdentity(pid=pid, started=started, boot=_boot())
 
@@ -60,17 +59,17 @@ def identify(pid: int) -> ProcessIdentity | None:
 def current() -> ProcessIdentity:
     """This process."""
     process = identify(os.getpid())
-    assert process is not None, "the process that asks runs"
+    assert process is not None, "this process runs"
     return process
 
 
 def is_alive(process: ProcessIdentity | None) -> bool:
-    """Whether that very process still runs."""
+    """Whether exactly this process still runs."""
     return process is not None and process.pid > 0 and identify(process.pid) == process
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
-    """Sends the signal if that very process still runs; False, and nothing is sent, if not."""
+    """Sends the signal if exactly this process still runs. False if it does not; then nothing is sent."""
     if not is_alive(process):
         return False
     if not hasattr(os, "pidfd_open"):
@@ -84,7 +83,7 @@ def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     try:
-        # From here on the handle means one process for good; is it the right one?
+        # The handle refers to one process from here on; check that it is this one.
         if not is_alive(process):
             return False
         signal.pidfd_send_signal(handle, number)

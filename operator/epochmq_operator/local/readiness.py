@@ -1,4 +1,5 @@
-"""Whether a pod is ready, asked as its clients would: over its own port, and of the nameservers they ask."""
+"""Probes whether a pod is ready, as its clients would see it: over its own port, and at the nameservers that
+clients use."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from epochmq_protocol.transport import RemotingClient
 
 @dataclass(frozen=True, slots=True)
 class ControllerRaftState:
-    """What a controller says of itself. `role` is `leader`, `follower`, or `candidate` while it knows of no
-    leader; `term` and `committed_index` are of its Raft log, None from a controller that does not tell."""
+    """The Raft state that a controller reports. `role` is `leader`, `follower`, or `candidate` while it knows
+    no leader. `term` and `committed_index` are those of its Raft log, None if it does not report them."""
 
     role: str
     leader_address: str | None
@@ -32,10 +33,10 @@ class ControllerRaftState:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The answer. `reason` says what is not as it should be; `broker_id` is the one the broker is registered
-    under (0: the master); `figures` are the broker's own runtime figures (RocketMQ's runtimeInfo), empty for
-    others; `group` is what the controllers say of the broker's group, None when there are none; `controller`
-    is None for others."""
+    """The result of a probe. `reason` says why the pod is not ready. `broker_id` is the id under which the
+    broker is registered (0: the master). `runtime_info` is the broker's runtime information (RocketMQ's
+    runtimeInfo), empty for others. `group` is the broker's group as its controllers list it, None without
+    controllers. `controller` is None for other components."""
 
     ready: bool
     reason: str = ""
@@ -46,7 +47,8 @@ class Readiness:
 
 
 async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
-    """Asks once; each question may take `PROBE_TIMEOUT_MS`. Never raises for a peer's sake."""
+    """Probes once; each request may take `PROBE_TIMEOUT_MS`. Errors of the peer become a reason, not an
+    exception."""
     try:
         match probe:
             case NameserverProbe():
@@ -88,8 +90,8 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
 
 
 def _not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> str:
-    """What is missing until the group can lose another replica for this one; empty: nothing. One that people
-    have drained is as it should be outside the SyncStateSet."""
+    """Why the replica is not in sync; empty if it is. A replica that was drained is ready outside the
+    SyncStateSet."""
     if group.master_id is None:
         return "the group has no master"
     for replica in group.replicas:
@@ -97,36 +99,38 @@ def _not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> s
             if not replica.alive:
                 return "its heartbeats do not reach the controllers"
             return "" if replica.in_sync or drained else f"not in the SyncStateSet {group.sync_state_set}"
-    return "the controllers do not know it"
+    return "the controllers do not know this replica"
 
 
 async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readiness:
     question = request(RequestCode.CONTROLLER_GET_METADATA_INFO)
     answer = await client.call(probe.address, question, PROBE_TIMEOUT_MS)
     if answer.code != ResponseCode.SUCCESS:
-        raise RemoteProtocolError(f"{probe.address} answered {answer.code}: {answer.remark or 'no remark'}")
+        raise RemoteProtocolError(
+            f"{probe.address} responded with code {answer.code}: {answer.remark or 'no remark'}"
+        )
     ext = answer.ext or {}
     leader = ext.get("controllerLeaderAddress")
     leads = ext.get("isLeader") == "true"
     role = "leader" if leads else "follower" if leader not in (None, probe.address) else "candidate"
-    runtime_info = ControllerRaftState(
+    raft_state = ControllerRaftState(
         role, leader, int_or_none(ext.get("term")), int_or_none(ext.get("committedIndex"))
     )
     reason = ""
     if ext.get("group") != probe.group:
-        reason = f"it is a controller of {ext.get('group')}"
+        reason = f"this is a controller of group {ext.get('group')}"
     elif role == "candidate":
-        reason = "no leader yet" if leader is None else "elected, has not applied its log yet"
+        reason = "no leader yet" if leader is None else "elected, but has not applied its log yet"
     elif probe.nameserver is not None:
         try:
             await _body(client, probe.nameserver, request(RequestCode.GET_BROKER_CLUSTER_INFO))
         except EpochMQError as error:
             reason = str(error)
-    return Readiness(not reason, reason, controller=runtime_info)
+    return Readiness(not reason, reason, controller=raft_state)
 
 
 def int_or_none(text: str | None) -> int | None:
-    """A figure as a number, None when it is none."""
+    """The text as an integer, None if it is none."""
     try:
         return int(text or "")
     except ValueError:
@@ -136,8 +140,10 @@ def int_or_none(text: str | None) -> int | None:
 async def _body(client: RemotingClient, address: str, question: Command) -> dict[Any, Any]:
     answer = await client.call(address, question, PROBE_TIMEOUT_MS)
     if answer.code != ResponseCode.SUCCESS:
-        raise RemoteProtocolError(f"{address} answered {answer.code}: {answer.remark or 'no remark'}")
+        raise RemoteProtocolError(
+            f"{address} responded with code {answer.code}: {answer.remark or 'no remark'}"
+        )
     body = fastjson.loads(answer.body)
     if not isinstance(body, dict):
-        raise RemoteProtocolError(f"{address} answered with a body that is no object")
+        raise RemoteProtocolError(f"the body of the response of {address} is not a JSON object")
     return body

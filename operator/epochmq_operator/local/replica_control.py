@@ -1,5 +1,5 @@
-"""Planned changes of a group that runs here: another master, a replica that takes no messages, a replica that
-goes. Each is asked of the brokers themselves, and awaited until it holds."""
+"""Controls replicas on this machine: promote, fence, drain. Each operation is a request to the brokers, and
+returns when its effect is observed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.replica_groups import ListedReplicaGroup
 from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, observe, report
@@ -23,18 +24,14 @@ from epochmq_protocol.replica_control import (
 from epochmq_protocol.transport import RemotingClient
 
 CATCH_UP_SHARE = 0.8
-"""Of the time that a switch may take, the share in which the replica may catch up."""
+"""The share of a switchover's timeout in which the replica may catch up."""
 ANSWER_MS = 3000
 LOOK_S = 0.05
 
 
-class ReplicaControlError(EpochMQError):
-    """It could not be done; the message says why, and what is the case now."""
-
-
 @dataclass(frozen=True, slots=True)
 class ChosenReplica:
-    """A replica, and its group as it is."""
+    """A replica, and the present state of its group."""
 
     group: BrokerGroupStatus
     replica: ReplicaStatus
@@ -48,7 +45,8 @@ class ChosenReplica:
 
 @dataclass(frozen=True, slots=True)
 class PromotionResult:
-    """The outcome of a switch. `held_ms`: how long sends had to wait; None when it was the master already."""
+    """The result of a switchover. `held_ms`: how long sends were held; None if the replica already was the
+    master."""
 
     pod: str
     broker_id: int
@@ -57,8 +55,8 @@ class PromotionResult:
 
 
 async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
-    """The replica that people call GROUP/REPLICA; REPLICA is its pod or the number at the end of the pod's
-    name. ReplicaControlError when there is none."""
+    """The replica GROUP/REPLICA, where REPLICA is the pod's name or its ordinal. ReplicaControlError if there
+    is none."""
     seen = await observe(state)
     groups = {group.name: group for group in report(state, seen).broker_groups}
     wanted, slash, which = name.partition("/")
@@ -68,7 +66,9 @@ async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
         )
     if wanted not in groups:
         running = ", ".join(groups) or "none"
-        raise ReplicaControlError(f"no broker group {wanted} runs in {state.path}; those that do: {running}")
+        raise ReplicaControlError(
+            f"broker group {wanted} does not run in {state.path}; running groups: {running}"
+        )
     group = groups[wanted]
     for replica in group.replicas:
         if which in (replica.pod, replica.pod.rpartition("-")[2]):
@@ -79,7 +79,8 @@ async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
 
 
 async def promote(state: StateDirectory, name: str, timeout_s: float) -> PromotionResult:
-    """Makes this replica the master, without a send that fails; returns when every nameserver says so."""
+    """Makes this replica the master without a failed send; returns when every nameserver lists it as the
+    master."""
     chosen = await find_replica(state, name)
     async with RemotingClient() as client:
         return await _promote(client, chosen, timeout_s)
@@ -89,15 +90,15 @@ async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: flo
     replica, master = chosen.replica, chosen.master
     if chosen.group.controller_group is None:
         raise ReplicaControlError(
-            f"{chosen.group.name} has no controllers: its one replica is always the master"
+            f"{chosen.group.name} has no controllers: its only replica is always the master"
         )
     if master is None:
         raise ReplicaControlError(
-            f"{chosen.group.name} has no master that could hand over; the controllers elect one"
+            f"{chosen.group.name} has no master to switch from; wait until the controllers elect one"
         )
     if replica.broker_id is None:
         raise ReplicaControlError(
-            f"{replica.pod} is not known to the controllers: {replica.reason or 'no reason known'}"
+            f"the controllers do not know {replica.pod}: {replica.reason or 'no reason known'}"
         )
     if master.pod == replica.pod:
         return PromotionResult(replica.pod, replica.broker_id, chosen.group.master_epoch or 0, None)
@@ -111,7 +112,7 @@ async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: flo
     await _until(
         lambda: _routed(client, chosen.group, replica.address),
         timeout_s,
-        "the nameservers name the new master",
+        "the nameservers list the new master",
     )
     return PromotionResult(replica.pod, replica.broker_id, done.master_epoch, done.held_ms)
 
@@ -130,7 +131,7 @@ async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str
 
 
 async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
-    """The replica takes no messages from now on, or does again; also after a restart."""
+    """Fences or unfences the replica: a fenced replica takes no messages, also after a restart."""
     chosen = await find_replica(state, name)
     async with RemotingClient() as client:
         await _ask(
@@ -145,12 +146,14 @@ async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
 async def drain(
     state: StateDirectory, name: str, timeout_s: float, *, on: bool
 ) -> tuple[ReplicaStatus, PromotionResult | None]:
-    """The replica is not needed from now on: the mastership, if it has it, goes to another in sync, and it
-    leaves the SyncStateSet, going on to copy the log. Returns it, and who became master if anybody had to.
-    Off: it takes part again, and this returns when it is in the SyncStateSet."""
+    """Drains the replica: another replica in sync becomes the master if need be, and the replica leaves the
+    SyncStateSet but goes on replicating. Returns the replica, and the switchover's result if there was one.
+    `on=False` undoes it; that returns when the replica is in the SyncStateSet."""
     chosen = await find_replica(state, name)
     if chosen.group.controller_group is None:
-        raise ReplicaControlError(f"{chosen.group.name} has no controllers: nobody else can be the master")
+        raise ReplicaControlError(
+            f"{chosen.group.name} has no controllers: no other replica can become the master"
+        )
     async with RemotingClient() as client:
         moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
         await _ask(
@@ -172,13 +175,13 @@ async def drain(
 async def _ensure_other_master(
     client: RemotingClient, chosen: ChosenReplica, timeout_s: float
 ) -> PromotionResult | None:
-    """Sees to it that another replica in sync is there, and is the master if need be."""
+    """Ensures that another replica in sync is the master."""
     others = [
         one for one in chosen.group.replicas if one.in_sync and not one.drained and one is not chosen.replica
     ]
     if not others:
         raise ReplicaControlError(
-            f"no other replica of {chosen.group.name} is in sync; it would be without a master"
+            f"no other replica of {chosen.group.name} is in sync; the group would have no master"
         )
     if chosen.replica.role != "master":
         return None
@@ -191,16 +194,20 @@ async def _ask(
     try:
         answer = await client.call(replica.address, command, timeout_ms)
     except EpochMQError as error:
-        raise ReplicaControlError(f"{replica.pod} did not answer: {error}") from error
+        raise ReplicaControlError(f"{replica.pod} did not respond: {error}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise ReplicaControlError(f"{replica.pod} knows no such request: it is not a broker of this version")
+        raise ReplicaControlError(
+            f"{replica.pod} does not support this request: it is not an EpochMQ broker of this version"
+        )
     if answer.code != ResponseCode.SUCCESS:
-        raise ReplicaControlError(f"{replica.pod} refuses: {answer.remark or f'code {answer.code}'}")
+        raise ReplicaControlError(
+            f"{replica.pod} rejected the request: {answer.remark or f'code {answer.code}'}"
+        )
     return answer
 
 
 async def _until(holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
-    """Waits until it holds. ReplicaControlError when that takes too long."""
+    """Waits until the condition holds. ReplicaControlError after the timeout."""
     last = ""
     try:
         async with asyncio.timeout(timeout_s):
@@ -213,5 +220,5 @@ async def _until(holds: Callable[[], Awaitable[bool]], timeout_s: float, what: s
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise ReplicaControlError(
-            f"it was done, but not within {timeout_s:g} s seen that {what}{last}"
+            f"the request succeeded, but after {timeout_s:g} s it does not hold yet that {what}{last}"
         ) from None

@@ -1,4 +1,4 @@
-"""The replica groups that a quorum of controllers keeps, asked of its leader."""
+"""Requests the replica groups that a quorum of controllers keeps from its leader."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from epochmq_protocol.transport import RemotingClient
 
 PROBE_TIMEOUT_MS = 1000
 NAMES_AFTER, NAMES = "brokerNamesAfter", "brokerNames"
-"""See `docs/controller.md`: a controller of ours lists its groups."""
+"""Fields of our extension that lists a controller's groups (`docs/controller.md`)."""
 PAGES_MAX = 20
 """A controller lists 500 names a page."""
 
 
 class ListedReplica(msgspec.Struct, kw_only=True, rename="camel"):
-    """A replica as the controllers know it. `alive`: its heartbeats reach the leader."""
+    """A replica as a controller's response lists it. `alive`: its heartbeats reach the leader."""
 
     broker_id: int
     address: str | None
@@ -29,8 +29,8 @@ class ListedReplica(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """A replica group as the controllers know it; `master_id` and `master_address` are null without a
-    master."""
+    """A replica group as a controller's response lists it. `master_id` and `master_address` are null without
+    a master."""
 
     broker_name: str
     master_id: int | None
@@ -42,8 +42,8 @@ class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 async def find_leader(client: RemotingClient, controllers: Sequence[str]) -> str:
-    """The address of the controller that leads, by the first of these that answers. EpochMQError when none
-    does, or none leads."""
+    """The address of the leading controller, by the first of these that knows it. EpochMQError if none
+    does."""
     faults: list[str] = []
     for address in controllers:
         try:
@@ -54,21 +54,21 @@ async def find_leader(client: RemotingClient, controllers: Sequence[str]) -> str
         leader = (answer.ext or {}).get("controllerLeaderAddress")
         if leader:
             return leader
-        faults.append(f"{address} knows of no leader")
+        faults.append(f"{address} knows no leader")
     raise EpochMQError("no controller leads: " + ("; ".join(faults) or "there is none"))
 
 
 async def fetch_replica_group(client: RemotingClient, leader: str, broker_name: str) -> ListedReplicaGroup:
-    """One group that the leader at this address keeps. EpochMQError when it does not know it."""
+    """Fetches one group from the leader at this address. EpochMQError if the leader does not know it."""
     found = await _asked(client, leader, [broker_name])
     if not found:
-        raise EpochMQError(f"the controllers know of no group {broker_name}")
+        raise EpochMQError(f"the controllers know no replica group {broker_name}")
     return found[0]
 
 
 async def fetch_replica_groups(client: RemotingClient, leader: str) -> list[ListedReplicaGroup]:
-    """All groups that the leader at this address (host:port) keeps, by name, up to a bound. EpochMQError when
-    it does not answer, or leads no more."""
+    """Fetches all groups from the leader at this address (host:port), sorted by name, up to a bound.
+    EpochMQError if it does not respond or no longer leads."""
     found: list[ListedReplicaGroup] = []
     after = ""
     for _ in range(PAGES_MAX):
@@ -77,7 +77,9 @@ async def fetch_replica_groups(client: RemotingClient, leader: str) -> list[List
         try:
             names = msgspec.json.decode((answer.ext or {}).get(NAMES, "[]"), type=list[str])
         except msgspec.DecodeError as error:
-            raise RemoteProtocolError(f"{leader} answered with {NAMES} that are no list: {error}") from None
+            raise RemoteProtocolError(
+                f"{leader} responded with {NAMES} that are not a list: {error}"
+            ) from None
         if not names:
             break
         after = names[-1]
@@ -93,7 +95,7 @@ async def _asked(client: RemotingClient, leader: str, names: list[str]) -> list[
 async def _answer(client: RemotingClient, leader: str, question: Command) -> Command:
     answer = await client.call(leader, question, PROBE_TIMEOUT_MS)
     if answer.code != ResponseCode.SUCCESS:
-        raise EpochMQError(f"{leader} answered {answer.code}: {answer.remark or 'no remark'}")
+        raise EpochMQError(f"{leader} responded with code {answer.code}: {answer.remark or 'no remark'}")
     return answer
 
 

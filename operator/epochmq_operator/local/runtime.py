@@ -1,7 +1,7 @@
-"""What `epochmq up` and `down` do, without a terminal: take resources in, start, wait, stop.
+"""Implements `epochmq up` and `down` without a terminal: merges resources, starts a supervisor, waits, stops.
 
-One supervisor per state directory. `up` becomes it (in the foreground), starts one (`--detach`), or hands its
-resources to the one that runs; `down` asks it to end."""
+There is one supervisor per state directory. `up` becomes it (in the foreground), starts one (`--detach`), or
+passes its resources to the running one. `down` ends it."""
 
 from __future__ import annotations
 
@@ -17,48 +17,42 @@ from typing import Any
 
 import msgspec
 
+from epochmq_operator.local.errors import NotReadyError, StateError
 from epochmq_operator.local.process import is_alive, send_signal
 from epochmq_operator.local.state_directory import (
     PodPhase,
     PodRecord,
     StateDirectory,
-    StateError,
     digest_of,
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.local.tasks import owned_task, wait_first
 from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
 from epochmq_operator.resources import GroupResource, Resources, show_value
-from epochmq_protocol.errors import EpochMQError
 
 READY_WAIT_S = 60.0
 DOWN_WAIT_S = 90.0
-"""Longer than all graces of a supervisor together."""
+"""Longer than all grace times of a supervisor together."""
 FAILURES_MAX = 3
-"""So many ends in a row without having been ready, and a start has failed."""
+"""After this number of consecutive ends without having been ready, a start has failed."""
 LOG_TAIL_LINES = 15
 _POLL_S = 0.05
 
 RELOAD = signal.SIGUSR1
-"""Tells a supervisor that resources.json changed. Not SIGHUP: that says the terminal is gone."""
-
-
-class NotReadyError(EpochMQError):
-    """What was started is not ready. The message names each pod that is not, why, and the end of its log."""
+"""The signal that tells a supervisor that resources.json changed. SIGHUP means that the terminal is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceChanges:
-    """What taking resources in would change. `changes` has a readable line for each difference; empty:
-    none."""
+    """The result of merging resources. `changes` has one line for each difference; empty: none."""
 
     merged: Resources
     changes: tuple[str, ...]
 
 
 def merge_resources(running: Resources, wanted: Resources) -> ResourceChanges:
-    """The wanted resources on top of the running ones: a group is replaced by one of its name, the others
-    stay."""
+    """Merges the wanted resources into the running ones: a group replaces the running one of its name; other
+    groups stay."""
     before = {(group.kind, group.name): group for group in running.documents}
     after = dict(before)
     changes: list[str] = []
@@ -74,7 +68,7 @@ def merge_resources(running: Resources, wanted: Resources) -> ResourceChanges:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    """A line for every field that differs: its path, what it was, what it is."""
+    """One line for every field that differs: its path, the old and the new value."""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         was, now = old.get(key), new.get(key)
@@ -85,44 +79,45 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
             lines.append(f"{where}: {show_value(now)} (was not set)")
         elif key not in new:
             lines.append(f"{where}: not set (was {show_value(was)})")
-        elif (type(was), was) != (type(now), now):  # 1 equals True, but is not the same in a configuration
+        elif (type(was), was) != (type(now), now):  # 1 equals True, but differs in a configuration
             lines.append(f"{where}: {show_value(was)} → {show_value(now)}")
     return lines
 
 
 def check_single_namespace(resources: Resources) -> None:
-    """The local runtime keeps pods by name alone. StateError when two groups of one name came from two
-    namespaces, or are of two kinds."""
+    """Checks that names are unique: the local runtime identifies pods by name alone. StateError if two groups
+    of one name belong to two namespaces or are of two kinds."""
     seen: dict[str, GroupResource] = {}
     for group in resources.documents:
         other = seen.setdefault(group.name, group)
         namespaces = other.metadata.namespace, group.metadata.namespace
         if namespaces[0] != namespaces[1]:
             raise StateError(
-                f"{group.name} is there in namespaces {namespaces[0]} and {namespaces[1]}; on this "
-                "machine run each namespace with a --state directory of its own"
+                f"{group.name} exists in the namespaces {namespaces[0]} and {namespaces[1]}; on one machine "
+                "run each namespace with a --state directory of its own"
             )
         if other.kind != group.kind:
             raise StateError(
-                f"{group.name} is the name of a {other.kind} and of a {group.kind}; give one another"
+                f"{group.name} is the name of a {other.kind} and of a {group.kind}; rename one of them"
             )
 
 
 def check_controller_counts(state: StateDirectory, resources: Resources) -> None:
-    """StateError when controllers are to be more or fewer than those whose data is there: most of another
-    number may know nothing of what was acknowledged."""
+    """Checks that the number of controllers is that of the data. StateError if not: a majority of another
+    number may not know what was committed."""
     for group in resources.all_controller_groups:
         count = state.controllers_with_data(group.name)
         if count is not None and count != group.spec.replicas:
             raise StateError(
                 f"ControllerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the "
-                f"data under {state.path / 'volumes'} is that of {count}, and their number cannot be changed "
-                f"yet (to begin anew, run down and remove {controller_pod_name(group.name, '*')} there)"
+                f"data under {state.path / 'volumes'} is that of {count} controllers, and changing their "
+                f"number is not supported yet (to start without the data, run down and remove "
+                f"{controller_pod_name(group.name, '*')} there)"
             )
 
 
 def check_controller_groups_exist(resources: Resources) -> None:
-    """StateError when a broker group names controllers that are not there."""
+    """Checks that every ControllerGroup that a broker group names exists. StateError if not."""
     for group in resources.broker_groups:
         try:
             resources.controllers_of(group)
@@ -134,8 +129,8 @@ def check_controller_groups_exist(resources: Resources) -> None:
 
 
 def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None:
-    """StateError when a group's data was written under controllers and it is to run without, or the other way
-    round: which of the replicas has all of it, only the controllers know."""
+    """Checks that data is used as it was written, with or without controllers. StateError if not: only the
+    controllers know which replicas have all of the data."""
     for group in resources.broker_groups:
         for controlled, pod in state.brokers_with_data(group.name):
             if controlled == (group.controlled_by is not None):
@@ -143,14 +138,14 @@ def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None
             was, to_be = ("with", "without") if controlled else ("without", "with")
             raise StateError(
                 f"BrokerGroup {group.name}: the data of {pod} under {state.path / 'volumes'} was written "
-                f"{was} controllers and cannot be used {to_be} them yet (to begin anew, run down and remove "
-                f"{broker_pod_name(group.name, '*')} there)"
+                f"{was} controllers and cannot be used {to_be} them (to start without "
+                f"the data, run down and remove {broker_pod_name(group.name, '*')} there)"
             )
 
 
 def detach(state: StateDirectory) -> None:
-    """Starts a supervisor of its own session for what resources.json says; returns once it is in charge. By
-    `up`, while `applying`. StateError with the end of its log when it does not get that far."""
+    """Starts a supervisor in a session of its own; returns when it runs the pods of resources.json. For `up`,
+    while `applying`. StateError with the end of its log if it does not start."""
     command = [sys.executable, "-P", "-m", "epochmq", "supervise", "--state", str(state.absolute)]
     log = os.open(state.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     logged_before = os.fstat(log).st_size
@@ -175,19 +170,19 @@ def detach(state: StateDirectory) -> None:
             return
         ended, _ = os.waitpid(pid, os.WNOHANG)
         if ended or time.monotonic() > deadline:
-            said = _tail(state.supervisor_log, logged_before) or "it wrote nothing"
+            said = _tail(state.supervisor_log, logged_before) or "its log is empty"
             raise StateError(f"the supervisor did not start: {said}")
         time.sleep(_POLL_S)
 
 
 def reload(state: StateDirectory) -> None:
-    """Tells the running supervisor that resources.json changed; returns once it has taken it in. By `up`,
-    while `applying`. StateError when it ends or does not react."""
+    """Makes the running supervisor read resources.json; returns when it has. For `up`, while `applying`.
+    StateError if it ends or does not react."""
     wanted = digest_of(state.resources())
     supervisor = state.supervisor()
     deadline = time.monotonic() + DOWN_WAIT_S
     if supervisor is None or not send_signal(supervisor, RELOAD):
-        raise StateError("the supervisor ended meanwhile; run up again")
+        raise StateError("the supervisor has ended; run up again")
     while (pods := state.pods()) is None or (pods.by, pods.applied) != (supervisor, wanted):
         if not is_alive(supervisor):
             raise StateError(f"the supervisor ended; see {state.supervisor_log}")
@@ -197,7 +192,7 @@ def reload(state: StateDirectory) -> None:
 
 
 def unready(records: Iterable[PodRecord]) -> list[PodRecord]:
-    """The pods that are not ready, those that others wait for first."""
+    """The pods that are not ready, dependencies first."""
     return sorted(
         (record for record in records if record.phase is not PodPhase.READY),
         key=lambda record: record.phase is PodPhase.WAITING,
@@ -205,13 +200,13 @@ def unready(records: Iterable[PodRecord]) -> list[PodRecord]:
 
 
 def has_failed(records: Iterable[PodRecord]) -> bool:
-    """Whether there is no point in waiting any longer: a pod keeps ending before it is ready."""
+    """Whether a start has failed: a pod ends again and again before it is ready."""
     return any(record.failures >= FAILURES_MAX for record in records)
 
 
 def wait_ready(state: StateDirectory, timeout_s: float = READY_WAIT_S) -> list[PodRecord]:
-    """Waits until every pod is ready, and returns their records. NotReadyError when one keeps failing, or
-    when the time is over."""
+    """Waits until every pod is ready; returns their records. NotReadyError if a pod keeps failing, or after
+    the timeout."""
     deadline = time.monotonic() + timeout_s
     while True:
         pods, supervisor = state.pods(), state.supervisor()
@@ -229,7 +224,7 @@ def wait_ready(state: StateDirectory, timeout_s: float = READY_WAIT_S) -> list[P
 
 
 def explain(state: StateDirectory, left: Sequence[PodRecord], what: str) -> str:
-    """What is wrong with these pods: each with its phase, why, and the end of its log."""
+    """Explains why these pods are not ready: the phase, the reason, and the end of the log of each."""
     lines: list[str] = []
     for record in left:
         lines.append(
@@ -240,12 +235,12 @@ def explain(state: StateDirectory, left: Sequence[PodRecord], what: str) -> str:
         if tail:
             lines.append(f"  the end of {path}:")
             lines += [f"    {_readable(line)}" for line in tail.splitlines()]
-    return "\n".join(lines) or f"{what}: nothing is known of any pod; see {state.supervisor_log}"
+    return "\n".join(lines) or f"{what}: there is no record of any pod; see {state.supervisor_log}"
 
 
 def down(state: StateDirectory, say: Callable[[str], None]) -> bool:
-    """Ends everything that runs in this state directory, dependants first; False when nothing did. StateError
-    when something does not end. Volumes stay."""
+    """Ends everything that runs in this state directory, dependants first. Returns False if nothing did.
+    StateError if something does not end. Volumes stay."""
     if not state.exists():
         return False
     with state.applying():
@@ -257,7 +252,7 @@ def down(state: StateDirectory, say: Callable[[str], None]) -> bool:
             while is_alive(supervisor) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             if is_alive(supervisor):
-                say("the supervisor does not end; killing it")
+                say("the supervisor did not end in time; killing it")
                 send_signal(supervisor, signal.SIGKILL)
         pods = state.pods()
         for record in reversed(pods.pods if pods and pods.by == supervisor else []):
@@ -268,22 +263,21 @@ def down(state: StateDirectory, say: Callable[[str], None]) -> bool:
 
 
 async def _finish(state: StateDirectory, say: Callable[[str], None]) -> None:
-    """What an orderly end leaves: nothing. What another one leaves is ended here."""
-    await state.lock()
+    """Ends what a supervisor that was killed left running."""
+    await state.lock.acquire()
     try:
         for name in await end_leftovers(state):
-            say(f"stopped {name}, which an earlier supervisor had left")
+            say(f"stopped {name}, which an earlier supervisor had left running")
         state.write_resources(Resources())
     finally:
-        state.unlock()
+        state.lock.release()
 
 
 async def supervise(
     supervisor: Supervisor, *, on_pass: Callable[[], None] | None = None, until: asyncio.Event | None = None
 ) -> None:
-    """Runs a supervisor until SIGTERM, SIGINT or SIGHUP (or `until`), and stops it in order; another of these
-    signals meanwhile ends the pods at once. `on_pass` is called after each time the resources were taken
-    in."""
+    """Runs a supervisor until SIGTERM, SIGINT or SIGHUP (or `until`), and then stops it. A second signal
+    kills the pods. `on_pass` is called after each reconciliation."""
     loop = asyncio.get_running_loop()
     ending = until or asyncio.Event()
     reload_asked = asyncio.Event()
@@ -315,7 +309,7 @@ async def supervise(
 
 
 def _readable(line: str) -> str:
-    """A line of a log; of one in JSON the parts that a person looks for."""
+    """A line of a log. Of a line in JSON: its level, message and exception."""
     try:
         entry = msgspec.json.decode(line, type=_LogEntry)
     except msgspec.DecodeError:
@@ -330,7 +324,7 @@ class _LogEntry(msgspec.Struct):
 
 
 def _tail(path: Path, offset: int = 0) -> str:
-    """The last lines of a log, from `offset` on."""
+    """The last lines of a log, not before `offset`."""
     try:
         with path.open("rb") as file:
             file.seek(max(offset, file.seek(0, os.SEEK_END) - 64 * 1024))

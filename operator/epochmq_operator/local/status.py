@@ -1,7 +1,7 @@
-"""What runs in a state directory, asked now: the shape that `epochmq status -o json` prints.
+"""Observes what runs in a state directory and reports it as `epochmq status -o json` prints it.
 
-The supervisor's own notes say which processes there are; whether they are ready is asked of the pods
-themselves, so that the answer holds although the supervisor may be gone."""
+The processes are those of the supervisor's records. Whether they are ready is asked of the pods themselves,
+so that the report is right even if the supervisor is gone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from enum import StrEnum
 
 import msgspec
 
+from epochmq_operator.local.pod_placements import render_all
 from epochmq_operator.local.process import is_alive
 from epochmq_operator.local.readiness import Readiness, int_or_none, probe_pod
 from epochmq_operator.local.replica_groups import ListedReplicaGroup, fetch_replica_groups
-from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory, render_all
+from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.pod_rendering import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
 from epochmq_protocol.errors import EpochMQError
@@ -22,8 +23,8 @@ from epochmq_protocol.transport import RemotingClient
 
 
 class GroupPhase(StrEnum):
-    """How a group is as a whole. `Progressing`: on the way to where it should be; `Degraded`: not all of it
-    is ready, and it was; `Stopped`: nothing of it runs."""
+    """The phase of a group. `Progressing`: its pods are starting; `Degraded`: some pods failed after they had
+    been ready; `Stopped`: none of its pods runs."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
@@ -32,8 +33,8 @@ class GroupPhase(StrEnum):
 
 
 class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """What every pod has. `pid` is null while no process runs; `reason` says why it is not ready;
-    `admin_address` is that of its sidecar, null without one."""
+    """The fields of every pod. `pid` is null while no process runs; `reason` says why the pod is not ready;
+    `admin_address` is the address of its sidecar, null without one."""
 
     pod: str
     address: str
@@ -47,10 +48,10 @@ class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
-    """A broker. `broker_id` is the one that the controllers gave it for good, which SyncStateSets are made
-    of; null while it is not known, 0 without controllers. `role` is null while it is not known. `epoch` is
-    that of the end of its log, null without epochs; `max_offset` is where its log ends, `confirm_offset` up
-    to where all in the SyncStateSet have it. `fenced` and `drained` are what people have asked of it."""
+    """A broker. `broker_id` is its permanent id from the controllers, which SyncStateSets consist of; null
+    while unknown, 0 without controllers. `role` is null while unknown. `epoch` is the last epoch of its log,
+    null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which all
+    members of the SyncStateSet have the log. `fenced` and `drained` are set by users."""
 
     broker_id: int | None
     role: str | None
@@ -64,9 +65,8 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
 
 
 class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
-    """A controller. `role` is `leader`, `follower` or `candidate`; it, `term` and `committed_index` are null
-    while they are not known. `nameserver` is the address of the nameserver in its process, if there is
-    one."""
+    """A controller. `role` is `leader`, `follower` or `candidate`; `role`, `term` and `committed_index` are
+    null while unknown. `nameserver` is the address of the nameserver in its process, if there is one."""
 
     group: str
     role: str | None
@@ -76,8 +76,8 @@ class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
 
 
 class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """A quorum. `leader` is the pod that leads, null when there is none; `term` and `committed_index` are the
-    leader's. `replica_groups` are the groups it keeps, null when there is nobody to ask."""
+    """A controller group. `leader` is the pod that leads, null without one; `term` and `committed_index` are
+    the leader's. `replica_groups` are the groups that it keeps, null if no leader responds."""
 
     name: str
     phase: GroupPhase
@@ -89,8 +89,8 @@ class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """A group. Without controllers there are no epochs and no SyncStateSet: null, and empty. They are so too
-    while no controller answers."""
+    """A broker group. Epoch and SyncStateSet are null and empty without controllers, and while no controller
+    responds."""
 
     name: str
     broker_name: str
@@ -104,7 +104,7 @@ class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class StatusReport(msgspec.Struct, kw_only=True, rename="camel"):
-    """All that runs in a state directory. `supervisor_pid` is null when the supervisor is gone."""
+    """Everything that runs in a state directory. `supervisor_pid` is null if the supervisor is gone."""
 
     state: str
     supervisor_pid: int | None
@@ -116,7 +116,7 @@ class StatusReport(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ObservedLocalPod(msgspec.Struct, kw_only=True):
-    """A pod with what was found out about it."""
+    """A pod with its record and the result of probing it."""
 
     pod: Pod
     record: PodRecord | None
@@ -125,7 +125,7 @@ class ObservedLocalPod(msgspec.Struct, kw_only=True):
 
     @property
     def phase(self) -> PodPhase:
-        """The phase, by what is true now rather than when the supervisor last wrote."""
+        """The present phase: the recorded one, corrected by the result of the probe."""
         known = self.record.phase if self.record else PodPhase.STOPPED
         if self.readiness.ready:
             return known if known is PodPhase.STOPPING else PodPhase.READY
@@ -136,8 +136,8 @@ class ObservedLocalPod(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LocalObservation:
-    """Everything that was asked. `replica_groups` has an entry for each controller group with a leader that
-    answered."""
+    """The observed state of a state directory. `replica_groups` has an entry for each controller group whose
+    leader responded."""
 
     resources: Resources
     pods: list[ObservedLocalPod]
@@ -145,22 +145,22 @@ class LocalObservation:
 
     @classmethod
     def nothing(cls) -> LocalObservation:
-        """Where nothing runs."""
+        """The observation of a directory in which nothing runs."""
         return cls(Resources(), [], {})
 
     def of(self, group: BrokerGroup | ControllerGroup) -> list[ObservedLocalPod]:
-        """A group's pods. Controllers that belong to a broker group bear its name."""
+        """A group's pods. The controllers of a broker group's own ControllerGroup have its name."""
         names = {identity.name for identity in pods_of(group)}
         return [o for o in self.pods if o.pod.name in names]
 
     def reported_group(self, group: BrokerGroup) -> ListedReplicaGroup | None:
-        """What the controllers say of a group; None when there are none, or none answers."""
+        """The group as its controllers list it; None without controllers, or if none responds."""
         found = self.replica_groups.get(group.controlled_by or "", [])
         return next((one for one in found if one.broker_name == group.broker_name), None)
 
 
 async def observe(state: StateDirectory) -> LocalObservation:
-    """Asks every pod of the resources that are to run here; each may take a second or two, all at once."""
+    """Probes every pod of the resources, all at once; that may take a second or two."""
     resources, network, known = state.resources(), state.network(), state.pods()
     if network is None or not resources.groups:
         return LocalObservation.nothing()
@@ -173,7 +173,7 @@ async def observe(state: StateDirectory) -> LocalObservation:
         for pod, answer in zip(pods, answers, strict=True):
             record = records.get(pod.name)
             alive = record is not None and is_alive(record.process)
-            # Whatever answers at a pod's address while the pod has no process is not the pod.
+            # Without a process of the pod, another process responds at its address.
             readiness = answer if alive else Readiness(False, "no process")
             observed.append(ObservedLocalPod(pod=pod, record=record, alive=alive, readiness=readiness))
         leaders = [
@@ -193,12 +193,12 @@ async def observe(state: StateDirectory) -> LocalObservation:
 async def _kept(client: RemotingClient, leader: Pod) -> list[ListedReplicaGroup] | None:
     try:
         return await fetch_replica_groups(client, leader.port("remoting"))
-    except EpochMQError:  # it may have lost its office meanwhile
+    except EpochMQError:  # it may have lost its leadership meanwhile
         return None
 
 
 def leading_controller(group: ControllerGroup, observed: list[ObservedLocalPod]) -> ObservedLocalPod | None:
-    """The controller that leads: of two that say so, the one of the later term."""
+    """The controller that leads: of two that claim to, the one of the later term."""
     found = [
         (o.readiness.controller.term or 0, o)
         for o in observed
@@ -208,7 +208,7 @@ def leading_controller(group: ControllerGroup, observed: list[ObservedLocalPod])
 
 
 def report(state: StateDirectory, seen: LocalObservation) -> StatusReport:
-    """The answers in the shape that people and scripts read."""
+    """The report for users and scripts."""
     supervisor = state.supervisor()
     return StatusReport(
         state=str(state.path),
@@ -224,7 +224,7 @@ def report(state: StateDirectory, seen: LocalObservation) -> StatusReport:
 
 
 def nameservers_of(observed: list[ObservedLocalPod]) -> list[str]:
-    """The addresses of all nameservers, those inside controllers included."""
+    """The addresses of all nameservers, including those in controllers' processes."""
     return [address for o in observed if (address := _nameserver(o.pod)) is not None]
 
 
@@ -235,7 +235,7 @@ def _nameserver(pod: Pod) -> str | None:
 
 
 def controller_group_status(group: ControllerGroup, seen: LocalObservation) -> ControllerGroupStatus:
-    """A quorum as a whole."""
+    """The status of a controller group."""
     pods = seen.of(group)
     leader = leading_controller(group, pods)
     figures = leader.readiness.controller if leader else None
@@ -293,11 +293,11 @@ def _phase(observed: list[ObservedLocalPod]) -> GroupPhase:
 
 
 def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup | None) -> ReplicaStatus:
-    """One replica, by what it says itself and what the controllers say of it."""
+    """The status of a replica, by its own report and by its controllers."""
     address, figures = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
     if group.controlled_by is None:
-        # The only replica is the master, and its id does not change.
+        # The only replica is always the master.
         broker_id: int | None = MASTER_BROKER_ID if registered is None else registered
         in_sync = o.readiness.ready
     else:

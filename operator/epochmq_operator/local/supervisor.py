@@ -1,8 +1,8 @@
-"""Runs what a state directory's resources ask for, as processes of its own.
+"""Runs the pods of a state directory's resources as processes of this machine.
 
-Level-triggered: every pass (`reconcile`) compares the pods that are wanted with those that run, stops what is
-gone or changed, and starts what is new or changed. Only one supervisor runs in a state directory; it holds
-its lock."""
+The supervisor is level-triggered: every reconciliation compares the desired pods with the running ones, stops
+those that are removed or changed, and starts those that are new or changed. Only one supervisor runs in a
+state directory; it holds the directory's lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from epochmq_operator.local import network
+from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
+from epochmq_operator.local.pod_placements import addresses_for, render_all
 from epochmq_operator.local.process import current, is_alive, send_signal
 from epochmq_operator.local.readiness import Readiness, probe_pod
 from epochmq_operator.local.state_directory import (
@@ -25,19 +27,15 @@ from epochmq_operator.local.state_directory import (
     PodRecord,
     PodsFile,
     StateDirectory,
-    StateError,
-    addresses_for,
     digest_of,
-    render_all,
 )
 from epochmq_operator.pod_rendering import START_ORDER, WAITS_FOR, Component, Pod
-from epochmq_operator.resources import Resources
 from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)
 
 DEPENDENCY_WAIT_MAX_S = 15.0
-"""How long a pod waits for those it depends on before it starts all the same: they may come back while it
+"""How long a pod waits for its dependencies. Then it starts without them, because they may return while it
 runs."""
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_CHECK_S = 60.0
@@ -46,8 +44,8 @@ _POLL_S = 0.05
 
 
 class Supervisor:
-    """The one that runs things in a state directory: `start`, then `reconcile` whenever the resources
-    changed, then `stop`."""
+    """The supervisor of a state directory: call `start`, then `reconcile` whenever the resources changed,
+    then `stop`."""
 
     def __init__(
         self,
@@ -57,7 +55,8 @@ class Supervisor:
         prober: Prober | None = None,
         on_change: Callable[[PodRecord], None] | None = None,
     ) -> None:
-        """`on_change` is told of every change of a pod's record. `command_of` and `prober` are for tests."""
+        """`on_change` is called with every changed record of a pod. `command_of` and `prober` are for
+        tests."""
         self._state = state
         self._command_of = command_of
         self._client = RemotingClient()
@@ -70,12 +69,12 @@ class Supervisor:
         self._applied = ""
         self._process = current()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when this supervisor has a fault of its own and should be stopped."""
+        """Fails when the supervisor itself has a fault and should be stopped."""
 
     async def start(self) -> None:
-        """Takes the lock and a network, ends what a supervisor that died left behind. StateError or
-        NetworkError when that cannot be."""
-        await self._state.lock()
+        """Acquires the lock and a network, and ends pods that a dead supervisor left. StateError or
+        NetworkError if that fails."""
+        await self._state.lock.acquire()
         self._state.write_supervisor(self._process)
         await end_leftovers(self._state)
         known = self._state.network()
@@ -85,10 +84,11 @@ class Supervisor:
         self._housekeeping = asyncio.create_task(self._housekeep())
 
     async def reconcile(self) -> None:
-        """Makes what runs what the resources ask for; returns when all is under way, not when it is ready."""
+        """Starts and stops pods as the resources ask for. Returns when all pods are being started, before
+        they are ready."""
         resources = self._state.resources()
         known = self._state.network()
-        assert known is not None, "start() wrote it"
+        assert known is not None, "start() wrote the file"
         placed = addresses_for(resources, known)
         self._state.write_network(placed)
         wanted = {pod.name: pod for pod in render_all(self._state, resources, placed)}
@@ -102,13 +102,13 @@ class Supervisor:
         self._write()
 
     async def stop(self) -> None:
-        """Ends all pods, dependants first, and lets go of the state directory. The resources are forgotten:
-        what runs next is what the next `up` says."""
+        """Ends all pods, dependants first, and releases the state directory. Also forgets the resources: the
+        next `up` says what runs."""
         try:
             await self._end([keeper for keeper, _ in self._keepers.values()], forget=False)
-            self._state.write_resources(Resources())
+            self._state.clear_resources()
         except OSError as error:
-            log.warning("resources.json cannot be written: %s", error)
+            log.warning("cannot remove resources.json: %s", error)
         finally:
             if self._housekeeping is not None:
                 self._housekeeping.cancel()
@@ -116,18 +116,16 @@ class Supervisor:
             await self._client.close()
             if self._claim is not None:
                 self._claim.release()
-            self._state.unlock()
+            self._state.lock.release()
 
     def kill(self) -> None:
-        """While `stop` is under way: no more patience with any pod."""
+        """During `stop`: kills the pods that have not ended."""
         for keeper, _ in self._keepers.values():
             keeper.stop(kill=True)
 
     def pods(self) -> list[tuple[PodRecord, Readiness]]:
-        """What is known of each pod now."""
+        """The present record and readiness of each pod."""
         return [(keeper.record, keeper.readiness) for keeper, _ in self._keepers.values()]
-
-    # inside
 
     async def _ask(self, pod: Pod) -> Readiness:
         return await probe_pod(self._client, pod.probe)
@@ -163,7 +161,7 @@ class Supervisor:
                 del self._keepers[keeper.pod.name]
 
     async def _wait_for_dependencies(self, keeper: PodKeeper) -> None:
-        """Returns when the pods that this one depends on are ready, at the latest after a while."""
+        """Returns when the dependencies of the pod are ready, or after `DEPENDENCY_WAIT_MAX_S`."""
         before = WAITS_FOR[keeper.pod.component]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DEPENDENCY_WAIT_MAX_S):
@@ -191,8 +189,8 @@ class Supervisor:
         records = [keeper.record for keeper, _ in self._keepers.values()]
         try:
             self._state.write_pods(PodsFile(by=self._process, applied=self._applied, pods=records))
-        except OSError as error:  # a full disk must not take down what runs
-            log.warning("pods.json cannot be written: %s", error)
+        except OSError as error:  # a full disk must not stop the pods
+            log.warning("cannot write pods.json: %s", error)
 
     async def _housekeep(self) -> None:
         while True:
@@ -202,23 +200,23 @@ class Supervisor:
                     try:
                         rotate(path)
                     except OSError as error:
-                        log.warning("%s cannot be rotated: %s", path, error)
+                        log.warning("cannot rotate %s: %s", path, error)
 
 
 def create_controller_volumes(pods: Iterable[Pod]) -> None:
-    """Makes the volumes of all controllers before the first of them runs, so that what lies on the disk tells
-    how many there are (`StateDirectory.controllers_with_data`)."""
+    """Creates the volumes of all controllers before the first one starts, so that the number of volumes on
+    disk is the number of controllers (`StateDirectory.controllers_with_data`)."""
     for pod in pods:
         for volume in pod.volumes if pod.component is Component.CONTROLLER else ():
             try:
                 Path(volume.path).mkdir(parents=True, exist_ok=True)
-            except OSError as error:  # the pod's keeper meets it too, and says it
-                log.warning("%s cannot be made: %s", volume.path, error)
+            except OSError as error:  # the pod's keeper reports the same error
+                log.warning("cannot create the volume %s: %s", volume.path, error)
 
 
 def rotate(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
-    """Moves a log that has grown too long aside, in place of the one before. Its writer appends, and goes on
-    in the emptied file."""
+    """Rotates a log that is too long: copies it over the previous one and truncates it. Its writer appends,
+    and so continues in the truncated file."""
     if not path.exists() or path.stat().st_size <= bytes_max:
         return
     shutil.copyfile(path, path.with_name(f"{path.name}.1"))
@@ -227,8 +225,8 @@ def rotate(path: Path, bytes_max: int = LOG_BYTES_MAX) -> None:
 
 
 async def end_leftovers(state: StateDirectory) -> list[str]:
-    """Ends pods that a supervisor which died left running, dependants first; their names. By the holder of
-    the lock. Only processes that pods.json names, and that are still the same, are signalled."""
+    """Ends pods that a dead supervisor left running, dependants first; returns their names. For the holder of
+    the lock. Signals only processes that pods.json identifies and that still are the same."""
     known = state.pods()
     left = [
         record
@@ -252,7 +250,7 @@ async def end_leftovers(state: StateDirectory) -> list[str]:
                 names = ", ".join(
                     record.pod for record in left if is_alive(record.process) or is_alive(record.sidecar)
                 )
-                raise StateError(f"{names}, of an earlier run, does not end, not even when killed")
+                raise StateError(f"{names} of an earlier run did not end, even after SIGKILL")
             if late_s > 0:
                 for process in tier:
                     send_signal(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Tasks that end with the block that owns them."""
+"""Runs tasks that end with the block that owns them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextlib.asynccontextmanager
 async def owned_task(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]]:
-    """The awaitable as a task that is cancelled, and has ended, when the block is left."""
+    """Runs the awaitable as a task; cancels it and waits for its end when the block is left."""
     task = asyncio.ensure_future(awaitable)
     try:
         yield task
@@ -22,5 +22,5 @@ async def owned_task(awaitable: Awaitable[T]) -> AsyncIterator[asyncio.Future[T]
 
 
 async def wait_first(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Waits until one of them is done."""
+    """Waits until one of the futures is done, or until the timeout."""
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

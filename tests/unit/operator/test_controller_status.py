@@ -95,7 +95,7 @@ ELSEWHERE = "127.0.0.9:9878"
             {"controllerLeaderAddress": "self", "isLeader": "false", "committedIndex": "-1"},
             Readiness(
                 False,
-                "elected, has not applied its log yet",
+                "elected, but has not applied its log yet",
                 None,
                 {},
                 ControllerRaftState("candidate", "self", 7, -1),
@@ -104,7 +104,7 @@ ELSEWHERE = "127.0.0.9:9878"
         (
             {"controllerLeaderAddress": "self", "group": "other"},
             Readiness(
-                False, "it is a controller of other", None, {}, ControllerRaftState("leader", "self", 7, 42)
+                False, "this is a controller of group other", None, {}, ControllerRaftState("leader", "self", 7, 42)
             ),
         ),
     ],

@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_operator.local import network
-from epochmq_operator.local.network import NetworkError, allocate, candidates
+from epochmq_operator.local.errors import NetworkError, StateError
+from epochmq_operator.local.network import allocate, candidates
+from epochmq_operator.local.pod_placements import addresses_for, render_all
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive, send_signal
 from epochmq_operator.local.restart_history import DELAY_FIRST_S, DELAY_MAX_S, STEADY_AFTER_S, RestartHistory
 from epochmq_operator.local.runtime import (
@@ -30,10 +32,7 @@ from epochmq_operator.local.runtime import (
 from epochmq_operator.local.state_directory import (
     NetworkFile,
     StateDirectory,
-    StateError,
-    addresses_for,
     digest_of,
-    render_all,
 )
 from epochmq_operator.local.supervisor import rotate
 from epochmq_operator.pod_rendering import Component, NameserverProbe, Pod, PodPort
@@ -205,18 +204,18 @@ def test_a_pod_that_was_steady_starts_with_the_first_delay_again() -> None:
 def test_only_one_holds_the_lock_and_it_ends_with_its_holder(tmp_path: Path) -> None:
     one, other = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
     one.create()
-    assert not one.is_locked()
-    assert one.try_lock()
-    assert not other.try_lock()
-    assert other.is_locked()
-    one.unlock()
-    assert other.try_lock()
-    other.unlock()
+    assert not one.lock.is_held()
+    assert one.lock.try_acquire()
+    assert not other.lock.try_acquire()
+    assert other.lock.is_held()
+    one.lock.release()
+    assert other.lock.try_acquire()
+    other.lock.release()
 
 
 def test_a_directory_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(StateError, match="is not empty and no state directory"):
+    with pytest.raises(StateError, match="is not empty and not a state directory"):
         StateDirectory(tmp_path).create()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -260,18 +259,18 @@ def test_resources_of_another_version_are_named(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "s")
     state.create()
     (tmp_path / "s" / "resources.json").write_text('[{"kind": "BrokerGroup", "spec": {"shards": 3}}]')
-    with pytest.raises(StateError, match="is not of this version"):
+    with pytest.raises(StateError, match="was written by another version"):
         state.resources()
 
 
 async def test_waiting_for_the_lock_outlasts_one_that_only_looks(tmp_path: Path) -> None:
     state, looker = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
     state.create()
-    assert looker.try_lock()
-    asyncio.get_running_loop().call_later(0.1, looker.unlock)
-    await state.lock()
-    assert looker.is_locked()
-    state.unlock()
+    assert looker.lock.try_acquire()
+    asyncio.get_running_loop().call_later(0.1, looker.lock.release)
+    await state.lock.acquire()
+    assert looker.lock.is_held()
+    state.lock.release()
 
 
 # what an apply changes

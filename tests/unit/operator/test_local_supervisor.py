@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_operator.local import keeper, runtime
+from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.state_directory import (
@@ -23,7 +24,6 @@ from epochmq_operator.local.state_directory import (
     PodRecord,
     PodsFile,
     StateDirectory,
-    StateError,
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.pod_rendering import Component, Pod
@@ -167,7 +167,7 @@ async def test_what_ran_is_forgotten_after_an_orderly_end_and_its_files_stay(
         (pod_processes.state.volume_path(BROKER, "store") / "data").write_text("kept")
     assert pod_processes.state.resources() == Resources()
     assert (pod_processes.state.volume_path(BROKER, "store") / "data").read_text() == "kept"
-    assert not pod_processes.state.is_locked()
+    assert not pod_processes.state.lock.is_held()
 
 
 async def test_pods_are_given_their_configuration_and_volumes_and_their_output_is_kept(
@@ -326,7 +326,7 @@ async def test_a_port_in_use_is_why_a_pod_does_not_come_up(pod_processes: PodPro
 async def test_only_one_supervisor_runs_in_a_state_directory(
     pod_processes: PodProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("epochmq_operator.local.state_directory.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("epochmq_operator.local.state_lock.LOCK_WAIT_S", 0.1)
     async with running(pod_processes, group()):
         with pytest.raises(StateError, match="in use by another supervisor"):
             await PodProcesses(pod_processes.state.path.parent).supervisor().start()

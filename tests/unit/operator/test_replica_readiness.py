@@ -100,7 +100,7 @@ async def test_a_replica_in_sync_is_ready_and_says_what_is_known_of_its_group() 
         ({"in_sync": False}, "not in the SyncStateSet []"),
         ({"alive": False}, "its heartbeats do not reach the controllers"),
         ({"info": ReplicasInfo(None, None, 3, 4)}, "the group has no master"),
-        ({"info": None}, "the controllers know of no group a"),
+        ({"info": None}, "the controllers know no replica group a"),
         ({"leader": None}, "no controller leads: "),
     ],
     ids=["not registered", "not in sync", "not alive", "no master", "unknown", "no leader"],

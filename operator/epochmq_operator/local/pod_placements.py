@@ -1,0 +1,58 @@
+"""Places the pods of a state directory's resources: addresses of its network, paths below the directory."""
+
+from __future__ import annotations
+
+from epochmq_operator.local.errors import StateError
+from epochmq_operator.local.network import allocate
+from epochmq_operator.local.state_directory import NetworkFile, StateDirectory
+from epochmq_operator.pod_rendering import (
+    Pod,
+    PodIdentity,
+    PodPlacement,
+    SidecarPlacement,
+    pods_of,
+    render_pods,
+)
+from epochmq_operator.resources import BrokerGroup, Resources
+from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport.admin_socket import check_admin_socket_path
+
+
+def addresses_for(resources: Resources, known: NetworkFile) -> NetworkFile:
+    """The network with an address for every pod of the resources. NetworkError if the network is full."""
+    names = [identity.name for group in resources.groups for identity in pods_of(group)]
+    return NetworkFile(network=known.network, addresses=allocate(known.network, known.addresses, names))
+
+
+def render_all(state: StateDirectory, resources: Resources, network: NetworkFile) -> tuple[Pod, ...]:
+    """Renders all pods of the resources with their placements in this directory and network."""
+    pods: list[Pod] = []
+    for group in resources.groups:
+        controllers = resources.controllers_of(group) if isinstance(group, BrokerGroup) else None
+        places = {
+            identity.name: _placement(state, identity, network.addresses[identity.name])
+            for identity in (*pods_of(group), *(pods_of(controllers) if controllers is not None else ()))
+        }
+        pods += render_pods(group, places, controllers)
+    return tuple(pods)
+
+
+def _placement(state: StateDirectory, pod: PodIdentity, address: str) -> PodPlacement:
+    return PodPlacement(
+        address=address,
+        bind_address=address,
+        config_directory=str(state.absolute / "config" / pod.name),
+        volumes={volume: str(state.volume_path(pod.name, volume)) for volume in pod.volumes},
+        admin=_sidecar_placement(state, pod.name, address) if state.options().admin else None,
+    )
+
+
+def _sidecar_placement(state: StateDirectory, pod: str, address: str) -> SidecarPlacement:
+    socket = str(state.absolute / "run" / f"{pod}.sock")
+    try:
+        check_admin_socket_path(socket)
+    except ConfigError as error:
+        raise StateError(
+            f"{state.path} cannot hold the sockets of admin sidecars: {error}; choose a shorter --state"
+        ) from None
+    return SidecarPlacement(socket, address, {"adminTokenFile": str(state.absolute / "admin-token")})
