@@ -180,7 +180,7 @@ def test_an_audit_whose_pods_end_at_once_says_why_and_leaves_nothing(groups: Gro
     apply_audit(groups, "nightly", image=image_name("broker"))
     entry = ended(groups, "nightly", 1)
     assert (entry["verdict"], entry["reason"]) == ("", "ReaderFailed")
-    assert "nightly-audit-1-reader-0: it ended with" in entry["message"]
+    assert "nightly-audit-1-reader-0: exit status" in entry["message"]
     assert groups.condition(AUDIT, "nightly", "Complete")["reason"] == "ReaderFailed"
     status = groups.status(AUDIT, "nightly")
     assert (status["phase"], status.get("verdict")) == ("Failed", None)

@@ -1,3 +1,4 @@
-"""Audits of broker groups on Kubernetes: what is read at which cut (`cut`), the objects that an audit needs
-(`manifests`), what to do next (`plan`) and what is said of it (`status`). Pure throughout; the driver is
-`epochmq_operator.kube.audit_reconciler`, the program that the pods run is `epochmq_spark`."""
+"""Audits of broker groups on Kubernetes: the cut of the logs that are compared (`cut`), the objects that an
+audit needs (`manifests`), the next step (`plan`), its runs (`runs`) and its status (`audit_status`). Pure
+throughout. The driver is `epochmq_operator.kube.audit_reconciler`; the program in the pods is
+`epochmq_spark`."""

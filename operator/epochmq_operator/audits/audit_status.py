@@ -1,4 +1,4 @@
-"""The status of an audit. It holds nothing that changes by itself."""
+"""Builds the status of an audit. It holds nothing that changes by itself."""
 
 # pure: data in, data out.
 
@@ -35,7 +35,7 @@ def _generation(resource: Manifest) -> int:
 def _with(
     resource: Manifest, status: dict[str, Any], conditions: list[_AuditCondition], now: float
 ) -> dict[str, Any]:
-    """The status with these conditions; others stay."""
+    """The status with these conditions; other conditions stay."""
     before = status.get("conditions")
     known = {one.get("type"): one for one in before or () if isinstance(one, Mapping)}
     for one in conditions:
@@ -57,16 +57,16 @@ def _with(
 def running(
     audit: BrokerGroupAudit, resource: Manifest, run: AuditRun, rejection: str, now: float
 ) -> dict[str, Any]:
-    """While a run goes on."""
+    """The status during a run."""
     status = _old(resource) | {"phase": "Running", "run": run.document()}
     status.pop("nextRun", None)
-    message = rejection or f"audit {run.number}: {run.message or 'begins'}"
+    message = rejection or f"audit {run.number}: {run.message or 'starting'}"
     reason = "Refused" if rejection else run.step.capitalize()
     return _with(resource, status, [_AuditCondition("Progressing", "True", reason, message)], now)
 
 
 def idle(audit: BrokerGroupAudit, resource: Manifest, next_run: str, now: float) -> dict[str, Any]:
-    """While none does."""
+    """The status between runs."""
     status = _old(resource)
     history = history_of(status)
     status.pop("run", None)
@@ -80,7 +80,7 @@ def idle(audit: BrokerGroupAudit, resource: Manifest, next_run: str, now: float)
     else:
         status["phase"] = "Done" if history[0].get("verdict") else "Failed"
     status["history"] = history[: audit.spec.history_limit]
-    waits = f"the next is due at {next_run}" if next_run else "nothing is due"
+    waits = f"the next audit is due at {next_run}" if next_run else "no audit is due"
     reason = "Suspended" if audit.spec.suspend else "Idle"
     return _with(resource, status, [_AuditCondition("Progressing", "False", reason, waits)], now)
 
@@ -94,13 +94,13 @@ def ended(
     next_run: str,
     now: float,
 ) -> dict[str, Any]:
-    """When one has come to an end."""
+    """The status after a run."""
     status = _old(resource)
     entry = outcome.entry(run, timestamp(now), report)
     status.pop("run", None)
     status["history"] = [entry, *history_of(status)][: audit.spec.history_limit]
     status["lastFinished"] = timestamp(now)
-    message = outcome.message or "nothing was found"
+    message = outcome.message or "no findings"
     if outcome.verdict:
         status |= {"phase": "Done", "verdict": outcome.verdict, "errors": entry["errors"]}
         status["report"] = entry["report"]
@@ -114,13 +114,13 @@ def ended(
         conditions = [_AuditCondition("Complete", "False", outcome.reason, message)]
     if next_run:
         status["nextRun"] = next_run
-    waits = f"the next is due at {next_run}" if next_run else "nothing is due"
+    waits = f"the next audit is due at {next_run}" if next_run else "no audit is due"
     conditions.append(_AuditCondition("Progressing", "False", "Idle", waits))
     return _with(resource, status, conditions, now)
 
 
 def invalid(resource: Manifest, fault: str, now: float, requeue_after_s: float) -> ReconciliationResult:
-    """Of a resource that cannot be used."""
+    """The result for an invalid resource."""
     status = _old(resource) | {"phase": "Invalid"}
     holds = [_AuditCondition("Progressing", "False", "InvalidSpec", fault)]
     status = _with(resource, status, holds, now)

@@ -1,11 +1,13 @@
-"""The cut of an audit: up to where the replicas' logs are compared, and what their epoch files said then.
+"""Determines the cut of an audit: the offset up to which each replica's log is compared, and the epoch files
+at that time.
 
-The master's confirm offset is asked first. What lies below it every replica of its SyncStateSet has, and
-nobody writes there again; so each may be looked at later, at its own time. The epoch files are asked after
-that: they know every epoch of what is below. A replica that is not in the set (or in one that nothing waits
-for, without `allAckInSyncStateSet`) counts as far as it is and has the master's history, by their epoch
-files, as in a handshake (RIP-44): what is behind that it is about to cut off, if it has not done so. How far
-it is is asked after its epoch file was copied: if that has the newest epoch, the log has been cut by then."""
+The master's confirm offset is read first. Every replica of its SyncStateSet has the log up to there, and
+nobody overwrites that part; so each replica may be read later, at its own time. The epoch files are read
+after it, so that they hold every epoch below the cut. A replica outside the set (or in a set that nothing
+waits for, without `allAckInSyncStateSet`) is compared up to its own end, as far as its epoch file agrees with
+the master's, as in a handshake (RIP-44). The rest it will truncate, if it has not done so. Its end offset is
+read after its epoch file was copied: if that file has the newest epoch, the log has been truncated by then.
+"""
 
 # pure: data in, data out.
 
@@ -21,26 +23,28 @@ from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, parse_epoch_f
 from epochmq_protocol.errors import EpochMQError
 
 EPOCH_FILE_BYTES_MAX = 64 * 1024
-"""Of a copy: some 3,000 elections. A longer file is read from the volume alone."""
+"""The limit for the copy of an epoch file: some 3,000 elections. A longer file is only read from the
+volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCutPoint:
-    """`end` is an offset of the log."""
+    """The cut of one replica. `end` is an offset of the log."""
 
     name: str
     end: int
     epochs: bytes | None
 
     def document(self) -> dict[str, Any]:
-        """For the job."""
+        """The value for the job."""
         copy = None if self.epochs is None else b64encode(self.epochs).decode()
         return {"name": self.name, "end": self.end, "epochs": copy}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCut:
-    """`view` is the controllers' of the group, in the shape of `epochmq status`; None when none leads."""
+    """The cut of a group. `view` is the group as its controllers know it, in the form of `epochmq status`;
+    None without a leader."""
 
     master: str
     epoch: int
@@ -56,18 +60,18 @@ def cut_of(
     later: Mapping[str, ReportedState],
     broker_name: str,
 ) -> GroupCut | str:
-    """The cut, or why there is none. `words` were said before the `copies` of epoch files were made, `later`
-    ones after that."""
+    """Determines the cut, or says why there is none. `states` were reported before the `copies` of epoch
+    files were made, `later` ones after that."""
     reported = {pod: state for pod in pods if isinstance(state := states.get(pod), ReportedBrokerState)}
     masters = [(state.master_epoch or 0, pod) for pod, state in reported.items() if state.role == "master"]
     if not reported:
-        return "no replica answers"
+        return "no replica responds"
     if not masters:
-        return "no replica says that it is the master"
+        return "no replica reports that it is the master"
     epoch, master = max(masters)
     leading = reported[master]
     if leading.confirm_offset is None:
-        return f"{master} does not say what is confirmed"
+        return f"{master} does not report its confirm offset"
     members, confirmed = set(leading.sync_state_set), leading.confirm_offset
     have_it_all = members if leading.confirmed_by_all else {leading.broker_id}
     replicas = []
@@ -85,8 +89,8 @@ def cut_of(
 
 
 def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> int:
-    """Up to where a log that ends there is the leading one's, by copies of their epoch files; all of it when
-    they say nothing. A log of which nobody says where it ends has what came before its last epoch."""
+    """The offset up to which a log that ends at `end` equals the leading one, by copies of their epoch files;
+    all of it if they hold nothing. If `end` is unknown, the log counts up to the start of its last epoch."""
     ours, theirs = _entries(copy), _entries(leading)
     known = end if end is not None else ours[-1].start_offset if ours else 0
     common = truncation_point(ours, known, theirs, OFFSET_MAX)
@@ -97,12 +101,12 @@ def _entries(copy: bytes | None) -> list[EpochEntry]:
     try:
         return parse_epoch_file((copy or b"").decode())
     except (EpochMQError, ValueError):
-        return []  # the audit tells of it
+        return []  # the audit reports it
 
 
 def _view(states: Mapping[str, ReportedState], broker_name: str, members: set[int]) -> dict[str, Any] | None:
-    """What the leading controller knows of the group. Of the SyncStateSet what it and the master agree on: a
-    change of it may be under way. Which replica is master is left out: its epoch may have nothing confirmed
+    """The group as the leading controller knows it. Of the SyncStateSet only the members on which it and the
+    master agree: a change may be in flight. The master is left out: its epoch may have no confirmed message
     yet, and then has no entry below the cut."""
     leading = [
         (state.term or 0, pod, state)

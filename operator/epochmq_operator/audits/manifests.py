@@ -1,6 +1,6 @@
-"""The objects of an audit. They all belong to it, and go when it goes; Spark's executors belong to the
-driver's pod. All bear the labels `epochmq.io/kind`, `epochmq.io/group` (the audit's name),
-`epochmq.io/component` and `epochmq.io/run` (its number)."""
+"""Renders the objects of an audit. The audit owns them all, and they are deleted with it; Spark's executors
+are owned by the driver's pod. All have the labels `epochmq.io/kind`, `epochmq.io/group` (the audit's name),
+`epochmq.io/component` and `epochmq.io/run` (the number of the run)."""
 
 # pure: data in, data out.
 
@@ -23,7 +23,7 @@ from epochmq_operator.resources.quantities import parse_quantity
 
 RUN_LABEL = f"{API_GROUP}/run"
 USER_ID = 10001
-"""The images' user, who owns the brokers' files."""
+"""The user of the images, who owns the brokers' files."""
 READER_PORT = 9885
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
 VOLUME = "store"
@@ -33,15 +33,15 @@ JOB_FILE, TEMPLATE_FILE = "job.json", "executor.yaml"
 PYTHON = "/opt/epochmq/bin/python3"
 READER_REQUESTS = {"cpu": "20m", "memory": "64Mi"}
 READER_LIMITS = {"memory": "256Mi"}
-"""With the pages that it reads, which its own limit counts: so it takes no more of the node's cache than
-this."""
+"""The limit includes the page cache of what the reader reads, so it bounds how much of the node's cache an
+audit takes."""
 DRIVER_CPU = "20m"
 GRACE_S = 10
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """What the operator's configuration says of audits: the image of those that name none."""
+    """The settings of the operator's configuration for audits. `image` is that of audits that name none."""
 
     image: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
@@ -50,37 +50,37 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunNames:
-    """What the objects of one run are called."""
+    """The names of the objects of one run."""
 
     audit: str
     number: int
 
     @property
     def run(self) -> str:
-        """The run itself; executors are this, `-exec-` and a number."""
+        """The name of the run. Executors are named after it, with `-exec-` and a number."""
         return f"{self.audit}-audit-{self.number}"
 
     @property
     def job(self) -> str:
-        """The ConfigMap with what is to be done, and the cut."""
+        """The ConfigMap with the job: what to compare, and the cut."""
         return f"{self.run}-job"
 
     @property
     def report(self) -> str:
-        """The ConfigMap that the driver puts its report into."""
+        """The ConfigMap for the driver's report."""
         return f"{self.run}-report"
 
     @property
     def driver(self) -> str:
-        """The driver's pod, and its ServiceAccount, Role and RoleBinding."""
+        """The driver's pod, ServiceAccount, Role and RoleBinding."""
         return f"{self.run}-driver"
 
     def reader(self, ordinal: int) -> str:
-        """The pod that shows a replica's volume."""
+        """The pod that serves a replica's volume."""
         return f"{self.run}-reader-{ordinal}"
 
     def labels(self, component: str) -> dict[str, str]:
-        """Of an object."""
+        """The labels of an object."""
         return {
             "app.kubernetes.io/name": "epochmq",
             "app.kubernetes.io/instance": self.audit,
@@ -106,17 +106,17 @@ def _head(
 
 
 def image_of(audit: BrokerGroupAudit, settings: AuditSettings) -> str | None:
-    """The image of its pods, None when nobody names one."""
+    """The image of the audit's pods, None if neither the audit nor the operator names one."""
     return audit.spec.image or settings.image
 
 
 def foundation(
     audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings, cut: GroupCut, broker_name: str
 ) -> list[JsonObject]:
-    """What is there before any pod: who the driver is and what it may do, who may reach the pods, an empty
+    """The objects that exist before any pod: the driver's account and rights, the network policy, an empty
     report, and, last, the job with the cut."""
     rules = [
-        # Spark makes its executors, looks after them, and removes them.
+        # Spark creates, watches and deletes its executors.
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
         {
             "apiGroups": [""],
@@ -159,7 +159,7 @@ def foundation(
 
 
 def _policy(audit: BrokerGroupAudit, names: RunNames) -> JsonObject:
-    """The pods of a run are reached by each other, and by nobody else."""
+    """Only pods of a run can connect to its pods."""
     own = {"matchLabels": {KIND_LABEL: AUDIT_KIND, GROUP_LABEL: names.audit, RUN_LABEL: str(names.number)}}
     return {
         **_head("networking.k8s.io/v1", "NetworkPolicy", names.run, audit, names, "policy"),
@@ -177,7 +177,7 @@ def mebibytes(size: str) -> int:
 
 
 def spark_settings(audit: BrokerGroupAudit, names: RunNames, image: str) -> dict[str, str]:
-    """What Spark is told; where the driver is, it says itself."""
+    """The Spark configuration. The driver adds its own address."""
     spec = audit.spec
     executors = spec.executors
     kubernetes = {
@@ -263,7 +263,7 @@ def _placed(audit: BrokerGroupAudit, spec: JsonObject) -> JsonObject:
 
 
 def executor_template(audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings) -> JsonObject:
-    """What Spark makes its executors' pods of."""
+    """The template of Spark's executor pods."""
     spec = _pod_spec(settings, _container("executor", image_of(audit, settings) or "", audit))
     return {"apiVersion": "v1", "kind": "Pod", "spec": _placed(audit, spec)}
 
@@ -275,7 +275,7 @@ def driver(
     readers: Mapping[str, str],
     deadline_s: int,
 ) -> JsonObject:
-    """The driver's pod. `readers`: host:port by replica; a replica without one has an empty text."""
+    """The driver's pod. `readers` maps each replica to host:port of its reader; empty text without one."""
     container = _container("driver", image_of(audit, settings) or "", audit)
     heap, besides = mebibytes(audit.spec.driver.memory), mebibytes(audit.spec.driver.memory_overhead)
     memory = f"{heap + besides}Mi"
@@ -305,8 +305,7 @@ def driver(
 
 @dataclass(frozen=True, slots=True)
 class ObservedVolume:
-    """A replica's volume: its claim, how large it is, and the node of the pod that uses it, if there is
-    one."""
+    """A replica's volume: its claim, its size, and the node of the pod that uses it, if there is one."""
 
     claim: Mapping[str, Any]
     size: str
@@ -322,8 +321,8 @@ def reader(
     group_tolerations: list[JsonObject],
     deadline_s: int,
 ) -> JsonObject:
-    """The pod that shows a replica's volume to the executors. It mounts the claim read-only, on the node
-    where it is mounted already; or a clone, as an ephemeral volume that goes with the pod."""
+    """The pod that serves a replica's volume to the executors. It mounts the claim read-only, on the node
+    where the claim is mounted already; or a clone, as an ephemeral volume that is deleted with the pod."""
     container = _container("reader", image_of(audit, settings) or "", audit)
     container |= {
         "args": [
@@ -378,8 +377,8 @@ def _clone(volume: ObservedVolume, snapshot: str, names: RunNames) -> JsonObject
 def snapshot(
     audit: BrokerGroupAudit, names: RunNames, ordinal: int, volume: ObservedVolume, reader_uid: str
 ) -> JsonObject:
-    """The snapshot that a reader's clone is made of. It belongs to the reader's pod, and goes with it: so the
-    operator needs no right to delete one."""
+    """The snapshot for a reader's clone. The reader's pod owns it, and it is deleted with the pod, so the
+    operator needs no right to delete snapshots."""
     name = names.reader(ordinal)
     made = _head("snapshot.storage.k8s.io/v1", "VolumeSnapshot", name, audit, names, "snapshot")
     made["metadata"]["ownerReferences"] = [

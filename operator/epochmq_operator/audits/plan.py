@@ -1,17 +1,19 @@
-"""One pass over one audit. Where it stands is read off the cluster in every pass, but for one thing: which
-run goes on is noted in the status before anything of it is made, and how it ended before anything of it is
-removed. So an operator that was killed anywhere is followed by one that goes on; nothing is begun twice,
-and nothing is left behind.
+"""Reconciles one audit.
+
+The present step is computed from the cluster in every reconciliation, except for one thing: the status
+records a run before any of its objects is created, and its outcome before any of them is deleted. So an
+operator that is killed at any point is followed by one that continues; nothing is begun twice, and nothing is
+left behind.
 
 A run has these steps; the first that is not done is taken:
 
 | step | waits for | is done when |
 |---|---|---|
-| `cut` | the group, a master that says what is confirmed | the job, with the cut in it, is there |
-| `volumes` | | a reader is ready for every volume; for one at least, when it was waited long enough |
+| `cut` | the group, and a master that reports its confirm offset | the job, which holds the cut, exists |
+| `volumes` | | a reader is ready for every volume; after a long wait, for one at least |
 | `audit` | | the driver's pod has ended |
 
-Then the outcome is noted, and everything of the run goes but its report."""
+Then the outcome is recorded, and all objects of the run but its report are deleted."""
 
 # pure: data in, effects out.
 
@@ -61,21 +63,24 @@ from epochmq_operator.resources import cron
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 
 AUDIT_NOW = "epochmq.io/audit-now"
-"""An annotation: an audit begins when its value is another one than that of the last."""
+"""The annotation that starts an audit: it starts when the value differs from that of the last start."""
 SOON_S, LATER_S = 2.0, 15.0
 STUCK_S = 60.0
-"""A pod that cannot run as it is (its image cannot be pulled) is given so long: a registry may be away."""
+"""A pod that cannot run with its template (its image cannot be pulled) fails the run after this time: a
+registry may be down for a while."""
 READERS_WAIT_S = 180.0
-"""After so long an audit begins without the volumes that nobody can show."""
+"""After this time an audit starts without the volumes that have no ready reader."""
 FLUSH_WAIT_S = 15.0
-"""Between the cut and a snapshot: what was confirmed must be on the disk, and brokers write it out later."""
+"""The delay between the cut and a snapshot: confirmed messages must be on the disk, and brokers flush
+later."""
 REPLICAS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedAudit:
-    """`copies` are the epoch files of the group's replicas, asked for after `world.words` were said; `later`
-    is what these said after that. All are empty in passes that need no cut (`wants_cut`)."""
+    """An audit's observed state. `copies` are the epoch files of the group's replicas, requested after
+    `observed.states` were reported; `later` are the states after that. All are empty in reconciliations that
+    need no cut (`wants_cut`)."""
 
     observed: ObservedState
     copies: Mapping[str, bytes] = field(default_factory=dict)
@@ -83,7 +88,7 @@ class ObservedAudit:
 
 
 def model_of(resource: Manifest) -> BrokerGroupAudit | str:
-    """The resource as the operator has it, or what is wrong with it."""
+    """The resource as the operator's model, or what is invalid."""
     shaped = {key: resource[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in resource}
     try:
         return BrokerGroupAudit.model_validate(shaped)
@@ -93,7 +98,7 @@ def model_of(resource: Manifest) -> BrokerGroupAudit | str:
 
 
 def wants_cut(observed: ObservedState) -> bool:
-    """Whether this pass asks the replicas."""
+    """Whether this reconciliation needs the replicas' states and epoch files."""
     run = AuditRun.of(status_of(observed.resource))
     if run is None or is_deleting(observed.resource):
         return False
@@ -102,10 +107,10 @@ def wants_cut(observed: ObservedState) -> bool:
 
 
 def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float) -> ReconciliationResult:
-    """What is to be done for the world's audit. `now` is in seconds since 1970."""
+    """Reconciles the observed audit. `now` is in seconds since 1970."""
     observed = observed_audit.observed
     if is_deleting(observed.resource):
-        return ReconciliationResult((), LATER_S)  # everything belongs to it, and goes
+        return ReconciliationResult((), LATER_S)  # the garbage collector deletes all that it owns
     audit = model_of(observed.resource)
     if isinstance(audit, str):
         return audit_status.invalid(observed.resource, audit, now, LATER_S)
@@ -134,8 +139,8 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
 
 
 def due(audit: BrokerGroupAudit, resource: Manifest, now: float) -> str:
-    """What a run is to begin for now; empty: nothing. What was due while another went on, or while there was
-    no operator, is done once at most."""
+    """The trigger of a run that is due now; empty: none is due. Triggers that were missed, while another run
+    or no operator was running, start one run at most."""
     if audit.spec.suspend:
         return ""
     history = history_of(status_of(resource))
@@ -152,7 +157,7 @@ def due(audit: BrokerGroupAudit, resource: Manifest, now: float) -> str:
 
 
 def next_due(audit: BrokerGroupAudit, now: float) -> str:
-    """When the schedule fires next, empty without one."""
+    """The next time of the schedule; empty without one."""
     if audit.spec.schedule is None or audit.spec.suspend:
         return ""
     found = cron.parse_schedule(audit.spec.schedule).next_after(now)
@@ -160,7 +165,7 @@ def next_due(audit: BrokerGroupAudit, now: float) -> str:
 
 
 def _between(audit: BrokerGroupAudit, observed: ObservedState, now: float) -> ReconciliationResult:
-    """Nothing goes on: what former runs left is removed, and then one may begin."""
+    """Between runs: deletes what former runs left, and then starts a run if one is due."""
     effects: list[Effect] = list(_leftovers(observed, audit, None))
     status = status_of(observed.resource)
     trigger = due(audit, observed.resource, now) if not effects else ""
@@ -179,7 +184,7 @@ def _between(audit: BrokerGroupAudit, observed: ObservedState, now: float) -> Re
 
 
 def _leftovers(observed: ObservedState, audit: BrokerGroupAudit, run: AuditRun | None) -> Iterator[Delete]:
-    """What belongs to runs that ended, but for the reports of those in the history."""
+    """Deletions of objects of ended runs, but not of the reports in the history."""
     kept = {str(one.get("report")) for one in history_of(status_of(observed.resource))}
     if run is not None:
         kept.add(RunNames(audit.name, run.number).report)
@@ -212,7 +217,7 @@ def _advance(
     run: AuditRun,
     now: float,
 ) -> RunProgress:
-    """Where the run stands, what is done next, and how it ended, if it did."""
+    """The run's present step, the effects, and the outcome if the run has ended."""
     observed = observed_audit.observed
     owner = Owner(AUDIT_KIND, audit.name, str(metadata(observed.resource).get("uid", "")))
     left_s = (seconds_of(run.started) or now) + audit.spec.timeout_seconds - now
@@ -220,10 +225,10 @@ def _advance(
     if _is_mine(observed, found) and (outcome := outcome_of(found or {})) is not None:
         return run, (), outcome
     if left_s <= 0:
-        what = f"not done within {audit.spec.timeout_seconds} s: {run.step}: {run.message}"
+        what = f"not finished within {audit.spec.timeout_seconds} s: {run.step}: {run.message}"
         return run, (), RunOutcome(reason="TimedOut", message=what)
     if manifests.image_of(audit, settings) is None:
-        what = "no image is named: give spec.image, or the operator's auditImage"
+        what = "no image: set spec.image, or the operator's auditImage"
         return run, (), RunOutcome(reason="NoImage", message=what)
     group = observed.object("BrokerGroup", audit.spec.broker_group)
     if not _is_mine(observed, observed.object("ConfigMap", names.job)):
@@ -238,7 +243,7 @@ def _advance(
 
 
 def _is_mine(observed: ObservedState, found: Manifest | None) -> bool:
-    """Whether an object is there and belongs to this very audit."""
+    """Whether the object exists and is owned by this audit."""
     if found is None or is_deleting(found):
         return False
     owners = metadata(found).get("ownerReferences") or ()
@@ -246,14 +251,14 @@ def _is_mine(observed: ObservedState, found: Manifest | None) -> bool:
 
 
 def broker_pods_of(group: Manifest) -> tuple[str, ...]:
-    """The pods of a broker group."""
+    """The names of a broker group's pods."""
     count = (group.get("spec") or {}).get("replicas")
     name = str(metadata(group).get("name"))
     return tuple(broker_pod_name(name, str(n)) for n in range(count if type(count) is int else 0))
 
 
 def broker_name_of(group: Manifest) -> str:
-    """RocketMQ's name of a broker group."""
+    """RocketMQ's brokerName of a broker group."""
     return str((group.get("spec") or {}).get("brokerName") or metadata(group).get("name"))
 
 
@@ -268,7 +273,7 @@ def _cut(
 ) -> RunProgress:
     observed = observed_audit.observed
     if group is None:
-        return run.at_step("cut", f"waits for a BrokerGroup {audit.spec.broker_group}"), (), None
+        return run.at_step("cut", f"waits for BrokerGroup {audit.spec.broker_group}"), (), None
     cut = cut_of(
         broker_pods_of(group),
         observed.states,
@@ -292,7 +297,7 @@ def _cut(
 def _volumes(
     observed: ObservedState, audit: BrokerGroupAudit, group: Manifest | None
 ) -> Iterator[tuple[int, ObservedVolume]]:
-    """The volumes of the group's replicas, by ordinal; also when the group itself has gone."""
+    """The volumes of the group's replicas by ordinal, even if the group itself is gone."""
     count = len(broker_pods_of(group)) if group is not None else REPLICAS_MAX
     for ordinal in range(count):
         claim = observed.object("PersistentVolumeClaim", manifests.claim_of(audit.spec.broker_group, ordinal))
@@ -317,7 +322,7 @@ def _readers(
     now: float,
     left_s: float,
 ) -> RunProgress:
-    """Readers are made, and waited for; then the driver."""
+    """Creates the readers, waits for them, and then creates the driver."""
     tolerations = list(((group or {}).get("spec") or {}).get("tolerations") or ())
     effects: list[Effect] = []
     addresses: dict[str, str] = {}
@@ -329,7 +334,7 @@ def _readers(
         if pod is None:
             wanted = manifests.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
             effects.append(Apply(with_owner(wanted, owner)))
-            waiting.append(f"{name} is made")
+            waiting.append(f"{name} is being created")
             continue
         found, status = observed_pod(pod), pod.get("status") or {}
         if found.stuck and _age_s(pod, now) > STUCK_S:
@@ -382,7 +387,7 @@ def _ended(
     outcome: RunOutcome,
     now: float,
 ) -> ReconciliationResult:
-    """The outcome is noted first; what the run made goes in the passes after."""
+    """Records the outcome. The following reconciliations delete the run's objects."""
     status = audit_status.ended(
         audit, observed.resource, run, outcome, names.report, next_due(audit, now), now
     )
@@ -405,7 +410,7 @@ def _key(observed: ObservedState, run: AuditRun, what: str) -> str:
 
 
 def refs_of(observed: ObservedState) -> list[Ref]:
-    """All that is there of this audit, its reports included."""
+    """The existing objects of this audit, including reports."""
     name = str(metadata(observed.resource).get("name"))
     return [
         ref

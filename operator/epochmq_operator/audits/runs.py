@@ -1,4 +1,4 @@
-"""What the status of an audit holds of its runs: the one that goes on, and those that ended."""
+"""Reads and writes the runs in an audit's status: the running one, and the history."""
 
 # pure: data in, data out.
 
@@ -17,7 +17,7 @@ VERDICTS = ("healthy", "damaged", "undecided")
 
 
 def seconds_of(text: object) -> float | None:
-    """A time as Kubernetes writes it, in seconds since 1970; None for something else."""
+    """A time in Kubernetes' format, in seconds since 1970; None for anything else."""
     try:
         return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -26,8 +26,8 @@ def seconds_of(text: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AuditRun:
-    """One that goes on. `trigger` says what it was begun for: `once`, a time of the schedule in seconds, or
-    the annotation's value. `step` and `message` are for people."""
+    """A running audit. `trigger` is what started it: `once`, the schedule's time in seconds, or the
+    annotation's value. `step` and `message` are for users."""
 
     number: int
     started: str
@@ -37,7 +37,7 @@ class AuditRun:
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> AuditRun | None:
-        """From a status; None when none goes on."""
+        """Reads a status; None without a running audit."""
         found = status.get("run")
         if not isinstance(found, Mapping) or type(found.get("number")) is not int:
             return None
@@ -45,11 +45,11 @@ class AuditRun:
         return cls(number=found["number"], **texts)
 
     def at_step(self, step: str, message: str) -> AuditRun:
-        """The same, at a step."""
+        """The run at another step."""
         return replace(self, step=step, message=message)
 
     def document(self) -> dict[str, Any]:
-        """For the status."""
+        """The value for the status."""
         return {
             "number": self.number,
             "started": self.started,
@@ -61,7 +61,7 @@ class AuditRun:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. Without a verdict, `reason` says why, in CamelCase."""
+    """The outcome of a run. Without a verdict, `reason` says why, in CamelCase."""
 
     verdict: str = ""
     reason: str = ""
@@ -70,7 +70,7 @@ class RunOutcome:
     stored: bool = False
 
     def entry(self, run: AuditRun, finished: str, report: str) -> dict[str, Any]:
-        """For the history."""
+        """The entry for the history."""
         found = self.severities or {}
         return {
             "number": run.number,
@@ -88,14 +88,14 @@ class RunOutcome:
 
 
 def history_of(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The entries of a status, the newest first; those that nobody could use are left out."""
+    """The history in a status, newest first, without unusable entries."""
     found = status.get("history")
     entries = found if isinstance(found, list) else []
     return [one for one in entries if isinstance(one, Mapping) and type(one.get("number")) is int]
 
 
 def outcome_of(pod: Manifest) -> RunOutcome | None:
-    """What the driver's pod came to; None while it goes on."""
+    """The outcome by the driver's pod; None while it runs."""
     status = pod.get("status") or {}
     phase = status.get("phase")
     if phase not in ("Succeeded", "Failed"):
@@ -117,15 +117,15 @@ def outcome_of(pod: Manifest) -> RunOutcome | None:
 
 
 def why_it_ended(pod: Manifest) -> str:
-    """Of a pod that ended, in its own words where it left some."""
+    """Why a pod ended, by its own termination message if it left one."""
     status, ended = pod.get("status") or {}, _terminated(pod)
     why = _said(ended.get("message")).get("error") or status.get("message") or ended.get("message")
     if why:
         return str(why)
     code, signal = ended.get("exitCode"), ended.get("reason")
     if code is None:
-        return str(status.get("reason") or "it ended")
-    return f"it ended with {code}" + (f" ({signal})" if signal else "")
+        return str(status.get("reason") or "the pod ended")
+    return f"exit status {code}" + (f" ({signal})" if signal else "")
 
 
 def _terminated(pod: Manifest) -> Mapping[str, Any]:

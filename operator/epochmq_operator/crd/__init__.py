@@ -1,8 +1,7 @@
-"""What is made of the resource model: the definitions that Kubernetes is given, and the reference.
+"""Generates the CustomResourceDefinitions and the reference from the resource models.
 
-python -m epochmq_operator.crd            # writes them where they belong in the repository
-python -m epochmq_operator.crd --check    # says which of them are not what it would write
-"""
+python -m epochmq_operator.crd            # writes them to their places in the repository python -m
+epochmq_operator.crd --check    # lists those that are out of date"""
 
 from epochmq_operator.crd.audit import audit_definition, audit_reference
 from epochmq_operator.crd.definition import definition

@@ -1,4 +1,4 @@
-"""Writes what is made of the model, or says what is out of date."""
+"""Writes the generated files, or lists those that are out of date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFERENCE = "docs/resources.md"
 
 
 def made() -> dict[str, str]:
-    """The text of every file, by its path in the repository."""
+    """The text of every generated file, by its path in the repository."""
     files = {
         f"{DEFINITIONS}/{one['metadata']['name']}.yaml": to_yaml([one])
         for one in (*(definition(kind) for kind in KINDS), audit_definition())
@@ -23,7 +23,7 @@ def made() -> dict[str, str]:
 
 
 def stale(root: Path) -> list[str]:
-    """The files that are not what would be written."""
+    """The files that differ from their generated text."""
     return [
         path
         for path, text in made().items()
@@ -32,7 +32,7 @@ def stale(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """0, or 1 when `--check` finds a file out of date."""
+    """Returns 0, or 1 if `--check` finds a file out of date."""
     found = stale(ROOT)
     if "--check" in sys.argv[1:]:
         print("\n".join(f"{path} is out of date: run python -m epochmq_operator.crd" for path in found))

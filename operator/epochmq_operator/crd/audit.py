@@ -1,4 +1,4 @@
-"""The definition of `BrokerGroupAudit`, and its part of the reference."""
+"""Generates the definition of `BrokerGroupAudit` and its part of the reference."""
 
 # pure: data in, data and text out.
 
@@ -32,37 +32,37 @@ def _number(description: str) -> Schema:
 
 
 _RUN: Schema = {
-    "number": _number("Which of this resource's audits it is."),
-    "started": _text("When it began."),
-    "finished": _text("When it ended."),
-    "verdict": _text("healthy, damaged or undecided; empty when there is none."),
-    "errors": _number("Findings that are errors."),
-    "warnings": _number("Findings that are warnings."),
-    "notes": _number("Findings that are notes."),
-    "reason": _text("Why there is no verdict, in a word."),
-    "message": _text("The first findings, or why there is no verdict."),
-    "report": _text("The ConfigMap with summary.json and report.html.gz."),
+    "number": _number("Number of the run, counted for each resource."),
+    "started": _text("Time when it began."),
+    "finished": _text("Time when it ended."),
+    "verdict": _text("healthy, damaged or undecided; empty without a verdict."),
+    "errors": _number("Number of errors among the findings."),
+    "warnings": _number("Number of warnings among the findings."),
+    "notes": _number("Number of notes among the findings."),
+    "reason": _text("Reason for a missing verdict, in CamelCase."),
+    "message": _text("First findings, or explanation of a missing verdict."),
+    "report": _text("ConfigMap with summary.json and report.html.gz."),
 }
 
 AUDIT_STATUS: Schema = {
-    "description": "What the operator found; nobody else writes it.",
+    "description": "Observed state, written by the operator only.",
     "type": "object",
     "x-kubernetes-preserve-unknown-fields": True,
     "properties": {
-        "observedGeneration": _number("The generation of the resource that this status speaks of."),
-        "phase": _text("The audit in a word: Waiting, Running, Done, Failed, Suspended or Invalid."),
-        "verdict": _text("That of the last audit that came to one."),
-        "errors": _number("Errors that it found."),
-        "lastFinished": _text("When the last audit ended."),
-        "report": _text("The ConfigMap with the last report."),
-        "nextRun": _text("When the next is due."),
+        "observedGeneration": _number("Generation of the resource that this status describes."),
+        "phase": _text("Summary phase: Waiting, Running, Done, Failed, Suspended or Invalid."),
+        "verdict": _text("Verdict of the last audit that has one."),
+        "errors": _number("Number of errors that this audit found."),
+        "lastFinished": _text("Time when the last audit ended."),
+        "report": _text("ConfigMap with the last report."),
+        "nextRun": _text("Time when the next audit is due."),
         "run": {
-            "description": "The audit that goes on, and its step.",
+            "description": "The running audit and its step.",
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,
         },
         "history": {
-            "description": "The last audits, the newest first.",
+            "description": "The last audits, newest first.",
             "type": "array",
             "maxItems": 100,
             "x-kubernetes-list-type": "atomic",
@@ -74,7 +74,7 @@ AUDIT_STATUS: Schema = {
         },
         "conditions": {
             **CONDITIONS,
-            "description": f"What holds of the audit: {', '.join(AUDIT_CONDITIONS)}.",
+            "description": f"Conditions of the audit: {', '.join(AUDIT_CONDITIONS)}.",
         },
     },
 }
@@ -133,7 +133,7 @@ def audit_definition() -> Schema:
 
 
 def audit_reference() -> Iterator[str]:
-    """Its part of the reference, in Markdown."""
+    """The audit's part of the reference, in Markdown."""
     (version,) = audit_definition()["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     required = spec.get("required", [])
@@ -148,8 +148,8 @@ def audit_reference() -> Iterator[str]:
                 else EXPECTED_OF_AUDITS.get(path) or ("" if "properties" in field else field.get("type", ""))
             )
             yield f"| `{path}` | {field.get('description', '')} | {values} | {default} |"
-    yield "\nThe API server refuses, beside values of another form:\n"
-    yield "| at | what it says |\n|---|---|"
+    yield "\nBesides values of another type, the API server rejects:\n"
+    yield "| field | message |\n|---|---|"
     for rule in AUDIT_RULES:
         yield f"| `{rule.path or 'the resource'}` | {rule.message} |"
     columns = ", ".join(

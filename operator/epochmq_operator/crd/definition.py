@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions."""
+"""Generates the CustomResourceDefinitions of both groups."""
 
 # pure: data in, data out.
 
@@ -69,7 +69,7 @@ def _schema(kind: str) -> Schema:
 def root_schema(
     model: type, spec: Schema, status: Schema, *, needed: list[str], rules: list[Schema]
 ) -> Schema:
-    """The schema of a whole resource, described as its model is."""
+    """The schema of a whole resource. Its description is the docstring of the model."""
     return {
         "description": (model.__doc__ or "").strip(),
         "type": "object",

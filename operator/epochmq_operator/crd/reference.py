@@ -1,4 +1,4 @@
-"""The reference of the resources, in Markdown."""
+"""Generates the reference of the resources, in Markdown."""
 
 # pure: data in, text out.
 
@@ -29,8 +29,8 @@ HEAD = f"""\
 
 <!-- Made by `python -m epochmq_operator.crd` of the resource model; change that, and run it again. -->
 
-Everything that `{API_VERSION}` knows. Fields marked ☸ are acted on by Kubernetes alone; `epochmq up` takes
-and ignores them. Defaults are in the schema: the API server writes them into the resource.
+All kinds and fields of `{API_VERSION}`. Fields marked ☸ only have an effect on Kubernetes; `epochmq up`
+accepts and ignores them. Defaults are in the schema: the API server writes them into the resource.
 """
 
 
@@ -66,7 +66,8 @@ def _kind(kind: str) -> Iterator[str]:
 
 
 def fields_below(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The field and, of a part, those below it; reserved configuration keys are listed elsewhere."""
+    """The field and the fields below it. Owned configuration keys are left out; the reference lists them
+    separately."""
     yield path, schema
     inner = {} if schema.get("x-kubernetes-preserve-unknown-fields") else schema.get("properties", {})
     for name, field in inner.items():
@@ -97,8 +98,8 @@ def _values(kind: str, path: str, field: dict[str, Any]) -> str:
 
 
 def _refusals(kind: str) -> Iterator[str]:
-    yield "The API server refuses, beside values of another form:\n"
-    yield "| at | what it says |\n|---|---|"
+    yield "Besides values of another type, the API server rejects:\n"
+    yield "| field | message |\n|---|---|"
     for rule in RULES[kind]:
         yield f"| `{rule.path or 'the resource'}` | {rule.message} |"
     yield ""

@@ -1,5 +1,5 @@
-"""From the model's JSON schema to a structural schema, as Kubernetes wants it: every field has one type,
-nothing is referred to, unknown fields are not spoken of (the API server drops them)."""
+"""Converts a model's JSON schema to a structural schema for Kubernetes: every field has one type, there are
+no references, and unknown fields are not mentioned, because the API server drops them."""
 
 # pure: data in, data out.
 
@@ -29,7 +29,7 @@ KEPT = (
     "anyOf",
     "x-kubernetes-int-or-string",
 )
-"""What is said of a field in both languages."""
+"""The keywords that both schemas have."""
 
 YES_OR_NO = frozenset(
     {
@@ -42,8 +42,8 @@ YES_OR_NO = frozenset(
         "isInBrokerContainer",
     }
 )
-"""The reserved configuration keys whose values are true or false. A rule can only speak of keys whose type
-the schema knows."""
+"""The owned configuration keys whose values are true or false. A rule can only mention keys whose types are
+in the schema."""
 OWNED_KEYS: Mapping[str, tuple[str, ...]] = {
     "BrokerGroup": (*OPERATOR_OWNED_KEYS, *STORE_PATHS),
     "ControllerGroup": tuple(CONTROLLER_OWNED_KEYS),
@@ -72,8 +72,8 @@ def root_rules(kind: str) -> list[dict[str, str]]:
 
 
 def _config(kind: str, schema: Schema) -> Schema:
-    """Values may be strings, numbers, true or false, which no type of a structural schema covers: they pass
-    as they are, and the operator looks at them."""
+    """The schema of `spec.config`. Values may be strings, numbers or booleans, which no type of a structural
+    schema covers: the API server accepts any value, and the operator validates it."""
     reserved = {
         key: {"type": "boolean"} if key in YES_OR_NO else {"x-kubernetes-int-or-string": True}
         for key in sorted(OWNED_KEYS[kind])
@@ -88,7 +88,7 @@ def _config(kind: str, schema: Schema) -> Schema:
 
 
 def structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """A part of a model's JSON schema as Kubernetes wants it."""
+    """Converts a part of a model's JSON schema."""
     schema = _resolved(schema, definitions)
     if SCHEMA in schema:
         return dict(schema[SCHEMA])
@@ -112,8 +112,8 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> 
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """With what it refers to in its place. A field that may be left out may not be null: null means nothing
-    else here."""
+    """The schema with its reference resolved. A field that may be omitted must not be null, because null has
+    no meaning here."""
     branches = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     if len(branches) == 1:
         rest = {key: value for key, value in schema.items() if key != "anyOf"}
@@ -125,8 +125,8 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> S
 
 
 def _default(schema: Schema) -> Any:
-    """What is not empty. A part's default holds those of its fields: the API server tries the part's rules on
-    it before it would fill them in."""
+    """The default, unless it is empty. The default of a part includes those of its fields, because the API
+    server validates the part's rules before it would fill them in."""
     default = schema["default"]
     if not isinstance(default, dict):
         return default if default != [] else None

@@ -1,4 +1,4 @@
-"""What the status of a resource holds: written by the operator alone, read by people, `kubectl wait` and
+"""The schema and columns of a resource's status, which the operator writes for users, `kubectl wait` and
 `kubectl scale`."""
 
 # pure: plain data.
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 CONDITION_TYPES = ("Ready", "QuorumHealthy", "InSync", "Progressing", "Degraded", "Paused")
-"""In one list: `kubectl wait --for=condition=Ready`."""
+"""The condition types, all in one list: `kubectl wait --for=condition=Ready`."""
 
 CONDITIONS: dict[str, Any] = {
-    "description": f"What holds of the group: {', '.join(CONDITION_TYPES)}.",
+    "description": f"Conditions of the group: {', '.join(CONDITION_TYPES)}.",
     "type": "array",
     "maxItems": 32,
     "x-kubernetes-list-type": "map",
@@ -32,39 +32,39 @@ CONDITIONS: dict[str, Any] = {
 
 _COMMON: dict[str, Any] = {
     "observedGeneration": {
-        "description": "The generation of the resource that this status speaks of.",
+        "description": "Generation of the resource that this status describes.",
         "type": "integer",
         "format": "int64",
     },
-    "phase": {"description": "The group in a word.", "type": "string"},
-    "ready": {"description": "How many pods are ready, of how many.", "type": "string"},
-    "replicas": {"description": "How many replicas there are.", "type": "integer"},
-    "readyReplicas": {"description": "How many of them are ready.", "type": "integer"},
-    "selector": {"description": "The labels of the replicas' pods.", "type": "string"},
+    "phase": {"description": "Summary phase.", "type": "string"},
+    "ready": {"description": "Number of ready pods, of all pods.", "type": "string"},
+    "replicas": {"description": "Number of replicas.", "type": "integer"},
+    "readyReplicas": {"description": "Number of ready replicas.", "type": "integer"},
+    "selector": {"description": "Label selector of the replicas' pods.", "type": "string"},
     "conditions": CONDITIONS,
     "plan": {
-        "description": "The procedure that the operator is in, or was in last, and its step.",
+        "description": "The present or last procedure of the operator, and its step.",
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
     },
 }
 _OF_BROKERS: dict[str, Any] = {
-    "master": {"description": "The pod of the master; empty without one.", "type": "string"},
-    "masterEpoch": {"description": "The master's epoch.", "type": "integer", "format": "int64"},
+    "master": {"description": "Pod of the master; empty without one.", "type": "string"},
+    "masterEpoch": {"description": "Epoch of the master.", "type": "integer", "format": "int64"},
     "syncStateSet": {
-        "description": "The ids of the replicas that have everything that was acknowledged.",
+        "description": "Broker ids of the replicas that have every acknowledged message.",
         "type": "array",
         "maxItems": 100,
         "x-kubernetes-list-type": "atomic",
         "items": {"type": "integer", "format": "int64"},
     },
-    "controllerGroup": {"description": "The ControllerGroup that elects the master.", "type": "string"},
+    "controllerGroup": {"description": "ControllerGroup that elects the master.", "type": "string"},
 }
 _OF_CONTROLLERS: dict[str, Any] = {
-    "leader": {"description": "The pod of the leading controller; empty without one.", "type": "string"},
-    "term": {"description": "The leader's term.", "type": "integer", "format": "int64"},
+    "leader": {"description": "Pod of the leading controller; empty without one.", "type": "string"},
+    "term": {"description": "Term of the leader.", "type": "integer", "format": "int64"},
     "brokerGroups": {
-        "description": "The BrokerGroups that name these controllers.",
+        "description": "BrokerGroups that name these controllers.",
         "type": "array",
         "maxItems": 1000,
         "x-kubernetes-list-type": "atomic",
@@ -74,14 +74,14 @@ _OF_CONTROLLERS: dict[str, Any] = {
 
 STATUS: dict[str, dict[str, Any]] = {
     kind: {
-        "description": "What the operator found; nobody else writes it.",
+        "description": "Observed state, written by the operator only.",
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
         "properties": {**_COMMON, **own},
     }
     for kind, own in (("BrokerGroup", _OF_BROKERS), ("ControllerGroup", _OF_CONTROLLERS))
 }
-"""Fields of a later operator pass: one that is rolled back does not lose them."""
+"""Fields of a later version are accepted, so that an operator that is rolled back does not lose them."""
 
 
 def column(name: str, path: str, kind: str = "string", **more: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def column(name: str, path: str, kind: str = "string", **more: Any) -> dict[str,
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
 
-_READY = column("Ready", ".status.ready", description="Pods that are ready, of how many")
+_READY = column("Ready", ".status.ready", description="Ready pods, of all pods")
 _LAST = [
     column("Phase", ".status.phase"),
     column("Age", ".metadata.creationTimestamp", "date"),
@@ -99,7 +99,7 @@ COLUMNS: dict[str, list[dict[str, Any]]] = {
         _READY,
         column("Master", ".status.master", description="The master's pod"),
         column("Epoch", ".status.masterEpoch", "integer"),
-        column("SyncStateSet", ".status.syncStateSet", description="Ids of the replicas in sync"),
+        column("SyncStateSet", ".status.syncStateSet", description="Broker ids of the replicas in sync"),
         *_LAST,
         column("Controllers", ".status.controllerGroup", priority=1),
     ],

@@ -1,4 +1,4 @@
-"""YAML that people read: keys in the order they have, texts of several lines as blocks, nothing by alias."""
+"""Writes YAML for readers: keys in their given order, multi-line texts as blocks, no aliases."""
 
 # pure: data in, text out.
 
@@ -26,5 +26,5 @@ _Dumper.add_representer(str, _text)
 
 
 def to_yaml(documents: Iterable[Any]) -> str:
-    """These documents as one text, parted by `---`."""
+    """The documents as one text, separated by `---`."""
     return yaml.dump_all(list(documents), Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)

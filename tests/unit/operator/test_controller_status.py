@@ -104,7 +104,11 @@ ELSEWHERE = "127.0.0.9:9878"
         (
             {"controllerLeaderAddress": "self", "group": "other"},
             Readiness(
-                False, "this is a controller of group other", None, {}, ControllerRaftState("leader", "self", 7, 42)
+                False,
+                "this is a controller of group other",
+                None,
+                {},
+                ControllerRaftState("leader", "self", 7, 42),
             ),
         ),
     ],

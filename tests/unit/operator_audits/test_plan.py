@@ -154,7 +154,7 @@ def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
     cluster.audit()
     cluster.run()
     finished(cluster, "ReaderFailed")
-    assert "it ended with 2 (Error)" in cluster.status["history"][0]["message"]
+    assert "exit status 2 (Error)" in cluster.status["history"][0]["message"]
 
 
 def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers() -> None:
