@@ -137,8 +137,8 @@ def test_controllers_that_groups_name_are_not_deleted_by_mistake(
         return ""
 
     said = cluster.wait(refusal, what="the API server refuses")
-    assert "BrokerGroup orders would be left without controllers: delete it first, or say: kubectl" in said
-    with pytest.raises(TestbedError, match="left without controllers"):
+    assert "BrokerGroup orders would have no controllers: delete it first, or confirm by: kubectl" in said
+    with pytest.raises(TestbedError, match="would have no controllers"):
         cluster.kubectl(*delete)
     cluster.kubectl("delete", "brokergroup", "orders", place)
     groups.wait("ControllerGroup", "quorum", READY_TIMEOUT_S, brokerGroups=[])

@@ -54,7 +54,7 @@ class DeletionScenario:
         and the group uses it."""
         group = self.groups.get("BrokerGroup", "orders")
         if self.cluster_wide() and group and not group["metadata"].get("deletionTimestamp"):
-            with pytest.raises(TestbedError, match=f"say: kubectl annotate controllergroup quorum {CONFIRM}"):
+            with pytest.raises(TestbedError, match=f"confirm by: kubectl annotate controllergroup quorum {CONFIRM}"):
                 self.cluster.kubectl("delete", "controllergroup", "quorum", self.place, "--wait=false")
         self._delete("controllergroup", "quorum")
 

@@ -1,4 +1,5 @@
-"""What `helm test` runs: the definitions are there and refuse what they should, and an operator leads."""
+"""Implements `helm test`: checks that the definitions are installed and reject invalid resources, and that an
+operator is active."""
 
 import json
 import os
@@ -15,8 +16,8 @@ custom, leases = client.CustomObjectsApi(), client.CoordinationV1Api()
 namespace = os.environ["NAMESPACE"]
 
 
-def refuses_an_even_number():
-    """Nothing is created: the API server only says what it would do."""
+def rejects_an_even_number():
+    """Whether the API server rejects an even number of controllers, by a dry run that creates nothing."""
     body = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "ControllerGroup",
@@ -30,7 +31,7 @@ def refuses_an_even_number():
     return False
 
 
-def somebody_leads():
+def an_operator_leads():
     try:
         spec = leases.read_namespaced_lease(os.environ["LEASE"], os.environ["LEASE_NAMESPACE"]).spec
     except client.ApiException as error:
@@ -43,11 +44,11 @@ def somebody_leads():
 for kind in ("brokergroups", PLURAL):
     found = custom.list_namespaced_custom_object(GROUP, VERSION, namespace, kind)["items"]
     print(f"{kind} in {namespace}: {len(found)}")
-if not refuses_an_even_number():
-    sys.exit("the definition of ControllerGroup lets an even number of controllers pass: is it an old one?")
+if not rejects_an_even_number():
+    sys.exit("the definition of ControllerGroup accepts an even number of controllers: is it of an earlier release?")
 deadline = time.monotonic() + LEADER_WAIT_S
-while not somebody_leads():
+while not an_operator_leads():
     if time.monotonic() > deadline:
         sys.exit(f"no operator holds the Lease {os.environ['LEASE']}: see the operators' logs")
     time.sleep(1)
-print("an operator leads")
+print("an operator is active")

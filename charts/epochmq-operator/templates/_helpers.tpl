@@ -37,19 +37,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.repository (include "epochmq.tag" .) -}}
 {{- end -}}
 
-{{/* The namespaces that the operator serves, as JSON; none for all. */}}
+{{/* The namespaces that the operator manages, as JSON; empty for all. */}}
 {{- define "epochmq.namespaces" -}}
 {{- if eq .Values.scope "namespaced" -}}
 {{- .Values.watchNamespaces | default (list .Release.Namespace) | toJson -}}
 {{- else -}}
 {{- if .Values.watchNamespaces -}}
-{{- fail "watchNamespaces is for scope: namespaced; set that, or leave watchNamespaces empty" -}}
+{{- fail "watchNamespaces needs scope: namespaced; set that, or leave watchNamespaces empty" -}}
 {{- end -}}
 []
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator may do where it serves groups. */}}
+{{/* The operator's rights in the namespaces that it manages. */}}
 {{- define "epochmq.rules" -}}
 - apiGroups: [epochmq.io]
   resources: [brokergroups]
@@ -101,7 +101,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{/* What it takes to take the deletion guards off. */}}
+{{/* The rights for removing deletion guards. */}}
 {{- define "epochmq.releaseRules" -}}
 - apiGroups: [epochmq.io]
   resources: [brokergroups, controllergroups]

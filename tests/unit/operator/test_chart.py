@@ -300,7 +300,7 @@ def test_values_that_mean_nothing_are_refused_by_name() -> None:
     assert "scope" in refused("scope=some")
     assert "replicaCount" in refused("replicaCount=3")
     assert "image" in refused("image.name=a")
-    assert "watchNamespaces is for scope: namespaced" in refused("watchNamespaces={a}")
+    assert "watchNamespaces needs scope: namespaced" in refused("watchNamespaces={a}")
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
