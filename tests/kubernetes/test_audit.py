@@ -170,7 +170,7 @@ def refused(groups: Groups, name: str, spec: dict[str, Any]) -> str:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("started")
-def test_an_audit_whose_pods_end_at_once_says_why_and_leaves_nothing(groups: Groups) -> None:
+def test_an_audit_whose_pods_fail_says_why_and_leaves_nothing(groups: Groups) -> None:
     assert "brokerGroup" in refused(groups, "of-nothing", {})
     assert "schedule" in refused(groups, "daily", {"brokerGroup": "orders", "schedule": "@daily"})
     assert "at most 40 characters" in refused(groups, "a" * 41, {"brokerGroup": "orders"})
@@ -278,7 +278,7 @@ def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("started", "spark")
-def test_clones_of_snapshots_are_audited_and_go(groups: Groups) -> None:
+def test_clones_of_snapshots_are_audited_and_deleted(groups: Groups) -> None:
     with snapshot_driver(groups.cluster, groups.namespace) as storage:
         groups.apply("ControllerGroup", "orders", {"replicas": 1})
         spec = {"replicas": 2, "controllerGroup": "orders", "storage": {"storageClassName": CLONING}}

@@ -41,7 +41,7 @@ def columns(cluster: Cluster) -> list[str]:
     return cluster.kubectl("get", "crd", DEFINITION, f"--output={path}").split()
 
 
-def test_definitions_are_upgraded_with_the_release_and_stay_when_it_goes(
+def test_definitions_are_upgraded_with_the_release_and_kept_after_it(
     cluster: Cluster, namespace: str, release: str, tmp_path: Path
 ) -> None:
     older = tmp_path / "older"
@@ -93,7 +93,7 @@ MAY_NOT = [
 ]
 
 
-def test_the_operator_may_do_what_it_needs_in_its_namespaces_and_nothing_elsewhere(
+def test_the_operator_has_its_rights_only_in_its_namespaces(
     cluster: Cluster, namespace: str, release: str
 ) -> None:
     cluster.helm("install", release, str(CHART), TAKE, *values(namespace))
@@ -119,7 +119,7 @@ def test_helm_test_passes(cluster: Cluster, namespace: str, release: str) -> Non
     assert "Phase:          Succeeded" in said
 
 
-def test_controllers_that_groups_name_are_not_deleted_by_mistake(
+def test_controllers_in_use_cannot_be_deleted_by_mistake(
     cluster: Cluster, namespace: str, release: str
 ) -> None:
     cluster.helm("install", release, str(CHART), TAKE, *values(namespace), "--set", "replicas=1")

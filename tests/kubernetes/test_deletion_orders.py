@@ -54,7 +54,7 @@ class DeletionScenario:
         and the group uses it."""
         group = self.groups.get("BrokerGroup", "orders")
         if self.cluster_wide() and group and not group["metadata"].get("deletionTimestamp"):
-            with pytest.raises(TestbedError, match=f"confirm by: kubectl annotate controllergroup quorum {CONFIRM}"):
+            with pytest.raises(TestbedError, match=f"by: kubectl annotate controllergroup quorum {CONFIRM}"):
                 self.cluster.kubectl("delete", "controllergroup", "quorum", self.place, "--wait=false")
         self._delete("controllergroup", "quorum")
 
@@ -75,7 +75,7 @@ class DeletionScenario:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=", ".join)
-def test_whatever_goes_first_nothing_is_left(cluster: Cluster, namespace: str, order: Sequence[str]) -> None:
+def test_deletions_in_any_order_leave_nothing(cluster: Cluster, namespace: str, order: Sequence[str]) -> None:
     scenario = DeletionScenario(cluster, namespace)
     for what in order:
         getattr(scenario, what)()
@@ -86,7 +86,7 @@ def test_whatever_goes_first_nothing_is_left(cluster: Cluster, namespace: str, o
     cluster.kubectl("delete", "namespace", namespace, "--wait=true", "--timeout=110s")
 
 
-def test_a_namespace_goes_with_everything_in_it(cluster: Cluster, namespace: str) -> None:
+def test_a_namespace_is_deleted_with_everything_in_it(cluster: Cluster, namespace: str) -> None:
     """The operator, too, and in no order; no deletion is guarded. What the release has beside the namespace
     is removed by hand then, for its record went with the namespace."""
     scenario = DeletionScenario(cluster, namespace)

@@ -58,7 +58,7 @@ def _target(tar: tarfile.TarFile, link: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_image_holds_what_it_needs_and_is_small(cluster: Cluster, target: str) -> None:
+def test_image_is_complete_and_small(cluster: Cluster, target: str) -> None:
     """Its own layers: the user and the packages of its lock file; no cache, no builder, no more packages."""
     assert cluster.nodes, "or this machine cannot build images"
     image = Image(project_images([target])[target])
@@ -81,7 +81,7 @@ def test_image_holds_what_it_needs_and_is_small(cluster: Cluster, target: str) -
     assert not set_ids, "nothing that runs as somebody else"
 
 
-def test_nameserver_as_process_1_ends_when_it_is_asked_to(cluster: Cluster, namespace: str) -> None:
+def test_nameserver_as_process_1_ends_on_sigterm(cluster: Cluster, namespace: str) -> None:
     """SIGTERM, which Kubernetes sends first, ends it, with exit code 0."""
     nameserver = pod("nameserver", image_name("controller"), arguments=["nameserver"], restart="Never")
     nameserver["spec"]["terminationGracePeriodSeconds"] = 60

@@ -149,7 +149,7 @@ def killed_operators(groups: Groups, tmp_path: Path) -> KilledOperators:
     return KilledOperators(groups, tmp_path)
 
 
-def test_each_step_of_a_growth_and_a_deletion_is_done_once(
+def test_each_step_of_a_scale_up_and_a_deletion_is_done_once(
     cluster: Cluster, groups: Groups, killed_operators: KilledOperators
 ) -> None:
     groups.apply("ControllerGroup", "quorum", {"replicas": 1})
@@ -185,7 +185,7 @@ def test_each_step_of_a_growth_and_a_deletion_is_done_once(
     assert groups.get("PersistentVolumeClaim", "store-orders-broker-2")
 
 
-def test_each_step_for_a_group_with_controllers_of_its_own_is_done_once(
+def test_each_step_for_a_group_with_its_own_controllers_is_done_once(
     cluster: Cluster, groups: Groups, killed_operators: KilledOperators
 ) -> None:
     groups.apply("BrokerGroup", "orders", {"replicas": 1, "deletionGuard": True})

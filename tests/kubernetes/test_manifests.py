@@ -53,7 +53,7 @@ def stored(cluster: Cluster, manifest: JsonObject) -> JsonObject:
 
 
 @pytest.mark.parametrize(("kind", "spec"), GROUPS)
-def test_what_the_api_server_gives_back_is_no_difference(
+def test_stored_objects_have_no_difference(
     cluster: Cluster, namespace: str, kind: str, spec: dict[str, Any]
 ) -> None:
     objects = made(kind, spec, namespace)
@@ -86,7 +86,7 @@ def version(there: JsonObject) -> object:
         ("ServiceAccount", {"metadata": {"labels": {"epochmq.io/group": None}}}, "metadata.labels"),
     ],
 )
-def test_what_somebody_changed_is_a_difference_and_applying_puts_it_right(
+def test_a_change_is_a_difference_and_applying_reverts_it(
     cluster: Cluster, namespace: str, kind: str, patch: dict[str, Any], where: str
 ) -> None:
     manifest = next(one for one in made("BrokerGroup", {"replicas": 3}, namespace) if one["kind"] == kind)
@@ -100,7 +100,7 @@ def test_what_somebody_changed_is_a_difference_and_applying_puts_it_right(
 
 
 @pytest.mark.parametrize(("kind", "spec"), GROUPS)
-def test_the_pods_are_taken_where_the_restricted_standard_is_enforced(
+def test_pods_are_accepted_under_the_restricted_standard(
     cluster: Cluster, namespace: str, kind: str, spec: dict[str, Any]
 ) -> None:
     objects = made(kind, spec, namespace)

@@ -57,7 +57,7 @@ def stateful_sets(groups: Groups) -> int:
     return len(found.items)
 
 
-def test_a_standby_takes_over_and_the_former_leader_writes_no_more(
+def test_a_standby_takes_over_from_a_killed_operator(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
     """The standby's first step comes within the time; the API server's log has no step of the former leader
@@ -92,7 +92,7 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def test_an_operator_that_is_told_to_end_gives_the_lease_back(
+def test_an_operator_that_is_stopped_releases_the_lease(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
     first = Operator(cluster, groups.namespace, tmp_path)

@@ -77,7 +77,7 @@ def test_cpp_clients_in_the_cluster_send_and_consume(orders: Orders, clients: st
 
 
 @pytest.mark.soak
-def test_nothing_acknowledged_to_java_clients_is_lost_whoever_dies(orders: Orders, clients: str) -> None:
+def test_no_message_acknowledged_to_java_clients_is_lost(orders: Orders, clients: str) -> None:
     """Under RocketMQ's producer and consumers: the master's pod is deleted, the next master is killed, and
     the leading controller."""
     traffic = Traffic(orders.groups, clients, "orders")

@@ -26,7 +26,7 @@ QUORUM = {"replicas": 1}
 
 
 @pytest.mark.usefixtures("started")
-def test_a_resource_of_three_lines_serves_heals_and_stands_still(groups: Groups) -> None:
+def test_a_minimal_resource_becomes_ready_heals_and_then_nothing_is_written(groups: Groups) -> None:
     cluster, namespace = groups.cluster, groups.namespace
     groups.apply("BrokerGroup", "orders", {"replicas": 3})
     status = groups.ready("orders", 3)
@@ -53,7 +53,7 @@ def test_a_resource_of_three_lines_serves_heals_and_stands_still(groups: Groups)
     assert groups.writes()[before:] == []
 
 
-def test_an_operator_killed_at_every_step_of_a_creation_is_finished_by_the_next(
+def test_the_next_operator_finishes_a_creation_killed_at_every_step(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
     groups.apply("ControllerGroup", "quorum", QUORUM)
@@ -74,7 +74,7 @@ def test_an_operator_killed_at_every_step_of_a_creation_is_finished_by_the_next(
 
 
 @pytest.mark.usefixtures("started")
-def test_a_group_grows_and_keeps_what_it_was_sent(groups: Groups) -> None:
+def test_a_group_scales_up_and_keeps_its_messages(groups: Groups) -> None:
     groups.apply("ControllerGroup", "orders", QUORUM)
     groups.apply("BrokerGroup", "orders", {"replicas": 1})
     groups.ready("orders", 1)
@@ -93,7 +93,7 @@ def test_a_group_grows_and_keeps_what_it_was_sent(groups: Groups) -> None:
 
 
 @pytest.mark.usefixtures("started")
-def test_a_guarded_group_goes_when_that_is_confirmed_and_its_namesake_finds_its_data(groups: Groups) -> None:
+def test_a_guarded_group_is_deleted_after_confirmation_and_its_data_is_reused(groups: Groups) -> None:
     cluster, place = groups.cluster, f"--namespace={groups.namespace}"
     spec = {"replicas": 1, "controllerGroup": "orders", "deletionGuard": True}
     groups.apply("ControllerGroup", "orders", QUORUM)
@@ -118,7 +118,7 @@ def test_a_guarded_group_goes_when_that_is_confirmed_and_its_namesake_finds_its_
 
 
 @pytest.mark.usefixtures("started")
-def test_the_command_looks_at_a_cluster_and_steers_it(groups: Groups) -> None:
+def test_the_command_shows_and_controls_replicas_on_a_cluster(groups: Groups) -> None:
     cluster = groups.cluster
     groups.apply("ControllerGroup", "orders", QUORUM)
     groups.apply("BrokerGroup", "orders", {"replicas": 2, "controllerGroup": "orders"})
@@ -183,7 +183,7 @@ class Sender:
     "trouble",
     ["killed process", pytest.param("stopped kubelet and killed process", marks=pytest.mark.soak)],
 )
-def test_nothing_acknowledged_is_lost_when_the_master_dies(groups: Groups, trouble: str) -> None:
+def test_no_acknowledged_message_is_lost_when_the_master_dies(groups: Groups, trouble: str) -> None:
     cluster, namespace = groups.cluster, groups.namespace
     groups.apply("ControllerGroup", "orders", QUORUM)
     groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})

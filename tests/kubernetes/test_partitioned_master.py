@@ -53,7 +53,7 @@ def split(cluster: Cluster, groups: Groups, started: Operator, clients: str) -> 
     return PartitionedGroup(beside, across, pod_faults, second)
 
 
-def test_a_master_that_is_cut_off_acknowledges_nothing_once_another_does(split: PartitionedGroup) -> None:
+def test_a_partitioned_master_acknowledges_nothing_once_another_does(split: PartitionedGroup) -> None:
     """Its node's cable is pulled, with a producer on the node, which goes on sending to it."""
     cluster = split.across.groups.cluster
     split.beside.wait_acks()
@@ -84,7 +84,7 @@ def test_a_master_that_is_cut_off_acknowledges_nothing_once_another_does(split: 
     _check_both(split)
 
 
-def test_draining_the_masters_node_switches_first_and_the_budget_keeps_the_others(
+def test_draining_the_masters_node_switches_over_and_respects_the_budget(
     split: PartitionedGroup,
 ) -> None:
     """A node with one replica is drained; one with two is not, for the second would be one too many."""

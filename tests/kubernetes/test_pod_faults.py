@@ -41,9 +41,7 @@ def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodF
     assert made.ids() == ids
 
 
-def test_writes_resume_at_once_though_every_broker_has_another_address_than_before(
-    pod_faults: PodFaults, tmp_path: Path
-) -> None:
+def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFaults, tmp_path: Path) -> None:
     """Java keeps for half a minute what a name led to: whoever was told names would look for the next master
     where its pod was before."""
     before = {name: pod_faults.pod(name).status.pod_ip for name in pod_faults.brokers}
@@ -83,7 +81,7 @@ def test_every_kind_of_process_is_killed_and_a_kubelet_is_stopped(pod_faults: Po
     pod_faults.stop_kubelet(pod_faults.master())
 
 
-def test_the_power_of_the_masters_node_is_cut(pod_faults: PodFaults) -> None:
+def test_the_masters_node_loses_power(pod_faults: PodFaults) -> None:
     """The clients' node stays. Half of the group dies at once, with most of its controllers perhaps: then it
     waits for them."""
     second = pod_faults.groups.cluster.nodes[1]

@@ -50,7 +50,7 @@ class ProducerWithDefaults:
         self._cluster.wait(lambda: len(self.sent()) > wanted, READY_TIMEOUT_S, f"{more} messages are sent")
 
 
-def test_a_producer_with_rocketmqs_settings_sees_no_failed_send_when_the_masters_pod_is_deleted(
+def test_a_producer_with_default_settings_sees_no_failed_send_when_the_master_is_deleted(
     groups: Groups, started: Operator, clients: str, tmp_path: Path
 ) -> None:
     """Until it asks for routes the master that stops passes on what it sends. The end of the leading

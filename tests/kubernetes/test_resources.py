@@ -74,7 +74,7 @@ def refusal(error: ApiException) -> str:
 THREE: dict[str, Any] = {"replicas": 3}
 
 
-def test_three_lines_are_enough_and_defaults_are_the_models(api: Api) -> None:
+def test_a_minimal_resource_gets_the_models_defaults(api: Api) -> None:
     for kind, spec in (("BrokerGroup", THREE), ("ControllerGroup", {})):
         found = api.create(kind, spec)
         head = {"apiVersion": f"{API_GROUP}/{VERSION}", "kind": kind, "metadata": {"name": "a"}}
@@ -103,7 +103,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "name", "message"), REFUSED)
-def test_the_api_server_refuses_and_says_what_to_do(
+def test_the_api_server_rejects_invalid_resources_with_advice(
     api: Api, kind: str, spec: dict[str, Any], name: str, message: str
 ) -> None:
     with pytest.raises(ApiException) as caught:
@@ -111,7 +111,7 @@ def test_the_api_server_refuses_and_says_what_to_do(
     assert message in refusal(caught.value)
 
 
-def test_every_reserved_key_is_refused_by_name(api: Api) -> None:
+def test_every_owned_key_is_rejected_by_name(api: Api) -> None:
     for kind, keys in OWNED_KEYS.items():
         spec = THREE if kind == "BrokerGroup" else {}
         for key in keys:
@@ -124,13 +124,13 @@ def test_every_reserved_key_is_refused_by_name(api: Api) -> None:
     assert set(OPERATOR_OWNED_KEYS) <= set(OWNED_KEYS["BrokerGroup"])
 
 
-def test_other_keys_pass_with_values_of_any_kind(api: Api) -> None:
+def test_other_keys_accept_values_of_any_type(api: Api) -> None:
     config = {"flushDiskType": "SYNC_FLUSH", "maxMessageSize": 65536, "slaveReadEnable": True, "ratio": 0.5}
     assert api.create("BrokerGroup", {**THREE, "config": config})["spec"]["config"] == config
 
 
 @pytest.mark.parametrize("name", ["a" * 40, "a-b--c", "a-broker-0"])
-def test_names_with_dashes_and_of_the_longest_length_pass(api: Api, name: str) -> None:
+def test_names_with_dashes_and_of_maximal_length_are_accepted(api: Api, name: str) -> None:
     assert api.create("BrokerGroup", THREE, name)["metadata"]["name"] == name
 
 
@@ -159,7 +159,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("kind", "old", "new", "message"), CHANGES)
-def test_changes_that_cannot_be_made_are_refused(
+def test_changes_of_immutable_fields_are_rejected(
     api: Api, kind: str, old: dict[str, Any], new: dict[str, Any], message: str
 ) -> None:
     base = THREE if kind == "BrokerGroup" else {}
@@ -172,7 +172,7 @@ def test_changes_that_cannot_be_made_are_refused(
     assert message in refusal(caught.value)
 
 
-def test_the_model_in_code_refuses_the_same_changes() -> None:
+def test_the_model_rejects_the_same_changes() -> None:
     head = {"apiVersion": f"{API_GROUP}/{VERSION}", "metadata": {"name": "a"}}
     for kind, old, new, message in CHANGES:
         if "take one" in message:
@@ -227,7 +227,7 @@ def test_columns_scale_and_conditions_work(cluster: Cluster, api: Api, namespace
     assert found["status"]["plan"] == status["plan"]
 
 
-def test_what_the_schema_lets_pass_the_model_still_judges() -> None:
+def test_the_model_rejects_values_that_the_schema_accepts() -> None:
     head = {"apiVersion": f"{API_GROUP}/{VERSION}", "kind": "BrokerGroup", "metadata": {"name": "a"}}
     with pytest.raises(ValueError, match="config"):
         BrokerGroup.model_validate(head | {"spec": {**THREE, "config": {"flushDiskType": [1]}}})

@@ -13,7 +13,7 @@ from tests.kubernetes.traffic import Traffic
 pytestmark = pytest.mark.soak
 
 
-def test_a_group_that_grows_under_load_from_one_to_three_to_five_loses_nothing(
+def test_a_group_that_scales_up_under_load_from_one_to_five_loses_nothing(
     groups: Groups, started: Operator, clients: str
 ) -> None:
     """After each step the master is killed, so that one of the others goes on with what it has."""

@@ -42,16 +42,14 @@ def service(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("target", ["broker", "controller", "operator"])
-def test_image_runs_as_nobody_special_with_nothing_to_write_to(
-    cluster: Cluster, namespace: str, target: str
-) -> None:
+def test_image_runs_unprivileged_with_a_read_only_root(cluster: Cluster, namespace: str, target: str) -> None:
     """Under the "restricted" Pod Security Standard, with a read-only root, each image's command works."""
     cluster.apply(pod("version", image_name(target), arguments=["version"]), namespace=namespace)
     cluster.wait_pod(namespace, "version", phase="Succeeded")
     assert cluster.logs(namespace, "version") == f"{version('epochmq')}\n"
 
 
-def test_restricted_namespace_refuses_root(cluster: Cluster, namespace: str) -> None:
+def test_restricted_namespace_rejects_root(cluster: Cluster, namespace: str) -> None:
     """Which shows that the test above says something."""
     rooted = pod("rooted", image_name("broker"), arguments=["version"])
     rooted["spec"]["securityContext"] |= {"runAsNonRoot": False, "runAsUser": 0}
@@ -59,7 +57,7 @@ def test_restricted_namespace_refuses_root(cluster: Cluster, namespace: str) -> 
         cluster.apply(rooted, namespace=namespace)
 
 
-def test_pods_meet_by_name_on_one_node_and_across_nodes(cluster: Cluster, namespace: str) -> None:
+def test_pods_connect_by_name_on_one_node_and_across_nodes(cluster: Cluster, namespace: str) -> None:
     """A Service's name leads to its pod from the pod's own node, from another, and from the pod itself."""
     first, second = cluster.nodes[:2]
     cluster.apply(
@@ -107,7 +105,7 @@ def test_command_in_a_nodes_network_finds_services(cluster: Cluster, namespace: 
     )
 
 
-def test_claim_gets_a_volume_on_its_pods_node_which_goes_with_it(cluster: Cluster, namespace: str) -> None:
+def test_claim_gets_a_volume_on_its_pods_node_and_deletes_it(cluster: Cluster, namespace: str) -> None:
     """What one pod writes as an ordinary user, the next one reads on that node; then the directory goes."""
     write = ["sh", "-c", "echo kept > /data/file"]
     node = cluster.nodes[1].name
@@ -146,7 +144,7 @@ def test_killed_container_starts_again_in_its_pod(cluster: Cluster, namespace: s
     assert after.status.container_statuses[0].last_state.terminated.exit_code == 128 + signal.SIGKILL
 
 
-def test_node_without_its_kubelet_is_lost_until_it_is_back(cluster: Cluster) -> None:
+def test_node_without_its_kubelet_is_not_ready_until_it_is_back(cluster: Cluster) -> None:
     """The control plane notices both, and a node whose power failed comes back as well."""
     node = cluster.nodes[1]
 
@@ -164,7 +162,7 @@ def test_node_without_its_kubelet_is_lost_until_it_is_back(cluster: Cluster) -> 
     cluster.wait(lambda: ready() == "True", PATIENCE_S, f"{node.name} is back")
 
 
-def test_failure_leaves_its_explanation(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_a_failure_collects_diagnostics(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Events, objects, the logs of pods and of the cluster's own processes, and every write."""
     cluster.apply(
         pod("talker", cluster.base_image, command=["sh", "-c", "echo my last words; exit 3"]),
@@ -245,7 +243,7 @@ def starter(cluster: Cluster) -> Iterator[Starter]:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
 )
-def test_nothing_stays_of_a_cluster_whose_tests_were_interrupted(
+def test_interrupted_tests_leave_nothing_of_their_cluster(
     cluster: Cluster, starter: Starter, number: signal.Signals
 ) -> None:
     """Whatever ends the test run: processes, namespaces, mounts, control groups and files are gone."""
@@ -257,7 +255,7 @@ def test_nothing_stays_of_a_cluster_whose_tests_were_interrupted(
     assert cluster.core.list_node().items, "the other cluster lives on"
 
 
-def test_start_removes_what_a_cluster_left_that_was_killed_itself(cluster: Cluster, starter: Starter) -> None:
+def test_start_removes_the_leftovers_of_a_killed_cluster(cluster: Cluster, starter: Starter) -> None:
     """SIGKILL to a cluster's first process ends everything in it, and the files go with the next start."""
     starter.wait_started()
     warden = Cluster.attach(starter.name).processes.init_pid

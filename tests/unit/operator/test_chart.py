@@ -1,5 +1,5 @@
-"""The chart, as helm renders it: what it may do, what it installs, what it tells the operator. `helm` is
-looked for on the PATH and where the cluster's tests build it."""
+"""Tests the chart as helm renders it: rights, objects, and the operator's configuration. `helm` is taken from
+the PATH or from the build of the tests on Kubernetes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def hook(one: dict[str, Any]) -> str | None:
 
 
 def kinds(objects: list[dict[str, Any]], kind: str, when: str | None = None) -> list[dict[str, Any]]:
-    """Of what is there for as long as the release, or of what a hook makes."""
+    """The kinds of the release's objects, or of those that a hook creates."""
     return [one for one in objects if one["kind"] == kind and hook(one) == when]
 
 
@@ -65,12 +65,12 @@ def refused(*values: str) -> str:
     return found.stderr
 
 
-def test_helm_finds_nothing_wrong() -> None:
+def test_helm_lint_finds_no_fault() -> None:
     found = run("lint", "--strict", str(CHART))
     assert found.returncode == 0, found.stdout
 
 
-# what it may do
+# rights
 
 Right = tuple[str, str, str]
 """API group, resource, verb."""
@@ -87,7 +87,7 @@ def rights(role: dict[str, Any]) -> set[Right]:
 
 
 def documented() -> list[set[Right]]:
-    """The rights in each table of the document that has some."""
+    """The rights in each table of rights in the document."""
     tables: list[set[Right]] = []
     for line in DOCUMENT.splitlines():
         if line.startswith("| API group |"):
@@ -101,7 +101,7 @@ def documented() -> list[set[Right]]:
     return tables
 
 
-def test_both_scopes_have_the_rights_that_the_document_lists_and_no_others() -> None:
+def test_both_scopes_grant_exactly_the_documented_rights() -> None:
     groups, leader, release = documented()
     whole = rendered()
     (wide,) = kinds(whole, "ClusterRole")
@@ -117,7 +117,7 @@ def test_both_scopes_have_the_rights_that_the_document_lists_and_no_others() -> 
     assert roles == {"shop": release, "other": release}
 
 
-def test_nothing_is_run_in_pods_no_secret_is_listed_and_no_right_is_without_bound() -> None:
+def test_no_right_is_a_wildcard_runs_commands_in_pods_or_lists_secrets() -> None:
     for objects in (rendered(), rendered("scope=namespaced"), rendered("adminSecrets={orders-tls}")):
         roles = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
         assert roles
@@ -138,7 +138,7 @@ def test_nothing_is_run_in_pods_no_secret_is_listed_and_no_right_is_without_boun
     }
 
 
-def test_a_namespaced_operator_needs_nothing_at_cluster_level() -> None:
+def test_a_namespaced_operator_needs_no_cluster_role() -> None:
     objects = rendered("scope=namespaced", "crds.install=false", *PROMETHEUS)
     assert {one["kind"] for one in objects if "namespace" not in one["metadata"]} == set()
     (own,) = {one["metadata"]["namespace"] for one in kinds(objects, "RoleBinding")}
@@ -147,7 +147,7 @@ def test_a_namespaced_operator_needs_nothing_at_cluster_level() -> None:
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": [NAMESPACE]}
 
 
-def test_controllers_that_groups_name_are_protected_where_the_operator_serves() -> None:
+def test_controllers_in_use_are_protected_in_the_managed_namespaces() -> None:
     (wide,) = kinds(rendered(), "ValidatingAdmissionPolicy")
     assert "namespaceSelector" not in wide["spec"]["matchConstraints"]
     assert f"system:serviceaccount:{NAMESPACE}:epochmq" in wide["spec"]["matchConditions"][0]["expression"]
@@ -176,10 +176,10 @@ def test_every_role_is_bound_to_the_operator() -> None:
         }
 
 
-# what it installs
+# objects
 
 
-def test_the_definitions_come_with_the_release_and_stay_when_it_goes() -> None:
+def test_the_release_installs_the_definitions_and_keeps_them() -> None:
     found = {one["metadata"]["name"]: one for one in kinds(rendered(), "CustomResourceDefinition")}
     for wanted in (*(definition(kind) for kind in KINDS), audit_definition()):
         there = found.pop(wanted["metadata"]["name"])
@@ -190,7 +190,7 @@ def test_the_definitions_come_with_the_release_and_stay_when_it_goes() -> None:
     assert "annotations" not in kinds(rendered("crds.keep=false"), "CustomResourceDefinition")[0]["metadata"]
 
 
-def test_its_pods_pass_the_restricted_pod_security_standard_and_two_operators_keep_apart() -> None:
+def test_operator_pods_are_restricted_and_prefer_different_nodes() -> None:
     objects = rendered()
     (deployment,), (test,) = kinds(objects, "Deployment"), kinds(objects, "Pod", "test")
     assert deployment["spec"]["replicas"] == 2
@@ -218,20 +218,20 @@ def test_the_test_pod_has_the_operators_rights_and_no_others() -> None:
     assert container["args"][0].strip() == (CHART / "files" / "test.py").read_text().strip()
 
 
-def test_the_guards_come_off_once_the_operator_has_gone_unless_that_is_not_wanted() -> None:
+def test_uninstalling_removes_deletion_guards_unless_turned_off() -> None:
     (job,) = kinds(rendered("scope=namespaced", "watchNamespaces={shop,other}"), "Job", "post-delete")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["operator", "--release", "--set", "namespaces=shop,other"]
     assert [one for one in rendered("releaseGuards=false") if hook(one) == "post-delete"] == []
 
 
-def test_names_fit_whatever_the_release_is_called() -> None:
+def test_names_are_valid_for_any_release_name() -> None:
     for one in rendered(release="r" * 53):
         long = "Role" in one["kind"] or "Policy" in one["kind"]
         assert len(one["metadata"]["name"]) <= (253 if long else 63)
 
 
-# what it tells the operator
+# the operator's configuration
 
 
 def told(path: Path, *values: str) -> config.OperatorConfig:
@@ -240,7 +240,7 @@ def told(path: Path, *values: str) -> config.OperatorConfig:
     return config.load(str(path))
 
 
-def test_the_operator_takes_its_configuration(tmp_path: Path) -> None:
+def test_the_operator_accepts_the_rendered_configuration(tmp_path: Path) -> None:
     plain = told(tmp_path / "a")
     assert plain.namespaces == []
     assert plain.settings(NAMESPACE) == ManifestSettings(
@@ -295,7 +295,7 @@ def test_a_changed_configuration_restarts_the_operators() -> None:
 # values
 
 
-def test_values_that_mean_nothing_are_refused_by_name() -> None:
+def test_unknown_values_are_rejected_by_name() -> None:
     assert "replicas" in refused("replicas=0")
     assert "scope" in refused("scope=some")
     assert "replicaCount" in refused("replicaCount=3")
@@ -303,7 +303,7 @@ def test_values_that_mean_nothing_are_refused_by_name() -> None:
     assert "watchNamespaces needs scope: namespaced" in refused("watchNamespaces={a}")
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
+def test_the_schema_has_exactly_the_values() -> None:
     def keys(schema: Any, values: Any, path: str = "") -> None:
         for name, part in schema.get("properties", {}).items():
             if name in ("global", "nameOverride", "fullnameOverride"):
@@ -320,7 +320,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 # monitoring
 
 
-def test_alerts_are_made_of_metrics_that_there_are_and_say_what_to_do() -> None:
+def test_alerts_use_existing_metrics_and_say_what_to_do() -> None:
     (rule,) = kinds(rendered(*PROMETHEUS), "PrometheusRule")
     known = {f"epochmq_{name}" for name in HELP} | {"epochmq_operator_leads"}
     alerts = [one for group in rule["spec"]["groups"] for one in group["rules"]]
@@ -333,7 +333,7 @@ def test_alerts_are_made_of_metrics_that_there_are_and_say_what_to_do() -> None:
         assert "{{ $labels." in one["annotations"]["summary"] or one["alert"] == "EpochMQOperatorAbsent"
 
 
-def test_prometheus_reads_the_operator_and_every_group() -> None:
+def test_pod_monitors_select_the_operator_and_every_group() -> None:
     own, groups = kinds(rendered(*PROMETHEUS), "PodMonitor")
     assert own["spec"]["podMetricsEndpoints"][0]["port"] == "http"
     assert groups["spec"]["namespaceSelector"] == {"any": True}

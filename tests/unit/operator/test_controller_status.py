@@ -1,4 +1,4 @@
-"""What is asked of controllers, and what becomes of the answers."""
+"""Tests requests to controllers and the handling of their responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ PAGE = 2
 
 
 class FakeController:
-    """Answers as a leader of many groups, a page of two names at a time; `ext` is what it says of itself."""
+    """A controller that leads many groups and lists two names a page; `ext` are the fields of its metadata
+    response."""
 
     def __init__(self) -> None:
         self.ext: dict[str, str] = {"group": "q", "term": "7", "committedIndex": "42", "isLeader": "true"}
@@ -31,7 +32,7 @@ class FakeController:
         self.address = ""
 
     def metadata(self, _: RemotingConnection, command: Command) -> Command:
-        """1005."""
+        """Handles CONTROLLER_GET_METADATA_INFO."""
         ext = dict(self.ext)
         after = (command.ext or {}).get("brokerNamesAfter")
         if after is not None:
@@ -39,7 +40,7 @@ class FakeController:
         return response(command, ResponseCode.SUCCESS, ext=ext)
 
     def sync_state(self, _: RemotingConnection, command: Command) -> Command:
-        """1006."""
+        """Handles CONTROLLER_GET_SYNC_STATE_DATA."""
         if not self.leads:
             return response(command, ResponseCode.CONTROLLER_NOT_LEADER, "not me")
         body = BrokerReplicasInfo()
@@ -53,7 +54,7 @@ class FakeController:
 
 @asynccontextmanager
 async def running(fake: FakeController) -> AsyncIterator[RemotingClient]:
-    """The fake at `fake.address`, and somebody to ask it with."""
+    """Serves the fake at `fake.address`; yields a client."""
     handlers = {
         RequestCode.CONTROLLER_GET_METADATA_INFO: fake.metadata,
         RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: fake.sync_state,
@@ -114,7 +115,7 @@ ELSEWHERE = "127.0.0.9:9878"
     ],
     ids=["leader", "follower", "no leader", "elected", "another group"],
 )
-async def test_a_controller_is_ready_when_it_knows_who_leads(
+async def test_a_controller_is_ready_when_it_knows_the_leader(
     ext: dict[str, str], expected: Readiness
 ) -> None:
     fake = FakeController()
@@ -140,7 +141,7 @@ async def test_all_groups_are_listed_page_by_page() -> None:
     assert [(r.broker_id, r.alive, r.in_sync) for r in first.replicas] == [(1, False, False), (2, True, True)]
 
 
-async def test_a_leader_that_is_none_any_more_is_an_error_and_one_that_lists_nothing_keeps_nothing() -> None:
+async def test_a_former_leader_is_an_error_and_an_empty_list_means_no_groups() -> None:
     fake = FakeController()
     async with running(fake) as client:
         fake.leads = False

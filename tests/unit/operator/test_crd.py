@@ -1,5 +1,5 @@
-"""What Kubernetes is told of the resources, made of the same model as the loader's check. What a real API
-server makes of it, the cluster's tests show."""
+"""Tests the CustomResourceDefinitions, which are generated from the loader's models. The tests on Kubernetes
+give them to a real API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def schema(kind: str) -> Mapping[str, Any]:
 
 
 def parts(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every schema in a schema."""
+    """All schemas within a schema."""
     yield path, node
     for name, inner in node.get("properties", {}).items():
         yield from parts(inner, f"{path}.{name}")
@@ -39,7 +39,7 @@ def parts(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from parts(node[word], f"{path}[]")
 
 
-def test_what_is_committed_is_what_the_generator_writes() -> None:
+def test_the_generated_files_are_up_to_date() -> None:
     assert generator.stale(ROOT) == []
     assert generator.stale(ROOT / "nowhere") == list(generator.made())
 
@@ -53,7 +53,7 @@ def test_the_schema_is_structural(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everything_that_users_write_has_a_bound(kind: str) -> None:
+def test_every_user_input_is_bounded(kind: str) -> None:
     for path, part in parts(schema(kind)["properties"]["spec"]):
         if part.get("type") == "string":
             assert "maxLength" in part or "enum" in part, path
@@ -64,7 +64,7 @@ def test_everything_that_users_write_has_a_bound(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rule_stands_where_its_fields_are_and_says_what_to_do(kind: str) -> None:
+def test_every_rule_is_at_its_fields_and_says_what_to_do(kind: str) -> None:
     stand = {
         (path.removeprefix("."), rule["rule"]): rule["message"]
         for path, part in parts(schema(kind))
@@ -110,14 +110,14 @@ def test_the_defaults_of_the_schema_are_those_of_the_model(kind: str, written: d
     assert unfilled == {}
 
 
-def test_a_broker_group_needs_its_replicas_and_controllers_need_nothing() -> None:
+def test_a_broker_group_requires_replicas_and_a_controller_group_nothing() -> None:
     assert schema("BrokerGroup")["required"] == ["spec"]
     assert schema("BrokerGroup")["properties"]["spec"]["required"] == ["replicas"]
     assert "required" not in schema("ControllerGroup")
     assert "required" not in schema("ControllerGroup")["properties"]["spec"]
 
 
-def test_people_see_the_columns_that_matter() -> None:
+def test_kubectl_get_shows_the_expected_columns() -> None:
     def columns(kind: str) -> list[str]:
         return [one["name"] for one in version(kind)["additionalPrinterColumns"] if not one.get("priority")]
 
@@ -126,24 +126,24 @@ def test_people_see_the_columns_that_matter() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_column_and_the_scale_show_fields_that_there_are(kind: str) -> None:
+def test_every_column_and_the_scale_subresource_use_existing_fields(kind: str) -> None:
     known = {path for path, _ in parts(schema(kind))} | {".metadata.creationTimestamp"}
     scale = version(kind)["subresources"]["scale"]
     paths = [one["jsonPath"] for one in version(kind)["additionalPrinterColumns"]]
     assert {*paths, *scale.values()} <= known
 
 
-def test_the_conditions_are_those_that_the_operator_writes() -> None:
+def test_the_documented_conditions_are_those_of_the_operator() -> None:
     assert list(CONDITION_TYPES) == [str(kind) for kind in ConditionType]
 
 
-def test_the_file_is_what_the_definition_says() -> None:
+def test_the_yaml_file_equals_the_definition() -> None:
     wanted = [*(definition(kind) for kind in KINDS), audit_definition()]
     texts = [text for path, text in generator.made().items() if path.endswith(".yaml")]
     assert [yaml.safe_load(text) for text in texts] == wanted
 
 
-# changes, as the operator itself judges them
+# changes, by the rules in Python
 
 
 def broker_group(**spec: Any) -> BrokerGroup:
@@ -178,7 +178,7 @@ def controller_group(**spec: Any) -> ControllerGroup:
         ),
     ],
 )
-def test_the_model_refuses_the_changes_that_the_api_server_would(
+def test_the_model_rejects_the_changes_that_the_api_server_rejects(
     old: BrokerGroup | ControllerGroup, new: BrokerGroup | ControllerGroup, refused: list[str]
 ) -> None:
     lines = rejected_changes(old, new)

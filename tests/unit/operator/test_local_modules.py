@@ -1,5 +1,5 @@
-"""The parts of the local runtime that need no pods: process identities, networks, restarts, the state
-directory, what an apply would change."""
+"""Tests the modules of the local runtime that need no pods: process identities, networks, restarts, the state
+directory, and merging resources."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_process_is_alive_until_it_ended() -> None:
     assert identify(child.pid) is None
 
 
-def test_a_process_that_ended_is_not_alive_although_nobody_asked_for_its_status_yet() -> None:
+def test_a_zombie_process_is_not_alive() -> None:
     child = sleeper()
     found = identify(child.pid)
     assert found is not None
@@ -77,7 +77,7 @@ def test_a_process_that_ended_is_not_alive_although_nobody_asked_for_its_status_
 
 
 @pytest.mark.parametrize("change", [{"started": "1"}, {"boot": "another"}])
-def test_another_process_with_the_same_number_is_never_signalled(change: dict[str, str]) -> None:
+def test_another_process_with_the_same_id_is_never_signalled(change: dict[str, str]) -> None:
     child = sleeper()
     try:
         found = identify(child.pid)
@@ -94,7 +94,7 @@ def test_another_process_with_the_same_number_is_never_signalled(change: dict[st
 
 
 @pytest.mark.parametrize("pid", [0, -1])
-def test_a_number_that_means_a_group_of_processes_is_never_signalled(pid: int) -> None:
+def test_an_id_that_means_a_process_group_is_never_signalled(pid: int) -> None:
     nobody = ProcessIdentity(pid=pid, started=current().started, boot=current().boot)
     assert not send_signal(nobody, signal.SIGTERM)
 
@@ -102,13 +102,13 @@ def test_a_number_that_means_a_group_of_processes_is_never_signalled(pid: int) -
 # networks
 
 
-def test_a_directory_leads_to_the_same_networks_every_time_and_others_to_others() -> None:
+def test_a_directory_always_has_the_same_candidate_networks() -> None:
     assert list(candidates("/a")) == list(candidates("/a"))
     assert len({next(candidates(f"/{n}")) for n in range(100)}) > 95
     assert all(128 <= int(name.split(".")[1]) <= 254 for name in candidates("/a"))
 
 
-def test_a_network_that_is_held_leads_to_the_next_and_is_free_again_after(tmp_path: Path) -> None:
+def test_a_reserved_network_is_skipped_until_it_is_released(tmp_path: Path) -> None:
     state = str(tmp_path)
     first = network.claim_network(state)
     second = network.claim_network(state, previous=first.network)
@@ -157,7 +157,7 @@ def pod_at(address: str, *ports: int) -> Pod:
 
 
 @pytest.mark.parametrize("host", ["own", "0.0.0.0"])
-def test_a_port_that_another_program_listens_on_is_named_with_that_program(host: str) -> None:
+def test_a_port_in_use_is_reported_with_its_process(host: str) -> None:
     address = loopback(55)
     port = free_port(address)
     pod = pod_at(address, port, port + 1)
@@ -170,7 +170,7 @@ def test_a_port_that_another_program_listens_on_is_named_with_that_program(host:
     assert found.startswith(f"{address}:{port + 1} (port{port + 1}) is in use by pid {os.getpid()} (")
 
 
-def test_an_address_that_this_machine_does_not_have_is_named() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     found = network.port_in_use(pod_at("192.0.2.1", 20000))
     assert found is not None
     assert found.startswith("192.0.2.1:20000 (port20000) is ")
@@ -179,7 +179,7 @@ def test_an_address_that_this_machine_does_not_have_is_named() -> None:
 # restarts
 
 
-def test_the_delay_doubles_with_every_end_in_a_row_up_to_a_bound() -> None:
+def test_the_delay_doubles_with_every_consecutive_end_up_to_a_bound() -> None:
     restarts, delays = RestartHistory(), []
     for _ in range(50):
         restarts = restarts.ended(ready_for_s=None)
@@ -201,7 +201,7 @@ def test_a_pod_that_was_steady_starts_with_the_first_delay_again() -> None:
 # the state directory
 
 
-def test_only_one_holds_the_lock_and_it_ends_with_its_holder(tmp_path: Path) -> None:
+def test_only_one_process_holds_the_lock_until_it_releases_it(tmp_path: Path) -> None:
     one, other = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
     one.create()
     assert not one.lock.is_held()
@@ -213,20 +213,20 @@ def test_only_one_holds_the_lock_and_it_ends_with_its_holder(tmp_path: Path) -> 
     other.lock.release()
 
 
-def test_a_directory_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(StateError, match="is not empty and not a state directory"):
         StateDirectory(tmp_path).create()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "s").touch()
     with pytest.raises(StateError, match="cannot be the state directory"):
         StateDirectory(tmp_path / "s").create()
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_written_state_is_read_back(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "s")
     state.create()
     assert (state.resources(), state.network(), state.pods(), state.supervisor()) == (
@@ -247,7 +247,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": "x"}'])
-def test_a_damaged_file_is_named(tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_file_is_reported_by_name(tmp_path: Path, text: bytes) -> None:
     state = StateDirectory(tmp_path / "s")
     state.create()
     (tmp_path / "s" / "supervisor.json").write_bytes(text)
@@ -255,7 +255,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: bytes) -> None:
         state.supervisor()
 
 
-def test_resources_of_another_version_are_named(tmp_path: Path) -> None:
+def test_resources_of_another_version_are_rejected(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "s")
     state.create()
     (tmp_path / "s" / "resources.json").write_text('[{"kind": "BrokerGroup", "spec": {"shards": 3}}]')
@@ -263,7 +263,7 @@ def test_resources_of_another_version_are_named(tmp_path: Path) -> None:
         state.resources()
 
 
-async def test_waiting_for_the_lock_outlasts_one_that_only_looks(tmp_path: Path) -> None:
+async def test_acquiring_the_lock_waits_for_a_process_that_only_tests_it(tmp_path: Path) -> None:
     state, looker = StateDirectory(tmp_path / "s"), StateDirectory(tmp_path / "s")
     state.create()
     assert looker.lock.try_acquire()
@@ -273,7 +273,7 @@ async def test_waiting_for_the_lock_outlasts_one_that_only_looks(tmp_path: Path)
     state.lock.release()
 
 
-# what an apply changes
+# merging resources
 
 
 def test_the_same_resources_change_nothing() -> None:
@@ -281,7 +281,7 @@ def test_the_same_resources_change_nothing() -> None:
     assert merged.changes == ()
 
 
-def test_each_difference_is_one_line_with_what_was_and_what_is() -> None:
+def test_each_difference_is_one_line_with_old_and_new_value() -> None:
     planned = merge_resources(group("a", "x: 1, y: 2"), group("a", "x: 2, z: true"))
     assert planned.changes == (
         "a: spec.config.x: 1 → 2",
@@ -291,20 +291,20 @@ def test_each_difference_is_one_line_with_what_was_and_what_is() -> None:
     assert planned.merged == group("a", "x: 2, z: true")
 
 
-def test_groups_that_are_not_named_stay() -> None:
+def test_groups_that_are_not_mentioned_stay() -> None:
     planned = merge_resources(group("a"), group("b"))
     assert planned.changes == ("b: new",)
     assert [found.name for found in planned.merged.broker_groups] == ["a", "b"]
 
 
-def test_equal_values_of_other_types_differ() -> None:
+def test_equal_values_of_different_types_differ() -> None:
     assert differences({"a": 1}, {"a": True}) == ["a: 1 → true"]
 
 
 # logs
 
 
-def test_a_long_log_is_moved_aside_and_its_writer_goes_on(tmp_path: Path) -> None:
+def test_a_long_log_is_rotated_while_its_writer_continues(tmp_path: Path) -> None:
     path = tmp_path / "pod.log"
     with path.open("ab", buffering=0) as writer:
         writer.write(b"x" * 100)
@@ -326,7 +326,7 @@ def quorum(replicas: int) -> Resources:
     return load_resources([("f", QUORUM % replicas)])
 
 
-def test_resources_of_both_kinds_are_kept_as_they_were_taken_in(tmp_path: Path) -> None:
+def test_resources_of_both_kinds_are_stored_unchanged(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
     both = Resources(group("a").broker_groups, quorum(3).controller_groups)
@@ -342,12 +342,12 @@ def test_controllers_are_planned_beside_brokers() -> None:
     assert merge_resources(planned.merged, quorum(1)).changes == ("q: spec.replicas: 3 → 1",)
 
 
-def test_a_name_of_two_kinds_is_refused() -> None:
+def test_a_name_of_two_kinds_is_rejected() -> None:
     with pytest.raises(StateError, match="q is the name of a ControllerGroup and of a BrokerGroup"):
         check_single_namespace(merge_resources(group("q"), quorum(3)).merged)
 
 
-def test_another_number_of_controllers_is_refused_only_where_their_data_is(tmp_path: Path) -> None:
+def test_another_number_of_controllers_is_rejected_only_beside_their_data(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
     check_controller_counts(state, quorum(3))
@@ -371,7 +371,7 @@ spec: {replicas: 3%s}
 """
 
 
-def test_controllers_of_a_groups_own_are_run_with_it_and_not_kept_as_a_document(tmp_path: Path) -> None:
+def test_a_groups_own_controllers_run_and_are_not_stored_as_a_document(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
     resources = load_resources([("f", GROUP_OF_SEVERAL % "")])
@@ -388,7 +388,7 @@ def test_controllers_of_a_groups_own_are_run_with_it_and_not_kept_as_a_document(
     assert [found.kind for found in one.merged.groups] == ["BrokerGroup"]
 
 
-def test_controllers_that_a_group_names_must_be_there() -> None:
+def test_controllers_that_a_group_names_must_exist() -> None:
     named = load_resources([("f", GROUP_OF_SEVERAL % ", controllerGroup: q")])
     with pytest.raises(StateError, match=r'BrokerGroup a: spec\.controllerGroup: "q", expected'):
         check_controller_groups_exist(named)
@@ -396,9 +396,7 @@ def test_controllers_that_a_group_names_must_be_there() -> None:
 
 
 @pytest.mark.parametrize("controlled", [True, False])
-def test_data_written_with_controllers_is_not_used_without_nor_the_other_way_round(
-    tmp_path: Path, controlled: bool
-) -> None:
+def test_data_is_used_only_in_the_mode_it_was_written_in(tmp_path: Path, controlled: bool) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
     with_controllers, without = load_resources([("f", GROUP_OF_SEVERAL % "")]), group("a")

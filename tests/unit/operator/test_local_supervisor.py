@@ -1,5 +1,5 @@
-"""The supervisor and its keepers, with small processes in the place of nameservers and brokers: they write
-down when they start and end, and are ready when a file says so."""
+"""Tests the supervisor and its keepers with small processes instead of nameservers and brokers. They record
+when they start and end, and are ready when a file says so."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def group(name: str = "a", config: str = "") -> Resources:
 
 
 class PodProcesses:
-    """A state directory, and what its fake pods do."""
+    """A state directory, and what its fake pods recorded."""
 
     def __init__(self, directory: Path) -> None:
         self.state = StateDirectory(directory / "state")
@@ -84,7 +84,7 @@ class PodProcesses:
             self.phases.append((record.pod, record.phase))
 
     def last_phase(self, pod: str) -> PodPhase:
-        """Whatever became of others since."""
+        """The last phase that was seen of the pod."""
         return next(phase for name, phase in reversed(self.phases) if name == pod)
 
     def supervisor(self) -> Supervisor:
@@ -135,7 +135,7 @@ async def running(pod_processes: PodProcesses, resources: Resources) -> AsyncIte
 NAMESERVER, BROKER = "a-nameserver-0", "a-broker-0"
 
 
-async def test_brokers_start_when_their_nameserver_is_ready_and_end_before_it(
+async def test_brokers_start_after_their_nameserver_is_ready_and_end_before_it(
     pod_processes: PodProcesses,
 ) -> None:
     pod_processes.unready.add(NAMESERVER)
@@ -159,7 +159,7 @@ async def test_brokers_start_when_their_nameserver_is_ready_and_end_before_it(
     assert [record.phase for record in pod_processes.state.pods().pods] == [PodPhase.STOPPED] * 2  # type: ignore[union-attr]
 
 
-async def test_what_ran_is_forgotten_after_an_orderly_end_and_its_files_stay(
+async def test_a_stopped_run_forgets_its_resources_and_keeps_its_files(
     pod_processes: PodProcesses,
 ) -> None:
     async with running(pod_processes, group()):
@@ -170,7 +170,7 @@ async def test_what_ran_is_forgotten_after_an_orderly_end_and_its_files_stay(
     assert not pod_processes.state.lock.is_held()
 
 
-async def test_pods_are_given_their_configuration_and_volumes_and_their_output_is_kept(
+async def test_pods_get_configuration_and_volumes_and_their_output_is_logged(
     pod_processes: PodProcesses,
 ) -> None:
     async with running(pod_processes, group(config="flushDiskType: SYNC_FLUSH")):
@@ -197,7 +197,7 @@ async def test_a_process_that_dies_is_started_again(pod_processes: PodProcesses)
         assert pod_processes.record(NAMESERVER).restarts == 0
 
 
-async def test_a_pod_that_stops_answering_is_unready_and_not_restarted(pod_processes: PodProcesses) -> None:
+async def test_a_pod_that_stops_responding_is_unready_and_not_restarted(pod_processes: PodProcesses) -> None:
     async with running(pod_processes, group()):
         await until(pod_processes.is_in(BROKER, PodPhase.READY))
         before = pod_processes.process(BROKER)
@@ -209,7 +209,7 @@ async def test_a_pod_that_stops_answering_is_unready_and_not_restarted(pod_proce
         await until(pod_processes.is_in(BROKER, PodPhase.READY))
 
 
-async def test_a_pod_that_cannot_start_is_tried_again_and_the_start_is_called_failed(
+async def test_a_pod_that_cannot_start_is_retried_and_the_start_fails(
     pod_processes: PodProcesses,
 ) -> None:
     pod_processes.modes[BROKER] = "broken"
@@ -224,7 +224,7 @@ async def test_a_pod_that_cannot_start_is_tried_again_and_the_start_is_called_fa
     assert "storePathRootDir=/nowhere: expected a directory" in said
 
 
-async def test_a_process_that_does_not_end_when_asked_is_killed(
+async def test_a_process_that_ignores_sigterm_is_killed(
     pod_processes: PodProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(keeper.GRACE_S, Component.BROKER, 0.2)
@@ -238,7 +238,7 @@ async def test_a_process_that_does_not_end_when_asked_is_killed(
     assert pod_processes.events()[-1] == f"{NAMESERVER} ended"
 
 
-async def test_a_second_request_to_end_has_no_patience(pod_processes: PodProcesses) -> None:
+async def test_a_second_signal_kills_the_pods(pod_processes: PodProcesses) -> None:
     pod_processes.modes[BROKER] = "stubborn"
     supervisor = pod_processes.supervisor()
     pod_processes.state.write_resources(group())
@@ -252,7 +252,7 @@ async def test_a_second_request_to_end_has_no_patience(pod_processes: PodProcess
     assert pod_processes.record(BROKER).reason == "ended by SIGKILL"
 
 
-async def test_a_pass_over_unchanged_resources_touches_nothing(pod_processes: PodProcesses) -> None:
+async def test_reconciling_unchanged_resources_changes_nothing(pod_processes: PodProcesses) -> None:
     async with running(pod_processes, group()) as supervisor:
         await until(pod_processes.is_in(BROKER, PodPhase.READY))
         before = [pod_processes.process(pod) for pod in (NAMESERVER, BROKER)]
@@ -276,7 +276,7 @@ async def test_a_changed_group_restarts_only_the_pods_that_differ(pod_processes:
         )
 
 
-async def test_groups_come_and_go_without_touching_the_others(pod_processes: PodProcesses) -> None:
+async def test_adding_and_removing_groups_does_not_affect_others(pod_processes: PodProcesses) -> None:
     async with running(pod_processes, group()) as supervisor:
         await until(pod_processes.is_in(BROKER, PodPhase.READY))
         before = pod_processes.process(BROKER)
@@ -302,14 +302,14 @@ async def test_two_state_directories_run_the_same_group_side_by_side(tmp_path: P
         assert len(addresses) == 4
 
 
-async def test_addresses_stay_from_run_to_run(pod_processes: PodProcesses) -> None:
+async def test_addresses_stay_the_same_from_run_to_run(pod_processes: PodProcesses) -> None:
     async with running(pod_processes, group()) as supervisor:
         before = [record.address for record, _ in supervisor.pods()]
     async with running(pod_processes, group()) as supervisor:
         assert [record.address for record, _ in supervisor.pods()] == before
 
 
-async def test_a_port_in_use_is_why_a_pod_does_not_come_up(pod_processes: PodProcesses) -> None:
+async def test_a_port_in_use_is_reported_as_the_reason(pod_processes: PodProcesses) -> None:
     async with running(pod_processes, group()) as supervisor:
         (address, *_) = [record.address for record, _ in supervisor.pods()]
     with socket.socket() as squatter:
@@ -333,7 +333,7 @@ async def test_only_one_supervisor_runs_in_a_state_directory(
 
 
 async def left_behind(pod_processes: PodProcesses, mode: str = "") -> ProcessIdentity:
-    """A broker of a run whose supervisor died without a word."""
+    """A broker of a run whose supervisor was killed."""
     command = [sys.executable, "-S", "-c", POD, BROKER, str(pod_processes.journal), mode]
     process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
     await until(lambda: f"{BROKER} started" in pod_processes.events())
@@ -354,7 +354,7 @@ def write_left(pod_processes: PodProcesses, process: ProcessIdentity) -> None:
     pod_processes.state.write_pods(PodsFile(by=current(), applied="", pods=[record]))
 
 
-async def test_what_a_dead_supervisor_left_running_is_ended_before_anything_starts(
+async def test_leftovers_of_a_dead_supervisor_end_before_pods_start(
     pod_processes: PodProcesses,
 ) -> None:
     process = await left_behind(pod_processes)
@@ -365,7 +365,7 @@ async def test_what_a_dead_supervisor_left_running_is_ended_before_anything_star
     assert pod_processes.events()[:3] == [f"{BROKER} started", f"{BROKER} asked to end", f"{BROKER} ended"]
 
 
-async def test_a_process_that_only_has_the_number_of_one_left_behind_is_let_be(
+async def test_a_process_with_a_reused_id_is_not_signalled(
     pod_processes: PodProcesses,
 ) -> None:
     process = await left_behind(pod_processes)
@@ -376,7 +376,7 @@ async def test_a_process_that_only_has_the_number_of_one_left_behind_is_let_be(
     await until(lambda: not is_alive(process))
 
 
-async def test_a_fault_of_the_supervisor_itself_ends_the_run_in_order(pod_processes: PodProcesses) -> None:
+async def test_a_bug_in_the_supervisor_ends_the_run_in_order(pod_processes: PodProcesses) -> None:
     supervisor = pod_processes.supervisor()
     pod_processes.state.write_resources(group())
     run = asyncio.create_task(runtime.supervise(supervisor))
@@ -406,7 +406,7 @@ async def test_a_full_disk_stops_no_pod(pod_processes: PodProcesses, monkeypatch
         assert is_alive(process)
 
 
-async def test_a_reload_takes_in_what_was_written_meanwhile(pod_processes: PodProcesses) -> None:
+async def test_a_reload_reads_the_changed_resources(pod_processes: PodProcesses) -> None:
     supervisor = pod_processes.supervisor()
     pod_processes.state.write_resources(group())
     ending = asyncio.Event()

@@ -1,5 +1,5 @@
-"""From a group to what Kubernetes is given. The golden files under `golden/` are what a change is reviewed
-by; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+"""Tests the rendering of Kubernetes objects and their comparison. A change is reviewed by its effect on the
+golden files under `golden/`; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread=
         ("kubernetes-apart", APART),
     ],
 )
-def test_the_objects_of_a_group_are_those_of_the_golden_file(name: str, group: GroupResource) -> None:
+def test_rendered_objects_equal_the_golden_file(name: str, group: GroupResource) -> None:
     found = to_yaml(made(group))
     path = HERE / "golden" / f"{name}.yaml"
     if os.environ.get("EPOCHMQ_UPDATE_GOLDEN"):
@@ -137,7 +137,7 @@ def configuration(
     return properties.parse(rendered.config_files[0].text)
 
 
-def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
+def test_a_broker_advertises_its_dns_name_and_listens_on_all_addresses() -> None:
     group = broker_group()
     read = configuration(group, "orders-broker-1", group.default_controllers())
     assert read["brokerIP1"] == "orders-broker-1.orders-brokers.shop.svc"
@@ -148,7 +148,7 @@ def test_a_broker_advertises_its_name_in_dns_and_listens_everywhere() -> None:
     assert read["adminSocketPath"] == "/run/epochmq/admin.sock"
 
 
-def test_clients_inside_are_told_the_pods_address_and_those_outside_its_name() -> None:
+def test_clients_inside_the_cluster_get_pod_addresses_and_others_get_names() -> None:
     for outside in (False, True):
         main, sidecar = pod_spec(broker_group(externalServices=outside))["containers"]
         sources = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in main["env"]}
@@ -162,7 +162,7 @@ def test_clients_inside_are_told_the_pods_address_and_those_outside_its_name() -
 
 
 @pytest.mark.parametrize("embedded", [True, False])
-def test_a_controller_need_not_find_its_own_name_in_the_dns_to_listen(embedded: bool) -> None:
+def test_a_controller_listens_without_resolving_its_own_name(embedded: bool) -> None:
     read = configuration(controller_group(nameserver={"embedded": embedded}), "quorum-controller-0")
     told = controller_config.load(
         "".join(f"{key}={value}\n" for key, value in read.items()), without=embedded * ("bindAddress",)
@@ -171,7 +171,7 @@ def test_a_controller_need_not_find_its_own_name_in_the_dns_to_listen(embedded: 
     assert told.config.listen_port == 9878
 
 
-def test_a_single_replica_under_controllers_elects_too_so_that_it_can_grow() -> None:
+def test_a_single_replica_uses_controllers_so_that_it_can_scale_up() -> None:
     one, three = broker_group(replicas=1), broker_group(replicas=3)
     controllers = one.default_controllers()
     assert configuration(one, "orders-broker-0", controllers)["enableControllerMode"] == "true"
@@ -183,7 +183,7 @@ def test_a_single_replica_under_controllers_elects_too_so_that_it_can_grow() -> 
     assert changed == {"minInSyncReplicas"}
 
 
-def test_more_replicas_change_neither_template_nor_files_of_those_that_are_there() -> None:
+def test_more_replicas_change_neither_the_template_nor_the_files_of_existing_pods() -> None:
     three, five = stateful_set(broker_group(replicas=3)), stateful_set(broker_group(replicas=5))
     assert five["replicas"] == 5
     assert {**five, "replicas": 3} == three
@@ -204,7 +204,7 @@ def test_each_pod_finds_its_own_files_by_its_name() -> None:
                     assert file in data[name]
 
 
-def test_a_changed_configuration_changes_the_template_and_nothing_else_of_the_set() -> None:
+def test_a_changed_configuration_changes_only_the_template_of_the_stateful_set() -> None:
     plain, other = stateful_set(broker_group()), stateful_set(broker_group(config={"maxMessageSize": 7}))
     annotations = other["template"]["metadata"]["annotations"]
     assert annotations != plain["template"]["metadata"]["annotations"]
@@ -236,7 +236,7 @@ def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
                 assert "hostPort" not in str(container)
 
 
-def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() -> None:
+def test_a_broker_switches_over_before_it_stops_and_its_probes_ask_the_sidecar() -> None:
     main, sidecar = pod_spec(broker_group())["containers"]
     call = ["epochmq", "admin-call", "--socket", "/run/epochmq/admin.sock", "--timeout", "60"]
     assert main["lifecycle"]["preStop"]["exec"]["command"] == [*call, "handover", "lingerMs=35000"]
@@ -248,7 +248,7 @@ def test_a_broker_hands_over_before_it_stops_and_its_probes_ask_the_sidecar() ->
     assert sidecar["args"] == ["admin", "--config", "/etc/epochmq/$(POD_NAME).admin.conf"]
 
 
-def test_a_controller_gives_its_leadership_away_before_it_stops() -> None:
+def test_a_controller_transfers_its_leadership_before_it_stops() -> None:
     main, _ = pod_spec(controller_group())["containers"]
     command = main["lifecycle"]["preStop"]["exec"]["command"]
     assert command[:2] == ["epochmq", "admin-call"]
@@ -256,7 +256,7 @@ def test_a_controller_gives_its_leadership_away_before_it_stops() -> None:
     assert pod_spec(controller_group())["terminationGracePeriodSeconds"] > 10
 
 
-def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> None:
+def test_admin_secrets_make_the_sidecar_require_a_token_or_a_certificate() -> None:
     (pod, *_) = render_kubernetes_pods(EVERYTHING, EVERYTHING.default_controllers(), SETTINGS)
     assert pod.sidecar is not None
     read = properties.parse(pod.sidecar.config_file.text)
@@ -271,7 +271,7 @@ def test_admin_secrets_make_the_sidecar_ask_for_a_token_or_a_certificate() -> No
     assert admin_address(pod) == "orders-broker-0.orders-brokers.shop.svc:9880"
 
 
-# names and neighbours
+# names
 
 
 def names(objects: tuple[JsonObject, ...]) -> list[tuple[str, str, str]]:
@@ -295,7 +295,7 @@ GROUPS = st.builds(
 
 @settings(deadline=None)
 @given(GROUPS)
-def test_names_fit_into_what_kubernetes_allows(group: GroupResource) -> None:
+def test_names_are_valid_in_kubernetes(group: GroupResource) -> None:
     objects = made(group)
     assert max(len(one["metadata"]["name"]) for one in objects) <= 63
     for one in of_kind("StatefulSet", objects):
@@ -326,7 +326,7 @@ def selectors(group: GroupResource) -> Iterator[Mapping[str, str]]:
 
 @settings(deadline=None)
 @given(GROUPS)
-def test_everything_made_is_found_again_by_name_and_by_label(group: GroupResource) -> None:
+def test_all_objects_are_found_by_name_and_by_label(group: GroupResource) -> None:
     for one in made(group):
         assert (one["kind"], one["metadata"]["name"]) in possible_objects(group)
         assert selector(group).items() <= one["metadata"]["labels"].items()
@@ -334,20 +334,20 @@ def test_everything_made_is_found_again_by_name_and_by_label(group: GroupResourc
         assert one["kind"] in {kind.kind for kind in OBJECT_KINDS}
 
 
-def test_the_longest_name_has_the_length_that_the_resource_allows() -> None:
+def test_the_longest_object_name_matches_the_limit_of_the_resource() -> None:
     assert len(made(broker_group("a" * NAME_LENGTH_MAX))) > 0
 
 
-def test_groups_of_one_name_in_two_namespaces_know_their_own_addresses_only() -> None:
+def test_groups_of_one_name_in_two_namespaces_use_their_own_addresses_only() -> None:
     text = yaml.safe_dump_all(made(broker_group(namespace="a")))
     assert ".b.svc" not in text
     assert text.replace("namespace: a", "namespace: b").replace(".a.svc", ".b.svc") != text
 
 
-# who may reach what
+# network policies and services
 
 
-def test_only_the_operator_and_who_watches_reach_the_admin_port_and_only_replicas_each_other() -> None:
+def test_policies_restrict_the_admin_port_and_the_ha_port() -> None:
     (policy,) = of_kind("NetworkPolicy", made(broker_group()))
     rules = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
     assert rules[10911] is None
@@ -357,17 +357,17 @@ def test_only_the_operator_and_who_watches_reach_the_admin_port_and_only_replica
     assert rules[9880][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "epochmq-operator"}}
 
 
-def test_policies_can_be_left_out() -> None:
+def test_network_policies_can_be_turned_off() -> None:
     open_to_all = ManifestSettings("b", "c", "epochmq-system", network_policies=False)
     assert not of_kind("NetworkPolicy", made(broker_group(), open_to_all))
 
 
 @pytest.mark.parametrize(("count", "budgets"), [(1, 0), (3, 1), (5, 1)])
-def test_controllers_have_a_budget_where_one_of_them_can_be_spared(count: int, budgets: int) -> None:
+def test_controllers_have_a_disruption_budget_where_they_tolerate_a_loss(count: int, budgets: int) -> None:
     assert len(of_kind("PodDisruptionBudget", made(controller_group(replicas=count)))) == budgets
 
 
-def test_clients_find_the_nameservers_under_one_name_wherever_they_run() -> None:
+def test_the_nameserver_service_has_the_same_name_for_both_kinds_of_nameservers() -> None:
     for embedded, component in ((True, Component.CONTROLLER), (False, Component.NAMESERVER)):
         services = of_kind("Service", made(controller_group(nameserver={"embedded": embedded})))
         (found,) = (one for one in services if one["metadata"]["name"] == "quorum-nameserver")
@@ -379,7 +379,8 @@ def test_clients_find_the_nameservers_under_one_name_wherever_they_run() -> None
 
 
 def from_the_api_server(manifest: JsonObject) -> JsonObject:
-    """An object as it comes back: defaults filled in, quantities rewritten, empty fields left out."""
+    """An object as the API server returns it: with defaults, rewritten quantities, and without empty
+    fields."""
     found: JsonObject = copy.deepcopy(manifest)
     found["metadata"] |= {"uid": "1", "resourceVersion": "2", "managedFields": [{}]}
     found["status"] = {"replicas": 3}
@@ -400,7 +401,7 @@ def from_the_api_server(manifest: JsonObject) -> JsonObject:
 
 
 @pytest.mark.parametrize("group", [broker_group(), controller_group()], ids=["brokers", "controllers"])
-def test_what_the_api_server_fills_in_is_no_difference(group: GroupResource) -> None:
+def test_defaults_of_the_api_server_are_no_difference(group: GroupResource) -> None:
     for manifest in made(group):
         assert differences(manifest, manifest) == ()
         assert differences(manifest, from_the_api_server(manifest)) == ()
@@ -418,7 +419,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", [kind.kind for kind in OBJECT_KINDS])
-def test_every_field_that_somebody_changes_or_removes_is_a_difference(kind: str) -> None:
+def test_every_changed_or_removed_field_is_a_difference(kind: str) -> None:
     manifest = of_kind(kind, made(EVERYTHING))[0]
     for path in leaves(manifest):
         for change in ("changed", "removed"):
@@ -430,13 +431,13 @@ def test_every_field_that_somebody_changes_or_removes_is_a_difference(kind: str)
             if change == "changed":
                 inner[path[-1]] = {"x": 1} if isinstance(before, str) else "something else"
             elif before in (False, {}, ""):
-                continue  # leaving it out says the same
+                continue  # omitting the field means the same
             else:
                 del inner[path[-1]]
             assert differences(manifest, observed), (path, change)
 
 
-def test_a_difference_says_where_what_and_what_instead() -> None:
+def test_a_difference_names_the_field_and_both_values() -> None:
     (wanted,) = of_kind("StatefulSet", made(broker_group()))
     observed = copy.deepcopy(wanted)
     observed["spec"]["replicas"] = 1
@@ -447,7 +448,7 @@ def test_a_difference_says_where_what_and_what_instead() -> None:
     )
 
 
-def test_what_others_add_stays() -> None:
+def test_fields_that_others_add_are_no_difference() -> None:
     (wanted,) = of_kind("StatefulSet", made(broker_group()))
     observed = copy.deepcopy(wanted)
     observed["metadata"]["labels"]["mine"] = "x"
@@ -455,7 +456,7 @@ def test_what_others_add_stays() -> None:
     assert differences(wanted, observed) == ()
 
 
-def test_what_cannot_be_changed_of_a_stateful_set_is_held_back_and_said() -> None:
+def test_immutable_fields_of_a_stateful_set_are_kept_and_reported() -> None:
     before, after = (
         of_kind("StatefulSet", made(broker_group(storage={"size": size}, image=size.lower())))[0]
         for size in ("1Gi", "2Gi")
@@ -473,7 +474,7 @@ def test_what_cannot_be_changed_of_a_stateful_set_is_held_back_and_said() -> Non
 
 @settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=9))
-def test_no_observed_value_upsets_the_comparison(value: Any) -> None:
+def test_any_observed_value_can_be_compared(value: Any) -> None:
     wanted = made(broker_group(replicas=1))[-1]
     for path in (("spec",), ("spec", "template", "spec", "containers"), ("metadata", "labels")):
         observed = copy.deepcopy(wanted)

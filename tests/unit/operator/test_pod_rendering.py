@@ -1,5 +1,5 @@
-"""From a group to its pods. The golden files under `golden/` are what a change of the renderer is reviewed
-by; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+"""Tests the rendering of pods. A change is reviewed by its effect on the golden files under `golden/`;
+`EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ spec:
     ],
     ids=["orders", "full", "controllers", "apart"],
 )
-def test_the_pods_of_a_group_are_those_of_the_golden_file(name: str, text: str) -> None:
+def test_rendered_pods_equal_the_golden_file(name: str, text: str) -> None:
     (group,) = load_resources([(name, text)]).documents
     pods = [dataclasses.asdict(pod) for pod in rendered(group)]
     for file in (file for pod in pods for file in pod["config_files"]):
@@ -109,7 +109,7 @@ def test_the_pods_of_a_group_are_those_of_the_golden_file(name: str, text: str) 
     assert found == path.read_text()
 
 
-def test_nameservers_come_before_the_brokers_that_register_with_them() -> None:
+def test_nameservers_start_before_their_brokers() -> None:
     pods = rendered(group_of(FULL))
     assert [pod.component for pod in pods] == [Component.NAMESERVER, Component.BROKER]
     assert pods[1].probe.nameservers == (pods[0].port("remoting"),)  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ def test_nameservers_come_before_the_brokers_that_register_with_them() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 @pytest.mark.parametrize("embedded", [True, False])
-def test_each_controller_knows_all_and_has_an_address_and_a_volume_of_its_own(
+def test_each_controller_knows_all_peers_and_has_its_own_address_and_volume(
     replicas: int, embedded: bool
 ) -> None:
     text = APART.replace("replicas: 1", f"replicas: {replicas}").replace("false", str(embedded).lower())
@@ -133,12 +133,12 @@ def test_each_controller_knows_all_and_has_an_address_and_a_volume_of_its_own(
     assert {pod.args[0] for pod in controllers} == {verb}
 
 
-def test_only_brokers_wait_for_others_for_a_controller_is_ready_with_a_quorum_alone() -> None:
+def test_only_brokers_wait_for_other_pods() -> None:
     assert [component for component, others in WAITS_FOR.items() if others] == [Component.BROKER]
 
 
 @pytest.mark.parametrize("embedded", [True, False])
-def test_brokers_know_every_controller_and_every_nameserver_of_their_quorum(embedded: bool) -> None:
+def test_brokers_know_all_controllers_and_nameservers_of_their_group(embedded: bool) -> None:
     group = group_of(FULL.replace("replicas: 1", "replicas: 2\n  controllerGroup: eu"))
     text = APART.replace("replicas: 1", "replicas: 3").replace("false", str(embedded).lower())
     controllers = controllers_of(text)
@@ -159,7 +159,7 @@ def test_brokers_know_every_controller_and_every_nameserver_of_their_quorum(embe
         assert not {"brokerId", "brokerRole"} & read.keys()
 
 
-def test_what_the_spec_says_of_replication_counts_more_than_our_defaults() -> None:
+def test_the_spec_overrides_the_defaults_of_replication() -> None:
     group = group_of(
         FULL.replace("replicas: 1", "replicas: 3").replace(
             "deleteWhen", "allAckInSyncStateSet: false\n    inSyncReplicas: 2\n    deleteWhen"
@@ -170,7 +170,7 @@ def test_what_the_spec_says_of_replication_counts_more_than_our_defaults() -> No
     assert properties.parse(text)["allAckInSyncStateSet"] == "false"
 
 
-def test_more_replicas_restart_none_of_those_that_are_there() -> None:
+def test_more_replicas_restart_no_existing_pod() -> None:
     three, four = (group_of(FULL.replace("replicas: 1", f"replicas: {n}")) for n in (3, 4))
     controllers = three.own_controllers
     assert controllers is not None
@@ -178,14 +178,14 @@ def test_more_replicas_restart_none_of_those_that_are_there() -> None:
     assert render_pods(four, places, controllers)[:3] == render_pods(three, places, controllers)
 
 
-def test_rendering_is_the_same_whatever_the_order_of_the_keys() -> None:
+def test_rendering_does_not_depend_on_the_order_of_keys() -> None:
     head = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: a}\n"
     one = group_of(head + "spec: {replicas: 1, config: {a: 1, b: 2}}\n")
     other = group_of(head + "spec: {config: {b: 2, a: 1}, replicas: 1}\n")
     assert rendered(one) == rendered(other)
 
 
-def test_a_configuration_file_says_what_the_spec_says() -> None:
+def test_a_configuration_file_has_the_values_of_the_spec() -> None:
     values: dict[str, str | int | float | bool] = {
         "a": "C:\\data\\",
         "b": " x = y # z ",
@@ -205,7 +205,7 @@ def test_a_configuration_file_says_what_the_spec_says() -> None:
     assert read["storePathCommitLog"] == "/volumes/eu-orders-broker-0/store/commitlog"
 
 
-def test_names_of_pods_fit_into_what_kubernetes_allows() -> None:
+def test_pod_names_are_valid_in_kubernetes() -> None:
     group = group_of(FULL.replace("eu-orders", "a" * 40))
     for pod in rendered(group):
         workload = pod.name.rpartition("-")[0]

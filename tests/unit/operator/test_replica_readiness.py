@@ -1,4 +1,5 @@
-"""A replica is ready when it serves, is known to its nameservers, and is in the SyncStateSet of a master."""
+"""Tests that a replica is ready when it serves requests, its nameservers list it, and it is in the
+SyncStateSet of a master."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def probe(fake: Fake, *controllers: str) -> BrokerProbe:
     return BrokerProbe(fake.address, "c", "a", (fake.address,), controllers or (NOBODY, fake.address))
 
 
-async def test_a_replica_in_sync_is_ready_and_says_what_is_known_of_its_group() -> None:
+async def test_a_replica_in_sync_is_ready_and_reports_its_group() -> None:
     fake = Fake()
     async with running(fake) as client:
         found = await probe_pod(client, probe(fake))
@@ -105,7 +106,7 @@ async def test_a_replica_in_sync_is_ready_and_says_what_is_known_of_its_group() 
     ],
     ids=["not registered", "not in sync", "not alive", "no master", "unknown", "no leader"],
 )
-async def test_one_that_is_not_ready_says_what_is_missing(change: dict[str, object], reason: str) -> None:
+async def test_a_replica_that_is_not_ready_has_a_reason(change: dict[str, object], reason: str) -> None:
     fake = Fake()
     async with running(fake) as client:
         for name, value in change.items():
@@ -116,7 +117,7 @@ async def test_one_that_is_not_ready_says_what_is_missing(change: dict[str, obje
     assert found.runtime_info == fake.runtime_info
 
 
-async def test_one_that_people_drained_is_ready_out_of_the_set_as_long_as_it_lives() -> None:
+async def test_a_drained_replica_is_ready_outside_the_set_while_it_is_alive() -> None:
     fake = Fake()
     fake.runtime_info["drained"] = "true"
     fake.in_sync = False
@@ -126,7 +127,7 @@ async def test_one_that_people_drained_is_ready_out_of_the_set_as_long_as_it_liv
         assert not (await probe_pod(client, probe(fake))).ready
 
 
-async def test_a_group_without_controllers_is_ready_when_it_serves_and_is_registered() -> None:
+async def test_a_broker_without_controllers_is_ready_when_it_is_registered() -> None:
     fake = Fake()
     fake.registered, fake.leader = 0, None
     async with running(fake) as client:

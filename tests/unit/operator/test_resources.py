@@ -1,4 +1,4 @@
-"""What a document may say, and how it is told what is wrong."""
+"""Tests which documents the loader accepts, and how it reports faults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_example_loads() -> None:
     assert (group.name, group.spec.replicas, group.controlled_by) == ("orders", 3, "orders")
 
 
-def test_a_group_of_several_replicas_has_controllers_of_its_own_unless_it_names_some() -> None:
+def test_a_group_of_several_replicas_has_its_own_controllers_unless_it_names_some() -> None:
     alone, several, named = (
         load_resources([("f", HEAD + f"spec: {spec}\n")])
         for spec in ("{replicas: 1}", "{replicas: 2}", "{replicas: 1, controllerGroup: quorum}")
@@ -73,13 +73,13 @@ def test_a_group_of_several_replicas_has_controllers_of_its_own_unless_it_names_
     assert both.controllers_of(both.broker_groups[0]) == quorum
 
 
-def test_a_file_holds_any_number_of_documents_and_the_order_is_kept() -> None:
+def test_a_file_may_hold_many_documents_in_order() -> None:
     one = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
     loaded = load_resources([("a", "---\n" + one % "b" + "---\n---\n" + one % "a"), ("b", one % "c")])
     assert [group.name for group in loaded.broker_groups] == ["b", "a", "c"]
 
 
-def test_what_the_api_server_adds_is_ignored() -> None:
+def test_fields_that_the_api_server_adds_are_ignored() -> None:
     group = only(
         """\
         apiVersion: epochmq.io/v1alpha1
@@ -186,7 +186,7 @@ def test_each_fault_names_line_document_field_value_and_expectation(spec: str, e
     ]
 
 
-def test_a_key_given_twice_is_refused_for_yaml_would_drop_one() -> None:
+def test_a_duplicate_key_is_rejected() -> None:
     assert faults(HEAD + "spec:\n  replicas: 1\n  replicas: 2\n") == [
         "f.yaml:6: document 1: spec.replicas: given twice"
     ]
@@ -207,7 +207,7 @@ def test_a_key_given_twice_is_refused_for_yaml_would_drop_one() -> None:
         ("enableControllerMode", "how the group's replicas elect a master"),
     ],
 )
-def test_a_key_that_the_operator_owns_is_refused_by_name(key: str, owner: str) -> None:
+def test_a_key_that_the_operator_owns_is_rejected_by_name(key: str, owner: str) -> None:
     assert faults(f"{HEAD}spec:\n  replicas: 1\n  config:\n    {key}: 7\n") == [
         f"f.yaml:7: document 1 (BrokerGroup orders): spec.config.{key}: 7, expected no such key: "
         f"the operator sets it, from {owner}"
@@ -236,11 +236,11 @@ OTHER_FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), OTHER_FAULTS)
-def test_what_is_no_resource_is_refused_in_one_line(text: str, expected: str) -> None:
+def test_anything_else_than_a_resource_is_rejected_in_one_line(text: str, expected: str) -> None:
     assert faults(text) == [f"f.yaml:{expected}"]
 
 
-def test_kinds_that_this_version_does_not_run_are_refused_clearly() -> None:
+def test_unsupported_kinds_are_rejected_with_a_reason() -> None:
     (line,) = faults("apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroupAudit\nmetadata: {name: c}\n")
     assert line == (
         "f.yaml:2: document 1 (BrokerGroupAudit c): kind: BrokerGroupAudit is not supported: it is for "
@@ -248,18 +248,18 @@ def test_kinds_that_this_version_does_not_run_are_refused_clearly() -> None:
     )
 
 
-def test_another_api_version_is_refused() -> None:
+def test_another_api_version_is_rejected() -> None:
     (line,) = faults(HEAD.replace("v1alpha1", "v1") + "spec: {replicas: 1}\n")
     assert line.endswith('apiVersion: "epochmq.io/v1", expected epochmq.io/v1alpha1')
 
 
 @pytest.mark.parametrize("name", ["Orders", "-a", "a-", "1a", "a_b", "a" * 41, "", "a\nb"])
-def test_a_name_that_no_pod_can_bear_is_refused(name: str) -> None:
+def test_a_name_that_is_invalid_for_pods_is_rejected(name: str) -> None:
     (line,) = faults(f"{HEAD.replace('orders', show_value(name))}spec: {{replicas: 1}}\n")
     assert f"metadata.name: {show_value(name)}, expected lower-case letters, digits, '-'," in line
 
 
-def test_a_name_that_no_pod_could_look_up_is_refused() -> None:
+def test_a_name_that_is_too_long_for_dns_is_rejected() -> None:
     names = f"{{name: {'a' * 40}, namespace: {'n' * 61}}}"
     assert only(HEAD.replace("{name: orders}", names) + "spec: {replicas: 1}\n").name == "a" * 40
     (line,) = faults(HEAD.replace("{name: orders}", names.replace("}", "n}")) + "spec: {replicas: 1}\n")
@@ -308,7 +308,7 @@ def test_each_fault_of_controllers_names_field_value_and_expectation(spec: str, 
 
 
 @pytest.mark.parametrize("text", ["", "spec: {}\n", "spec: {replicas: 3}\n"])
-def test_controllers_are_three_with_nameservers_inside_unless_said_otherwise(text: str) -> None:
+def test_the_default_is_three_controllers_with_embedded_nameservers(text: str) -> None:
     loaded = load_resources([("f", CONTROLLERS + text)])
     (found,) = loaded.controller_groups
     assert loaded.groups == (found,)
@@ -318,19 +318,19 @@ def test_controllers_are_three_with_nameservers_inside_unless_said_otherwise(tex
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 5])
-def test_one_three_and_five_controllers_can_be_had_and_the_example_loads(replicas: int) -> None:
+def test_one_three_and_five_controllers_are_valid(replicas: int) -> None:
     path = ROOT / "examples" / "controllers.yaml"
     text = path.read_text().replace("replicas: 3", f"replicas: {replicas}")
     (found,) = load_resources([(str(path), text)]).controller_groups
     assert (found.name, found.spec.replicas) == ("controllers", replicas)
 
 
-def test_controllers_and_brokers_of_one_name_would_share_pods_and_are_refused() -> None:
+def test_a_controller_group_and_a_broker_group_of_one_name_are_rejected() -> None:
     (line,) = faults(CONTROLLERS + "---\n" + HEAD + "spec: {replicas: 1}\n")
     assert line.endswith('metadata.name: "orders" is the name of another group, at f.yaml:1')
 
 
-def test_two_groups_of_one_name_are_refused_with_both_places() -> None:
+def test_two_groups_of_one_name_are_rejected_with_both_places() -> None:
     text = HEAD + "spec: {replicas: 1}\n"
     with pytest.raises(ResourceError) as caught:
         load_resources([("a.yaml", text), ("b.yaml", text)])
@@ -351,14 +351,14 @@ def test_faults_of_all_documents_of_all_files_are_reported_together() -> None:
     ]
 
 
-def test_aliases_that_multiply_are_read_once() -> None:
+def test_nested_yaml_aliases_are_read_once() -> None:
     ten = [", ".join([f"*a{i - 1}"] * 10) for i in range(25)]
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{ten[i]}]\n" for i in range(1, 25))
     assert len(faults(HEAD + "spec: {replicas: 1}\n" + bomb)) == 25
 
 
 @given(st.text(max_size=200) | st.text(alphabet="ab:{}[]-&*!|>'\"#%,? \n\t01", max_size=80))
-def test_any_text_loads_or_is_refused(text: str) -> None:
+def test_any_text_loads_or_is_rejected(text: str) -> None:
     try:
         outcome: object = load_resources([("f", text)])
     except ResourceError as error:

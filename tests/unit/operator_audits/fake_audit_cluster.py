@@ -1,5 +1,5 @@
-"""A small cluster for plans of audits: it runs pods, collects garbage, and has a broker group that
-answers."""
+"""Simulates a cluster for plans of audits: it runs pods, collects garbage, and has a broker group that
+reports states."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ DAMAGED = {
 
 @dataclass
 class FakeAuditCluster:
-    """`verdict` is what drivers say, None: they fail; `hangs`: they never end; `stuck`: pods whose image
-    cannot be had, by a part of their name; `unready`: pods that never become ready; `failing`: pods that
-    end at once."""
+    """The cluster. `verdict` is what drivers report, None: they fail. `hangs`: they never end. `stuck`,
+    `unready`, `failing`: parts of the names of pods whose image cannot be pulled, that never become ready, or
+    that end at once."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     events: dict[str, Emit] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class FakeAuditCluster:
     _uids: int = 0
 
     def audit(self, **spec: Any) -> None:
-        """kubectl apply of an audit, and of a group with its volumes, if there is none yet."""
+        """Applies an audit, and a group with its volumes if there is none yet."""
         head = {"apiVersion": "epochmq.io/v1alpha1", "metadata": {"name": "orders", "namespace": NAMESPACE}}
         self.put({**head, "kind": "BrokerGroup", "spec": {"replicas": 3}})
         for ordinal in range(3):
@@ -80,7 +80,7 @@ class FakeAuditCluster:
         self.put({**head, "kind": AUDIT_KIND, "metadata": meta, "spec": {"brokerGroup": "orders", **spec}})
 
     def put(self, manifest: Mapping[str, Any]) -> None:
-        """Makes or changes an object."""
+        """Creates or changes an object."""
         made = copy.deepcopy(dict(manifest))
         ref = ref_of(made)
         old = self.objects.get(ref)
@@ -99,7 +99,7 @@ class FakeAuditCluster:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The audit's."""
+        """The audit's status."""
         found: dict[str, Any] = self.objects[AUDITED].get("status") or {}
         return found
 
@@ -111,7 +111,7 @@ class FakeAuditCluster:
         return "", ""
 
     def own(self) -> list[str]:
-        """What is there of the audit but for itself."""
+        """The audit's objects, without the audit itself."""
         return sorted(str(ref) for ref, found in self.objects.items() if self._of_audit(found))
 
     @staticmethod
@@ -120,7 +120,7 @@ class FakeAuditCluster:
         return bool(labels.get(KIND_LABEL) == AUDIT_KIND and labels.get(GROUP_LABEL) == AUDITED.name)
 
     def states(self) -> dict[str, ReportedState]:
-        """What the replicas say: two are in sync, the third lags."""
+        """The states of the replicas: two are in sync, the third lags."""
         states: dict[str, ReportedState] = {
             f"orders-broker-{n}": ReportedBrokerState(
                 broker_name="orders",
@@ -145,7 +145,7 @@ class FakeAuditCluster:
         return states
 
     def look(self) -> ReconciliationResult:
-        """One pass."""
+        """Reconciles once."""
         observed = ObservedState(self.objects[AUDITED], dict(self.objects))
         seen = ObservedAudit(observed)
         if plan.wants_cut(observed):
@@ -158,7 +158,7 @@ class FakeAuditCluster:
         return plan.reconcile(SETTINGS, seen, self.now)
 
     def act(self, effect: Effect) -> None:
-        """One effect, as the driver does it."""
+        """Carries out one effect as the driver does."""
         match effect:
             case Apply():
                 self.put(effect.manifest)
@@ -172,7 +172,7 @@ class FakeAuditCluster:
                 self.events.setdefault(effect.key, effect)
 
     def remove(self, ref: Ref) -> None:
-        """kubectl delete, and what belongs to it goes."""
+        """Deletes an object and all that it owns."""
         gone = self.objects.pop(ref)["metadata"]["uid"]
         for other, found in list(self.objects.items()):
             owners = found["metadata"].get("ownerReferences") or ()
@@ -180,7 +180,7 @@ class FakeAuditCluster:
                 self.remove(other)
 
     def tick(self, seconds: float = 1.0) -> None:
-        """Pods go on."""
+        """Advances time and the pods."""
         self.now += seconds
         for ref, found in list(self.objects.items()):
             if ref.kind != "Pod" or not self._of_audit(found):
@@ -213,7 +213,7 @@ class FakeAuditCluster:
         found["status"]["containerStatuses"] = [{"state": {"terminated": ended}}]
 
     def run(self, passes: int = 60) -> None:
-        """Passes and time, until nothing is to be done."""
+        """Reconciles and advances time until there is nothing left to do."""
         for _ in range(passes):
             made = self.look()
             for effect in made.effects:

@@ -1,4 +1,4 @@
-"""Schedules, as cron has them."""
+"""Tests cron schedules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seconds(text: str) -> int:
         ("5/25 * * * *", "2026-11-22T10:06", "2026-11-22T10:30"),
     ],
 )
-def test_the_next_time(schedule: str, after: str, expected: str) -> None:
+def test_a_schedule_has_the_expected_next_time(schedule: str, after: str, expected: str) -> None:
     assert cron.parse_schedule(schedule).next_after(seconds(after)) == seconds(expected)
 
 
@@ -48,12 +48,12 @@ def test_the_next_time(schedule: str, after: str, expected: str) -> None:
         ("1,,2 * * * *", "minute: ''"),
     ],
 )
-def test_what_is_no_schedule_is_refused(schedule: str, wrong: str) -> None:
+def test_an_invalid_schedule_is_rejected(schedule: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         cron.parse_schedule(schedule)
 
 
-def test_what_was_missed_counts_once_and_as_of_the_last_time() -> None:
+def test_missed_times_count_once_as_the_last_one() -> None:
     daily = cron.parse_schedule("0 3 * * *")
     begin, end = seconds("2020-01-01T00:00"), seconds("2026-11-22T02:59")
     assert daily.last_between(begin, end) == seconds("2026-11-21T03:00")

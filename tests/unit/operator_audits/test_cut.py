@@ -1,4 +1,4 @@
-"""The cut: up to where each replica's log counts."""
+"""Tests up to which offset the cut compares each replica's log."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LEADING = epochs((1, 0), (2, 500))
 
 
 def ends(third: bytes | None, first: int, later: int | None) -> list[int]:
-    """Where the logs are cut: a master and its replica in the set, and a third that is not in it, at `first`
-    and then at `later`."""
+    """The ends of the cut for a master, its replica in the set, and a third one outside it, which ends at
+    `first` and then at `later`."""
     states = {"b-0": word(1, 1000, "master"), "b-1": word(2, 950), "b-2": word(3, first)}
     copies = {"b-0": LEADING, "b-1": LEADING} | ({} if third is None else {"b-2": third})
     again = {} if later is None else {"b-2": word(3, later)}
@@ -54,14 +54,14 @@ def ends(third: bytes | None, first: int, later: int | None) -> list[int]:
         pytest.param(LEADING, 620, None, 500, id="it answers no more"),
     ],
 )
-def test_who_is_not_in_sync_counts_as_far_as_it_has_the_master_s_history(
+def test_a_replica_out_of_sync_is_compared_up_to_the_common_history(
     third: bytes | None, first: int, later: int | None, end: int
 ) -> None:
     assert ends(third, first, later) == [900, 900, end]
 
 
-def test_who_is_in_a_set_that_nothing_waits_for_counts_as_far_as_it_is() -> None:
-    """The master alone has all of what it says is confirmed; a member's epochs may be older than that."""
+def test_without_all_acks_a_replica_is_compared_up_to_its_own_end() -> None:
+    """Only the master is sure to have the log up to its confirm offset; a member's epochs may be older."""
     states = {
         "b-0": word(1, 1000, "master", by_all=False),
         "b-1": word(2, 450, by_all=False),

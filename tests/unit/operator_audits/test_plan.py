@@ -1,4 +1,4 @@
-"""Plans of audits: what a run makes, how it ends, and that nothing stays of it whatever happens."""
+"""Tests the plan of an audit: what a run creates, how it ends, and that it leaves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.operator_audits.fake_audit_cluster import AUDITED, DAMAGED, NAME
 REPORT = "ConfigMap nightly-audit-1-report"
 
 
-def test_an_audit_runs_once_and_leaves_its_verdict_and_report() -> None:
+def test_an_audit_runs_once_and_keeps_its_verdict_and_report() -> None:
     cluster = FakeAuditCluster()
     cluster.audit()
     cluster.run()
@@ -32,7 +32,7 @@ def test_an_audit_runs_once_and_leaves_its_verdict_and_report() -> None:
     assert cluster.look().effects == ()
 
 
-def test_the_cut_bounds_every_replica_and_readers_are_where_the_volumes_are() -> None:
+def test_the_cut_bounds_every_replica_and_readers_run_beside_the_volumes() -> None:
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit(tolerations=[{"key": "spot", "operator": "Exists"}])
     cluster.run(8)
@@ -59,7 +59,7 @@ def test_the_cut_bounds_every_replica_and_readers_are_where_the_volumes_are() ->
     assert cluster.asked == 1, "the cut is made once"
 
 
-def test_every_pod_is_restricted_and_the_driver_may_do_little() -> None:
+def test_every_pod_is_restricted_and_the_driver_has_few_rights() -> None:
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit()
     cluster.run(8)
@@ -84,7 +84,7 @@ def test_every_pod_is_restricted_and_the_driver_may_do_little() -> None:
     assert role[1]["resourceNames"] == ["nightly-audit-1-report"]
 
 
-def test_damage_is_told_in_conditions_and_in_an_event() -> None:
+def test_damage_is_reported_in_conditions_and_an_event() -> None:
     cluster = FakeAuditCluster(verdict=DAMAGED)
     cluster.audit()
     cluster.run()
@@ -96,14 +96,14 @@ def test_damage_is_told_in_conditions_and_in_an_event() -> None:
 
 
 def finished(cluster: FakeAuditCluster, reason: str) -> None:
-    """It failed for this reason, and nothing is left, the report it never had included."""
+    """Asserts that the run failed for this reason and left nothing, not even a report."""
     assert cluster.status["phase"] == "Failed"
     assert cluster.condition("Complete") == ("False", reason)
     assert cluster.status["history"][0]["verdict"] == ""
     assert cluster.own() == []
 
 
-def test_a_driver_that_fails_is_told_of_and_nothing_is_left() -> None:
+def test_a_failed_driver_is_reported_and_nothing_is_left() -> None:
     cluster = FakeAuditCluster(verdict=None)
     cluster.audit()
     cluster.run()
@@ -112,7 +112,7 @@ def test_a_driver_that_fails_is_told_of_and_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("pod", ["reader-1", "driver"])
-def test_a_bad_image_is_told_of_and_nothing_is_left(pod: str) -> None:
+def test_a_bad_image_is_reported_and_nothing_is_left(pod: str) -> None:
     cluster = FakeAuditCluster(stuck=pod)
     cluster.audit(image="nobody/has:this")
     cluster.run(300)
@@ -120,14 +120,14 @@ def test_a_bad_image_is_told_of_and_nothing_is_left(pod: str) -> None:
     assert "ErrImagePull" in cluster.status["history"][0]["message"]
 
 
-def test_what_takes_too_long_is_given_up() -> None:
+def test_an_audit_that_takes_too_long_fails() -> None:
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit(timeoutSeconds=100)
     cluster.run(150)
     finished(cluster, "TimedOut")
 
 
-def test_a_group_without_a_master_is_waited_for_and_given_up() -> None:
+def test_an_audit_waits_for_a_master_until_its_timeout() -> None:
     cluster = FakeAuditCluster(master="")
     cluster.audit(timeoutSeconds=100)
     cluster.run(50)
@@ -136,7 +136,7 @@ def test_a_group_without_a_master_is_waited_for_and_given_up() -> None:
     finished(cluster, "TimedOut")
 
 
-def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
+def test_a_volume_without_a_ready_reader_is_left_out_after_a_while() -> None:
     cluster = FakeAuditCluster(unready="reader-2", hangs=True)
     cluster.audit()
     cluster.run(250)
@@ -145,7 +145,7 @@ def test_a_volume_that_nobody_can_show_is_left_out_after_a_while() -> None:
     assert json.loads(str(env["READERS"]))["orders-broker-2"] == ""
 
 
-def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
+def test_failed_readers_are_left_out_and_reported_when_all_fail() -> None:
     cluster = FakeAuditCluster(failing="reader-2", hangs=True)
     cluster.audit()
     cluster.run(8)
@@ -157,7 +157,7 @@ def test_readers_that_end_are_left_out_and_when_all_do_it_says_why() -> None:
     assert "exit status 2 (Error)" in cluster.status["history"][0]["message"]
 
 
-def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers() -> None:
+def test_snapshots_are_taken_after_a_delay_and_owned_by_their_readers() -> None:
     cluster = FakeAuditCluster(unready="reader")
     cluster.audit(volumeSnapshotClassName="fast")
     cluster.run(5)
@@ -180,7 +180,7 @@ def test_snapshots_are_taken_some_time_after_the_cut_and_belong_to_their_readers
     assert cluster.own() == [REPORT]
 
 
-def test_a_schedule_runs_when_it_is_due_and_keeps_a_bounded_history() -> None:
+def test_a_scheduled_audit_runs_when_due_and_keeps_a_bounded_history() -> None:
     cluster = FakeAuditCluster()
     cluster.audit(schedule="0 * * * *", historyLimit=2)
     cluster.run()
@@ -191,12 +191,12 @@ def test_a_schedule_runs_when_it_is_due_and_keeps_a_bounded_history() -> None:
         cluster.run()
     assert [one["number"] for one in cluster.status["history"]] == [3, 2]
     assert cluster.own() == [f"ConfigMap nightly-audit-{n}-report" for n in (2, 3)]
-    cluster.tick(100 * 3600)  # there was no operator
+    cluster.tick(100 * 3600)  # no operator was running
     cluster.run()
     assert cluster.status["history"][0]["number"] == 4, "what was missed is done once"
 
 
-def test_it_runs_when_somebody_asks_and_not_while_it_is_suspended() -> None:
+def test_the_annotation_starts_an_audit_unless_it_is_suspended() -> None:
     cluster = FakeAuditCluster()
     cluster.audit()
     cluster.run()
@@ -230,7 +230,7 @@ def test_an_operator_killed_after_any_effect_finishes_the_run_once(verdict: Any)
             for effect in cluster.look().effects:
                 if done == survived:
                     done += 1
-                    break  # killed; the next one looks anew
+                    break  # killed; the next operator observes the cluster again
                 cluster.act(effect)
                 done += 1
             cluster.tick()
@@ -257,7 +257,7 @@ def test_a_deleted_audit_is_left_to_the_garbage_collector() -> None:
     assert cluster.own() == []
 
 
-def test_a_spec_that_cannot_be_used_says_why() -> None:
+def test_an_invalid_spec_is_reported() -> None:
     cluster = FakeAuditCluster()
     cluster.audit(schedule="0 0 31 2 *")
     cluster.run()
@@ -266,7 +266,7 @@ def test_a_spec_that_cannot_be_used_says_why() -> None:
     assert cluster.own() == []
 
 
-def test_names_of_the_longest_audit_are_short_enough() -> None:
+def test_names_of_the_longest_audit_are_valid() -> None:
     names = RunNames("a" * 40, 99999)
     longest = max((names.job, names.report, names.driver, names.reader(8), f"{names.run}-exec-32"), key=len)
     assert len(longest) <= 63

@@ -1,4 +1,5 @@
-"""The operator may do what audits need, and can give their drivers no more than it has."""
+"""Tests that the operator has the rights that audits need, including those that it grants to their
+drivers."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from epochmq_operator.resources.audit import BrokerGroupAudit
 from tests.unit.operator.test_chart import kinds, rendered, rights
 
 
-def test_the_chart_lets_the_operator_make_and_remove_everything_of_an_audit() -> None:
+def test_the_chart_grants_the_rights_for_all_objects_of_an_audit() -> None:
     audit = BrokerGroupAudit.model_validate(
         {
             "apiVersion": "epochmq.io/v1alpha1",

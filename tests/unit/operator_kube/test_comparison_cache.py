@@ -1,4 +1,4 @@
-"""Comparisons are remembered for as long as nothing changed."""
+"""Tests that a comparison is reused until one of the objects changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochmq_operator.plans.objects import Owner, with_owner
 
 
 class Compared:
-    """Counts the comparisons, and says what it is told to say."""
+    """Counts the comparisons and returns given lines."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -24,17 +24,17 @@ class Compared:
 
 
 def wanted(data: str = "a", uid: str = "u") -> dict[str, Any]:
-    """What is to be."""
+    """A manifest."""
     manifest = {"kind": "ConfigMap", "metadata": {"name": "c", "namespace": "n"}, "data": data}
     return with_owner(manifest, Owner("BrokerGroup", "g", uid))
 
 
 def seen(version: str = "1", uid: str = "x") -> dict[str, Any]:
-    """What is."""
+    """An observed object."""
     return {"metadata": {"resourceVersion": version, "uid": uid}}
 
 
-def test_the_same_two_are_compared_once() -> None:
+def test_equal_objects_are_compared_once() -> None:
     compared = Compared()
     comparison_cache = ComparisonCache(compared)
     assert [comparison_cache(wanted(), seen()) for _ in range(3)] == [(), (), ()]
@@ -45,7 +45,7 @@ def test_the_same_two_are_compared_once() -> None:
     ("now_wanted", "now_seen"),
     [(wanted("b"), seen()), (wanted(uid="v"), seen()), (wanted(), seen("2")), (wanted(), seen(uid="y"))],
 )
-def test_another_version_of_either_is_compared_anew(
+def test_another_version_of_either_object_is_compared_again(
     now_wanted: dict[str, Any], now_seen: dict[str, Any]
 ) -> None:
     compared = Compared()
@@ -55,7 +55,7 @@ def test_another_version_of_either_is_compared_anew(
     assert comparison_cache(now_wanted, now_seen) == ("different",)
 
 
-def test_what_differs_is_told_every_time() -> None:
+def test_differences_are_returned_every_time() -> None:
     compared = Compared()
     compared.lines = ("different",)
     comparison_cache = ComparisonCache(compared)

@@ -1,4 +1,4 @@
-"""What `epochmq operator --config FILE` takes."""
+"""Tests the configuration file of the operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_lines_of_keys_and_values(tmp_path: Path) -> None:
+def test_a_properties_file_is_read(tmp_path: Path) -> None:
     config = load_config(file(tmp_path, PROPERTIES))
     assert config.namespaces == ["trade", "billing"]
     assert (config.network_policies, config.metrics_port, config.image_pull_secrets) == (False, 8081, [])
@@ -37,7 +37,7 @@ def test_lines_of_keys_and_values(tmp_path: Path) -> None:
     assert settings.operator_labels == (("app", "epochmq"), ("tier", "ops"))
 
 
-def test_yaml_says_the_same(tmp_path: Path) -> None:
+def test_a_yaml_file_gives_the_same_configuration(tmp_path: Path) -> None:
     text = "namespaces: [trade, billing]\nimage: example.org/all:1\nsidecars: proxy\n"
     config = load_config(file(tmp_path, text))
     assert (config.namespaces, config.sidecars) == (["trade", "billing"], "proxy")
@@ -45,13 +45,13 @@ def test_yaml_says_the_same(tmp_path: Path) -> None:
     assert settings.broker_image == settings.controller_image == "example.org/all:1"
 
 
-def test_single_keys_win_over_the_file(tmp_path: Path) -> None:
+def test_single_keys_override_the_file(tmp_path: Path) -> None:
     path = file(tmp_path, PROPERTIES)
     assert load_config(path, {"metricsPort": "9", "namespaces": "one"}).metrics_port == 9
     assert load_config(path, {"namespaces": ""}).namespaces == []
 
 
-def test_an_empty_file_and_none_are_the_defaults(tmp_path: Path) -> None:
+def test_an_empty_file_and_no_file_give_the_defaults(tmp_path: Path) -> None:
     assert load_config(file(tmp_path, "# nothing\n")) == load_config(None) == OperatorConfig()
 
 
@@ -65,16 +65,16 @@ def test_an_empty_file_and_none_are_the_defaults(tmp_path: Path) -> None:
         ("a: [", "YAML"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_an_invalid_key_is_rejected_by_name(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
         load_config(file(tmp_path, text))
 
 
-def test_groups_need_an_image_from_somewhere() -> None:
+def test_an_image_is_required() -> None:
     with pytest.raises(ConfigError, match="image"):
         OperatorConfig().settings("ops")
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_a_missing_file_is_reported_by_name() -> None:
     with pytest.raises(ConfigError, match=r"/nowhere/operator\.conf"):
         load_config("/nowhere/operator.conf")

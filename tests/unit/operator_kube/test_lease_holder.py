@@ -1,4 +1,4 @@
-"""The Lease is held however busy the operator is, and given back when it ends."""
+"""Tests that the Lease is renewed however busy the operator is, and released when it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 
 class Server:
-    """An API server that keeps one Lease, for several threads."""
+    """An API server with one Lease, for several threads."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -44,7 +44,7 @@ class Server:
         return self._store(manifest)
 
     def take(self, who: str) -> None:
-        """Somebody else writes the Lease."""
+        """Writes the Lease as another operator."""
         with self._one:
             assert self.lease is not None
             spec = lease_rules.spec_when_held(self.lease["spec"], who, time.time())
@@ -71,7 +71,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    """It is asked forty times as often as in production."""
+    """A server, with all delays of the lease a fortieth of those in production."""
     for name in ("RENEW_EVERY_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(lease_rules, name, getattr(lease_rules, name) / 40)
     return Server()
@@ -79,7 +79,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 @asynccontextmanager
 async def operator(server: Server, me: str) -> AsyncIterator[LeaseHolder]:
-    """One that may ask for the Lease."""
+    """An operator that may acquire the Lease."""
     api: Any = server
     async with event_loop_thread("lease") as thread:
         yield LeaseHolder(api, LEASE, me, thread)
@@ -87,26 +87,26 @@ async def operator(server: Server, me: str) -> AsyncIterator[LeaseHolder]:
 
 @asynccontextmanager
 async def leader(server: Server, me: str) -> AsyncIterator[tuple[LeaseHolder, asyncio.Task[None]]]:
-    """One that holds it, and the task that does."""
+    """An operator that holds the Lease, and its task that renews it."""
     async with operator(server, me) as leading:
         await leading.acquire()
         async with leading.released_at_exit():
             holding = asyncio.ensure_future(leading.hold())
-            await asyncio.sleep(0)  # it has begun
+            await asyncio.sleep(0)  # the renewals have begun
             yield leading, holding
             holding.cancel()
             await asyncio.gather(holding, return_exceptions=True)
 
 
 def stand_still(until: Callable[[], bool]) -> None:
-    """Lets nothing else run in this event loop until something holds."""
+    """Blocks the event loop until the condition holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not until():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
 
 
-async def test_the_lease_is_renewed_while_the_groups_keep_the_operator_busy(server: Server) -> None:
+async def test_the_lease_is_renewed_while_the_operator_is_busy(server: Server) -> None:
     async with leader(server, "a") as (leading, holding):
         writes = server.writes
         stand_still(lambda: server.writes >= writes + 3)
@@ -114,7 +114,7 @@ async def test_the_lease_is_renewed_while_the_groups_keep_the_operator_busy(serv
         assert not holding.done()
 
 
-async def test_who_cannot_renew_writes_no_more_and_ends(
+async def test_an_operator_that_cannot_renew_stops_writing_and_exits(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_rules, "RENEW_DEADLINE_S", 0.5)
@@ -126,10 +126,10 @@ async def test_who_cannot_renew_writes_no_more_and_ends(
         with pytest.raises(LeadershipLostError):
             await asyncio.wait_for(holding, PATIENCE_S)
         server.fails = False
-    assert server.holder == "a"  # it runs out: what is no longer held is not given back
+    assert server.holder == "a"  # the Lease expires: it is no longer held, and so not released
 
 
-async def test_who_finds_another_one_in_the_lease_ends_and_leaves_it_to_that(server: Server) -> None:
+async def test_an_operator_that_finds_another_holder_exits(server: Server) -> None:
     async with leader(server, "a") as (leading, holding):
         server.take("b")
         with pytest.raises(LeadershipLostError):
@@ -138,9 +138,7 @@ async def test_who_finds_another_one_in_the_lease_ends_and_leaves_it_to_that(ser
     assert server.holder == "b"
 
 
-async def test_an_operator_whose_work_stands_still_leaves_the_lease_to_others(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stalled_operator_gives_up_the_lease(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_rules, "STALLED_AFTER_S", 0.5)
     async with leader(server, "a") as (leading, holding):
         stand_still(lambda: not leading.leads)
@@ -148,7 +146,7 @@ async def test_an_operator_whose_work_stands_still_leaves_the_lease_to_others(
             await asyncio.wait_for(holding, PATIENCE_S)
 
 
-async def test_a_lease_that_is_given_back_is_taken_at_once(server: Server) -> None:
+async def test_a_released_lease_is_taken_at_once(server: Server) -> None:
     async with leader(server, "a"):
         pass
     assert server.holder is None
@@ -158,7 +156,7 @@ async def test_a_lease_that_is_given_back_is_taken_at_once(server: Server) -> No
         next_one.require()
 
 
-async def test_a_standby_that_is_told_to_end_does_so_and_has_taken_nothing(server: Server) -> None:
+async def test_a_stopped_standby_has_not_taken_the_lease(server: Server) -> None:
     async with leader(server, "a"), operator(server, "b") as standby:
         waiting = asyncio.ensure_future(standby.acquire())
         await asyncio.sleep(0)

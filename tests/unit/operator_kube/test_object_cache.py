@@ -1,4 +1,4 @@
-"""What the operator knows of the API server's objects, whatever order it hears of them in."""
+"""Tests that the cache is right in whatever order changes arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pod(name: str, version: int, uid: str = "u", **more: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, **more}
 
 
-def test_an_older_state_does_not_come_back() -> None:
+def test_an_older_version_does_not_replace_a_newer_one() -> None:
     cache = ObjectCache()
     cache.put(pod("p", 5, status={"phase": "Running"}))
     cache.put(pod("p", 4, status={"phase": "Pending"}))
@@ -28,7 +28,7 @@ def test_an_older_state_does_not_come_back() -> None:
     assert "managedFields" not in found["metadata"]
 
 
-def test_one_of_the_same_name_that_came_later_stays() -> None:
+def test_a_later_object_of_the_same_name_stays() -> None:
     cache = ObjectCache()
     cache.put(pod("p", 5, uid="old"))
     cache.put(pod("p", 3, uid="new"))
@@ -38,7 +38,7 @@ def test_one_of_the_same_name_that_came_later_stays() -> None:
     assert found["metadata"]["uid"] == "new"
 
 
-def test_what_a_list_does_not_have_is_gone_and_told() -> None:
+def test_objects_missing_in_a_list_are_removed_and_notified() -> None:
     told = []
     cache = ObjectCache(lambda found: told.append(found["metadata"]["name"]))
     cache.put(pod("p", 1))
@@ -48,7 +48,7 @@ def test_what_a_list_does_not_have_is_gone_and_told() -> None:
     assert told == ["p", "q", "p", "r"]
 
 
-def test_the_same_state_twice_is_no_news() -> None:
+def test_the_same_version_twice_is_notified_once() -> None:
     told = []
     cache = ObjectCache(lambda found: told.append(1))
     cache.put(pod("p", 1))
@@ -57,7 +57,7 @@ def test_the_same_state_twice_is_no_news() -> None:
 
 
 class Watching:
-    """An API server with one list after the other, each with what is heard after it."""
+    """An API server with a sequence of lists, each followed by watch events."""
 
     def __init__(self, *turns: tuple[list[dict[str, Any]], list[WatchEvent | ApiError]]) -> None:
         self.turns = list(turns)
@@ -79,9 +79,7 @@ class Watching:
 
 
 @pytest.mark.parametrize("fault", [410, 0])
-async def test_a_watch_that_breaks_is_begun_anew_from_a_list(
-    fault: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broken_watch_starts_again_with_a_list(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epochmq_operator.kube.object_cache.BACK_OFF_FIRST_S", 0.0)
     api = Watching(
         ([pod("p", 1)], [WatchEvent("ADDED", pod("q", 11)), ApiError(fault, "broken")]),

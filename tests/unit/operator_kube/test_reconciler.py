@@ -1,4 +1,4 @@
-"""The caretakers against an API server that knows more than the operator was told."""
+"""Tests workers against an API server with objects that are not in the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60
 
 
 def resource(ref: Ref, **spec: Any) -> dict[str, Any]:
-    """A group as people make it."""
+    """A group as a user creates it."""
     return {
         "apiVersion": "epochmq.io/v1alpha1",
         "kind": ref.kind,
@@ -37,7 +37,7 @@ def resource(ref: Ref, **spec: Any) -> dict[str, Any]:
 
 
 class Server:
-    """An API server. What is written changes it, and `applied` lists what was applied."""
+    """An API server. Writes change its objects; `applied` lists the applied ones."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = {object_path(ref_of(one)): one for one in objects}
@@ -70,7 +70,7 @@ class Server:
 
 
 class SilentSidecars:
-    """Replicas that say nothing."""
+    """Replicas that report nothing."""
 
     failures = 0
 
@@ -80,7 +80,7 @@ class SilentSidecars:
 
 @asynccontextmanager
 async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
-    """A reconciler that works, and was told of these objects of the server only."""
+    """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
     silent: Any = SilentSidecars()
     cache = ObjectCache()
@@ -98,19 +98,19 @@ async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits for it."""
+    """Waits for the condition."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 -- it is of other tasks' making
             await asyncio.sleep(0.01)
 
 
 def phase(cache: ObjectCache, ref: Ref) -> str | None:
-    """What the group's status says."""
+    """The phase in the group's status."""
     return ((cache.get(ref) or {}).get("status") or {}).get("phase")
 
 
 @pytest.mark.parametrize("labels", [{}, {"app.kubernetes.io/managed-by": "Helm"}])
-async def test_an_object_that_no_watch_tells_of_is_left_to_those_who_made_it(labels: dict[str, str]) -> None:
+async def test_a_foreign_object_without_the_label_is_not_taken_over(labels: dict[str, str]) -> None:
     theirs = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -128,7 +128,7 @@ async def test_an_object_that_no_watch_tells_of_is_left_to_those_who_made_it(lab
         await until(lambda: SERVICE in server.applied)
 
 
-async def test_controllers_that_were_not_heard_of_yet_are_shared_and_not_taken_over() -> None:
+async def test_existing_controllers_that_are_not_in_the_cache_are_not_taken_over() -> None:
     server = Server(resource(QUORUM, replicas=1), resource(ORDERS, replicas=1))
     async with running_reconciler(server, ORDERS):
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-broker") in server.applied)
@@ -136,7 +136,7 @@ async def test_controllers_that_were_not_heard_of_yet_are_shared_and_not_taken_o
     assert server.objects[object_path(QUORUM)]["spec"] == {"replicas": 1}
 
 
-async def test_a_resource_whose_end_was_missed_is_forgotten() -> None:
+async def test_a_resource_whose_deletion_was_missed_is_removed() -> None:
     server = Server(resource(QUORUM, replicas=1))
     async with running_reconciler(server) as (_, cache):
         cache.put(server.objects.pop(object_path(QUORUM)))

@@ -1,4 +1,4 @@
-"""A group's TLS Secret, as cert-manager makes it, is all that the operator needs to ask its sidecars."""
+"""Tests that a group's TLS Secret as cert-manager creates it suffices for requests to its sidecars."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def secret() -> dict[str, str]:
     return {name: base64.b64encode(value).decode() for name, value in files.items()}
 
 
-def test_a_secret_without_a_token_will_do() -> None:
+def test_a_secret_without_a_token_is_accepted() -> None:
     found = credentials_of({"data": secret()})
     assert found.tls.verify_mode is ssl.CERT_REQUIRED
     assert not found.tls.check_hostname
 
 
 @pytest.mark.parametrize("missing", ["ca.crt", "tls.crt", "tls.key"])
-def test_a_secret_that_lacks_a_file_will_not(missing: str) -> None:
+def test_a_secret_with_a_missing_file_is_rejected(missing: str) -> None:
     data = secret()
     del data[missing]
     with pytest.raises(KeyError):

@@ -1,5 +1,5 @@
-"""A small API server, with the controllers that make pods of StatefulSets and collect garbage, and replicas
-that agree on a master: enough of a cluster for plans. Time is a number that the test moves."""
+"""Simulates a cluster for plans: an API server, the controllers that create pods of StatefulSets and collect
+garbage, and replicas that elect a master. The test advances the time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 
 
 def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequence[dict[str, Any]]:
-    """Three objects a group, with what plans look at."""
+    """Three objects for each group, with the fields that plans use."""
     brokers = isinstance(group, BrokerGroup)
     name = component_name(group.name, Component.BROKER if brokers else Component.CONTROLLER)
     meta = {"name": name, "namespace": group.metadata.namespace, "labels": LABELS}
@@ -60,7 +60,7 @@ def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequenc
 
 
 def differences(wanted: Any, seen: Any, path: str = "") -> list[str]:
-    """Wanted fields that are otherwise."""
+    """The desired fields that differ."""
     if isinstance(wanted, Mapping):
         if not isinstance(seen, Mapping):
             return [path]
@@ -73,8 +73,8 @@ RENDERER = Renderer(render, differences)
 
 @dataclass
 class FakeApi:
-    """The cluster. `created`, `deleted` and `events` count what was done to it by name; `writes` all that the
-    operator changed."""
+    """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
+    operator."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
@@ -89,7 +89,7 @@ class FakeApi:
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     renderer: Renderer = RENDERER
 
-    # What people do.
+    # What users do.
 
     def put(self, kind: str, name: str, spec: dict[str, Any], **meta: Any) -> None:
         """kubectl apply of a resource."""
@@ -105,7 +105,7 @@ class FakeApi:
         )
 
     def put_owned(self, kind: str, name: str, owner: Ref) -> None:
-        """An object that the operator made for a resource before."""
+        """An object that the operator created earlier for a resource."""
         manifest = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}}
         made = with_owner(manifest, Owner(owner.kind, owner.name, self.uid(owner)))
         self._store(Ref(kind, NAMESPACE, name), made)
@@ -131,7 +131,7 @@ class FakeApi:
     # What the API server does for the operator.
 
     def act(self, effect: Effect, resource: Ref) -> None:
-        """One effect, as the driver does it."""
+        """Carries out one effect as the driver does."""
         match effect:
             case Apply():
                 self._apply(effect.manifest)
@@ -182,10 +182,10 @@ class FakeApi:
             manifest["status"] = old.get("status", {})
         self.objects[ref] = manifest
 
-    # What goes on by itself.
+    # What the cluster does.
 
     def tick(self) -> None:
-        """One round of the cluster's own controllers, and of the replicas'."""
+        """One round of the cluster's controllers and of the replicas."""
         self.now += 1
         self._collect()
         for ref, found in list(self.objects.items()):
@@ -266,12 +266,12 @@ class FakeApi:
         return str(spec.get("controllerGroup") or name) if isinstance(spec, dict) else name
 
     def members(self, group: dict[str, Any]) -> list[str]:
-        """The group's replicas that are ready."""
+        """The group's ready replicas."""
         name = group["metadata"]["name"]
         return [pod for n in range(9) if self._ready(pod := broker_pod_name(name, n))]
 
     def states(self) -> dict[str, ReportedState]:
-        """What all replicas say, those that are ready."""
+        """The states that all ready replicas report."""
         reported: dict[str, ReportedState] = {}
         if self.silent:
             return reported
@@ -303,7 +303,7 @@ class FakeApi:
     # The operator.
 
     def look(self, resource: Ref) -> ReconciliationResult | None:
-        """What the operator would do about a resource now; None when it is gone."""
+        """The result of reconciling a resource now; None if it is gone."""
         found = self.objects.get(resource)
         if found is None:
             return None
@@ -311,11 +311,12 @@ class FakeApi:
         return reconcile(self.renderer, observed, self.now)
 
     def resources(self) -> list[Ref]:
-        """What the operator looks after."""
+        """The resources."""
         return [ref for ref in self.objects if ref.kind in ("BrokerGroup", "ControllerGroup")]
 
     def operate(self, *, limit: int | None = None) -> int:
-        """One pass over every resource, killed after `limit` effects; how many there were."""
+        """Reconciles every resource once; the operator is killed after `limit` effects. Returns the number of
+        effects."""
         done = 0
         for resource in self.resources():
             outcome = self.look(resource)
@@ -327,8 +328,8 @@ class FakeApi:
         return done
 
     def settle(self, rounds: int = 100) -> int:
-        """Lets the operator and the cluster work until neither has anything to do; how many rounds it took.
-        AssertionError when they do not come to rest."""
+        """Runs the operator and the cluster until neither has anything to do; returns the number of rounds.
+        AssertionError if that takes too long."""
         for count in range(rounds):
             self.tick()
             before = repr(self.objects)
@@ -355,5 +356,5 @@ class FakeApi:
         return sorted(ref.name for ref in self.objects if ref.kind == "Pod")
 
     def uid(self, ref: Ref) -> str:
-        """An object's."""
+        """The uid of an object."""
         return str(metadata(self.objects[ref])["uid"])

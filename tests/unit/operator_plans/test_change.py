@@ -1,4 +1,4 @@
-"""A group that is there: it grows, heals, is repaired, paused and deleted."""
+"""Tests changes of an existing group: it is scaled up, healed, repaired, paused and deleted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
 
 @pytest.fixture
 def api() -> FakeApi:
-    """A cluster with a group of three that is ready."""
+    """A cluster with a ready group of three replicas."""
     made = FakeApi()
     made.put("BrokerGroup", "orders", {"replicas": 3})
     made.settle()
@@ -27,7 +27,7 @@ def api() -> FakeApi:
     return made
 
 
-def test_replicas_are_added_one_by_one_each_once_the_others_are_in_sync() -> None:
+def test_replicas_are_added_one_by_one_when_the_others_are_in_sync() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 1})
     api.settle()
@@ -46,7 +46,7 @@ def test_replicas_are_added_one_by_one_each_once_the_others_are_in_sync() -> Non
 
 
 @pytest.mark.parametrize("trouble", ["a replica", "the controllers", "every word"])
-def test_a_group_that_is_not_well_does_not_grow(api: FakeApi, trouble: str) -> None:
+def test_an_unhealthy_group_does_not_scale_up(api: FakeApi, trouble: str) -> None:
     if trouble == "a replica":
         api.unready = {"orders-broker-1"}
     elif trouble == "the controllers":
@@ -64,7 +64,7 @@ def test_a_group_that_is_not_well_does_not_grow(api: FakeApi, trouble: str) -> N
     assert api.status(ORDERS)["ready"] == "5/5"
 
 
-def test_a_group_is_not_scaled_down_but_says_what_to_do(api: FakeApi) -> None:
+def test_scaling_down_is_blocked_with_advice(api: FakeApi) -> None:
     api.put("BrokerGroup", "orders", {"replicas": 1})
     api.settle()
     assert api.objects[BROKERS]["spec"]["replicas"] == 3
@@ -78,7 +78,7 @@ def test_a_group_is_not_scaled_down_but_says_what_to_do(api: FakeApi) -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
-def test_the_number_of_controllers_is_not_changed_but_says_what_to_do() -> None:
+def test_changing_the_number_of_controllers_is_blocked_with_advice() -> None:
     api = FakeApi()
     api.put("ControllerGroup", "quorum", {"replicas": 3})
     api.settle()
@@ -90,7 +90,7 @@ def test_the_number_of_controllers_is_not_changed_but_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Service", "StatefulSet"])
-def test_what_others_remove_or_change_is_put_right_once(api: FakeApi, kind: str) -> None:
+def test_removed_and_changed_objects_are_restored_once(api: FakeApi, kind: str) -> None:
     ref = Ref(kind, NAMESPACE, "orders-broker")
     was = api.objects[ref].get("data") or api.objects[ref]["spec"]
     api.remove(ref)
@@ -106,7 +106,7 @@ def test_what_others_remove_or_change_is_put_right_once(api: FakeApi, kind: str)
     assert "RepairDone" in api.reasons()
 
 
-def test_a_deleted_pod_is_waited_for_and_told_of(api: FakeApi) -> None:
+def test_a_deleted_pod_is_reported_until_it_is_back(api: FakeApi) -> None:
     api.remove(Ref("Pod", NAMESPACE, "orders-broker-0"))
     api.operate()
     assert api.condition(ORDERS, "Degraded")["status"] == "True"
@@ -119,7 +119,7 @@ def test_a_deleted_pod_is_waited_for_and_told_of(api: FakeApi) -> None:
     assert "HealDone" in api.reasons()
 
 
-def test_pods_of_a_bad_template_are_replaced_once_there_is_a_good_one() -> None:
+def test_pods_of_a_bad_template_are_replaced_after_it_is_fixed() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3, "config": {"image": "bad"}})
     for _ in range(20):
@@ -132,7 +132,7 @@ def test_pods_of_a_bad_template_are_replaced_once_there_is_a_good_one() -> None:
     assert sorted(api.deleted.items()) == [(f"Pod orders-broker-{n}", 1) for n in range(3)]
 
 
-def test_a_bad_template_takes_no_pod_that_runs(api: FakeApi) -> None:
+def test_a_bad_template_stops_no_running_pod(api: FakeApi) -> None:
     api.put("BrokerGroup", "orders", {"replicas": 3, "config": {"image": "bad"}})
     api.settle()
     assert api.status(ORDERS)["ready"] == "3/3"
@@ -140,7 +140,7 @@ def test_a_bad_template_takes_no_pod_that_runs(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("how", ["spec", "annotation"])
-def test_a_paused_group_is_looked_at_and_not_touched(api: FakeApi, how: str) -> None:
+def test_a_paused_group_is_observed_and_not_changed(api: FakeApi, how: str) -> None:
     if how == "annotation":
         api.annotate(ORDERS, paused="true")
     else:
@@ -159,7 +159,7 @@ def test_a_paused_group_is_looked_at_and_not_touched(api: FakeApi, how: str) -> 
     assert api.condition(ORDERS, "Paused")["status"] == "False"
 
 
-def test_a_group_without_the_guard_needs_no_operator_to_go(api: FakeApi) -> None:
+def test_an_unguarded_group_needs_no_operator_for_its_deletion(api: FakeApi) -> None:
     assert not api.objects[ORDERS]["metadata"].get("finalizers")
     api.remove(ORDERS)
     for _ in range(5):
@@ -167,7 +167,7 @@ def test_a_group_without_the_guard_needs_no_operator_to_go(api: FakeApi) -> None
     assert {ref.kind for ref in api.objects} == {"PersistentVolumeClaim"}
 
 
-def test_a_guarded_group_goes_on_until_its_deletion_is_confirmed() -> None:
+def test_a_guarded_group_runs_until_its_deletion_is_confirmed() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
     api.settle()
@@ -207,7 +207,7 @@ def test_an_operator_killed_after_any_effect_of_a_deletion_finishes_once(stop: i
     assert api.deleted == {"StatefulSet orders-broker": 1, "ControllerGroup orders": 1}
 
 
-def test_brokers_go_before_their_controllers() -> None:
+def test_brokers_are_deleted_before_their_controllers() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
     api.settle()
@@ -222,7 +222,7 @@ def test_brokers_go_before_their_controllers() -> None:
     assert (True, False) not in seen
 
 
-def test_the_guard_can_be_taken_off_before_and_during_a_deletion(api: FakeApi) -> None:
+def test_the_guard_can_be_removed_before_and_during_a_deletion(api: FakeApi) -> None:
     for off in (lambda: None, lambda: api.remove(ORDERS)):
         api.put("BrokerGroup", "orders", {"replicas": 3, "deletionGuard": True})
         api.settle()
@@ -235,10 +235,10 @@ def test_the_guard_can_be_taken_off_before_and_during_a_deletion(api: FakeApi) -
     assert not api.objects.get(ORDERS, {}).get("metadata", {}).get("finalizers")
 
 
-def test_a_group_of_the_same_name_finds_its_volumes(api: FakeApi) -> None:
+def test_a_new_group_of_the_same_name_uses_the_retained_volumes(api: FakeApi) -> None:
     claims = {ref: found["metadata"]["uid"] for ref, found in api.objects.items() if "Claim" in ref.kind}
     api.remove(ORDERS)
-    api.put("BrokerGroup", "orders", {"replicas": 3})  # while what belonged to the former is still there
+    api.put("BrokerGroup", "orders", {"replicas": 3})  # while objects of the deleted group still exist
     api.operate()
     assert "belongs to a deleted group" in api.condition(ORDERS, "Progressing")["message"]
     api.settle()
@@ -248,7 +248,7 @@ def test_a_group_of_the_same_name_finds_its_volumes(api: FakeApi) -> None:
     }
 
 
-def test_volumes_of_more_replicas_than_asked_for_are_not_left_out(api: FakeApi) -> None:
+def test_volumes_of_more_replicas_block_a_smaller_group(api: FakeApi) -> None:
     api.remove(ORDERS)
     for _ in range(5):
         api.tick()
@@ -261,7 +261,7 @@ def test_volumes_of_more_replicas_than_asked_for_are_not_left_out(api: FakeApi) 
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
-def test_volumes_of_another_number_of_controllers_are_not_mixed(api: FakeApi) -> None:
+def test_volumes_of_another_number_of_controllers_block_a_group(api: FakeApi) -> None:
     api.remove(ORDERS)
     for _ in range(5):
         api.tick()
@@ -271,14 +271,14 @@ def test_volumes_of_another_number_of_controllers_are_not_mixed(api: FakeApi) ->
     assert "set spec.replicas to 3" in api.condition(OWN, "Degraded")["message"]
 
 
-def test_an_orphaned_object_is_taken_in_again(api: FakeApi) -> None:
+def test_an_object_without_its_owner_reference_is_restored(api: FakeApi) -> None:
     ref = Ref("Service", NAMESPACE, "orders-broker")
     api.objects[ref]["metadata"]["ownerReferences"] = []
     api.settle()
     assert api.objects[ref]["metadata"]["ownerReferences"][0]["uid"] == api.uid(ORDERS)
 
 
-def test_times_of_conditions_change_with_their_status_alone(api: FakeApi) -> None:
+def test_transition_times_change_only_with_the_status(api: FakeApi) -> None:
     before = {one["type"]: one["lastTransitionTime"] for one in api.status(ORDERS)["conditions"]}
     api.unready = {"orders-broker-2"}
     api.tick()
@@ -292,7 +292,7 @@ def test_times_of_conditions_change_with_their_status_alone(api: FakeApi) -> Non
     }
 
 
-def test_what_cannot_be_changed_in_place_is_told_and_holds_up_nothing_else(api: FakeApi) -> None:
+def test_changes_of_immutable_fields_are_reported_and_block_nothing_else(api: FakeApi) -> None:
     kept = "spec.volumeClaimTemplates: 10Gi, should be 20Gi"
     api.renderer = Renderer(render, differences, keep_immutable_fields=lambda wanted, seen: (wanted, (kept,)))
     api.remove(Ref("Service", NAMESPACE, "orders-broker"))
@@ -303,7 +303,7 @@ def test_what_cannot_be_changed_in_place_is_told_and_holds_up_nothing_else(api: 
     assert api.condition(ORDERS, "Ready")["status"] == "True"
 
 
-def test_what_nobody_wants_any_more_goes_and_nothing_else(api: FakeApi) -> None:
+def test_only_surplus_objects_of_the_group_are_deleted(api: FakeApi) -> None:
     name = "orders-broker-0"
     theirs = {"kind": "Service", "metadata": {"name": "orders-broker-1", "namespace": NAMESPACE}}
     api.put_owned("Service", name, ORDERS)
@@ -316,7 +316,7 @@ def test_what_nobody_wants_any_more_goes_and_nothing_else(api: FakeApi) -> None:
     assert api.deleted == {f"Service {name}": 1}
 
 
-def test_a_refusal_of_the_api_server_is_told(api: FakeApi) -> None:
+def test_a_rejection_by_the_api_server_is_reported(api: FakeApi) -> None:
     observed = ObservedState(
         api.objects[ORDERS], api.objects, api.states(), rejection="the API server refuses: no"
     )

@@ -1,4 +1,4 @@
-"""A condition names the first few of many troubles and counts the others."""
+"""Tests that a message lists the first few lines and counts the others."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ LINES = [f"pod {number} is not ready" for number in range(LISTED_MAX + 2)]
     ("count", "more"),
     [(1, ""), (LISTED_MAX, ""), (LISTED_MAX + 1, "; and 1 more"), (LISTED_MAX + 2, "; and 2 more")],
 )
-def test_no_more_than_so_many_troubles_are_named(count: int, more: str) -> None:
+def test_a_message_lists_a_bounded_number_of_lines(count: int, more: str) -> None:
     assert _listed(LINES[:count]) == "; ".join(LINES[: min(count, LISTED_MAX)]) + more

@@ -1,4 +1,4 @@
-"""A group comes to be, whatever happens to the operator meanwhile."""
+"""Tests that a group is created although the operator is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_three_lines_become_a_ready_group_with_controllers_of_its_own() -> None:
     assert api.status(OWN)["leader"] == "orders-controller-0"
 
 
-def test_an_idle_pass_writes_nothing() -> None:
+def test_an_idle_reconciliation_writes_nothing() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3})
     api.settle()
@@ -46,7 +46,7 @@ def test_an_idle_pass_writes_nothing() -> None:
     assert api.writes == writes
 
 
-def test_a_group_of_one_replica_has_controllers_too() -> None:
+def test_a_group_of_one_replica_has_controllers() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 1})
     api.settle()
@@ -58,7 +58,7 @@ ROUNDS = 16
 
 
 def _effects_of(scenario: list[tuple[int, dict[str, int]]]) -> int:
-    """How many effects the operator has in a scenario when nobody kills it."""
+    """The number of effects in a scenario without kills."""
     api = FakeApi()
     total = 0
     for _, spec in scenario:
@@ -73,7 +73,7 @@ GROWTH = [(0, {"replicas": 1}), (1, {"replicas": 3}), (2, {"replicas": 5})]
 
 
 def deeds(api: FakeApi) -> list[tuple[str, str]]:
-    """What was told, but for the waiting: who comes late finds some of it over."""
+    """The Events without those for waiting, which depend on when the operator runs."""
     told = [(event.reason, event.message) for event in api.events.values()]
     return sorted(one for one in told if not one[0].startswith("Awaiting"))
 
@@ -87,7 +87,7 @@ def test_an_operator_killed_after_any_effect_of_create_and_scale_up_finishes_onc
             cluster.put("BrokerGroup", "orders", spec)
         for _ in range(ROUNDS):
             api.tick()
-            done = api.operate(limit=left)  # the next round is another operator's, which knows nothing
+            done = api.operate(limit=left)  # in the next round another operator runs, without any memory
             left = None if left is None or done >= left else left - done
         calm.settle()
     api.settle()
@@ -98,7 +98,7 @@ def test_an_operator_killed_after_any_effect_of_create_and_scale_up_finishes_onc
     assert api.status(ORDERS)["plan"]["number"] == 3
 
 
-def test_operators_that_live_for_two_effects_each_finish_together() -> None:
+def test_operators_killed_after_every_second_effect_finish_together() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3})
     for _ in range(200):
@@ -108,7 +108,7 @@ def test_operators_that_live_for_two_effects_each_finish_together() -> None:
     assert set(api.created.values()) == {1}
 
 
-def test_controllers_that_others_made_are_shared_and_left_alone() -> None:
+def test_controllers_that_users_created_are_shared_and_not_changed() -> None:
     api = FakeApi()
     api.put("ControllerGroup", "quorum", {"replicas": 3})
     api.put("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "quorum"})
@@ -119,7 +119,7 @@ def test_controllers_that_others_made_are_shared_and_left_alone() -> None:
     assert "ControllerGroup quorum" not in api.created
 
 
-def test_a_group_whose_controllers_are_missing_says_so_and_waits() -> None:
+def test_a_group_without_its_controllers_waits_and_says_so() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "quorum"})
     api.settle()
@@ -131,7 +131,7 @@ def test_a_group_whose_controllers_are_missing_says_so_and_waits() -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
-def test_a_name_that_somebody_else_has_is_not_taken() -> None:
+def test_a_foreign_object_is_not_taken_over() -> None:
     api = FakeApi()
     theirs = {
         "metadata": {"name": "orders-broker", "namespace": NAMESPACE},
@@ -148,7 +148,7 @@ def test_a_name_that_somebody_else_has_is_not_taken() -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
-def test_a_spec_that_got_past_the_schema_is_told_and_harms_nothing() -> None:
+def test_an_invalid_spec_is_reported_and_changes_nothing() -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 3})
     api.settle()
@@ -165,7 +165,7 @@ def test_a_spec_that_got_past_the_schema_is_told_and_harms_nothing() -> None:
 @pytest.mark.parametrize(
     "spec", [None, [], "x", {}, {"replicas": None}, {"replicas": 10**30}, {"config": []}]
 )
-def test_no_stored_resource_brings_the_operator_down(spec: object) -> None:
+def test_any_stored_resource_can_be_reconciled(spec: object) -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", spec)  # type: ignore[arg-type]
     api.settle()
@@ -175,7 +175,7 @@ def test_no_stored_resource_brings_the_operator_down(spec: object) -> None:
 @pytest.mark.parametrize(
     "status", ["x", {"plan": 1}, {"plan": {"number": "1"}}, {"conditions": "x"}, {"conditions": [1]}]
 )
-def test_no_stored_status_brings_the_operator_down(status: object) -> None:
+def test_any_stored_status_can_be_reconciled(status: object) -> None:
     api = FakeApi()
     api.put("BrokerGroup", "orders", {"replicas": 1})
     api.objects[ORDERS]["status"] = status
@@ -183,7 +183,7 @@ def test_no_stored_status_brings_the_operator_down(status: object) -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
-def test_a_hundred_groups_settle_and_stay_still() -> None:
+def test_a_hundred_groups_converge_and_then_nothing_is_written_by_plans() -> None:
     api = FakeApi()
     for number in range(100):
         api.put("BrokerGroup", f"group-{number}", {"replicas": 1, "controllerGroup": "quorum"})

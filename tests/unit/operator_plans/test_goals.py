@@ -1,4 +1,4 @@
-"""The table of goals names tests that there are."""
+"""Tests that the table of goals names existing tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GOALS = (ROOT / "docs" / "develop" / "operator-goals.md").read_text(encoding="utf-8")
 
 
-def test_every_test_that_the_goals_name_is_there() -> None:
+def test_every_test_that_the_goals_name_exists() -> None:
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", GOALS)
     assert len(named) > 40
     missing = [
@@ -20,7 +20,7 @@ def test_every_test_that_the_goals_name_is_there() -> None:
     assert missing == []
 
 
-def test_there_are_forty_goals_and_each_is_shown_or_not_yet() -> None:
+def test_each_of_the_forty_goals_has_a_test_or_is_open() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", GOALS, re.MULTILINE)
     assert [int(number) for number, _, _ in rows] == list(range(1, 41))
     assert [number for number, _, shown in rows if "::" not in shown and "not yet" not in shown] == []

@@ -1,4 +1,4 @@
-"""Any history of wishes, troubles and deaths of the operator ends well once the troubles are over."""
+"""Tests that any sequence of changes, faults and kills of the operator ends well once the faults are over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("ConfigMap", "Service", "Pod")
 
 
 class History(RuleBasedStateMachine):
-    """One group, an operator that dies often, and people and machines that do what they do."""
+    """One group, an operator that is often killed, users, and faults."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,45 +27,45 @@ class History(RuleBasedStateMachine):
 
     @rule(replicas=st.sampled_from([1, 2, 3, 5]), guarded=st.booleans())
     def wish(self, replicas: int, guarded: bool) -> None:
-        """Somebody applies the group."""
+        """A user applies the group."""
         if not self._going():
             self.wanted, self.guarded = replicas, guarded
             self.api.put("BrokerGroup", "orders", {"replicas": replicas, "deletionGuard": guarded})
 
     @rule(effects=st.integers(0, 4), ticks=st.integers(0, 3))
     def work(self, effects: int, ticks: int) -> None:
-        """An operator lives for so many effects."""
+        """An operator runs until it has carried out this many effects."""
         for _ in range(ticks):
             self.api.tick()
         self.api.operate(limit=effects)
 
     @rule(rounds=st.integers(4, 16))
     def calm(self, rounds: int) -> None:
-        """An operator lives for a while."""
+        """An operator runs for a while."""
         for _ in range(rounds):
             self.api.tick()
             self.api.operate()
 
     @rule(number=st.integers(0, 4), broken=st.booleans())
     def trouble(self, number: int, broken: bool) -> None:
-        """A replica is not ready, or is again."""
+        """A replica becomes unready, or ready again."""
         (self.api.unready.add if broken else self.api.unready.discard)(f"orders-broker-{number}")
 
     @rule(silent=st.booleans())
     def hush(self, silent: bool) -> None:
-        """The sidecars answer, or do not."""
+        """The sidecars stop responding, or respond again."""
         self.api.silent = silent
 
     @rule(kind=st.sampled_from(KINDS), number=st.integers(0, 20))
     def remove(self, kind: str, number: int) -> None:
-        """Somebody removes what the operator made."""
+        """Somebody deletes an object of the operator."""
         there = sorted(ref for ref in self.api.objects if ref.kind == kind)
         if there:
             self.api.remove(there[number % len(there)])
 
     @rule(confirmed=st.booleans())
     def delete(self, confirmed: bool) -> None:
-        """Somebody deletes the group, and may confirm it."""
+        """A user deletes the group, and may confirm it."""
         if ORDERS in self.api.objects and confirmed:
             self.api.annotate(ORDERS, confirm_deletion="orders")
         self.api.remove(ORDERS)
@@ -76,7 +76,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def a_group_never_loses_a_replica_to_the_operator(self) -> None:
-        """While the group is wanted, its StatefulSet never shrinks, and no pod that could run is deleted."""
+        """While the group exists, its StatefulSet never shrinks, and no healthy pod is deleted."""
         seen = self.api.objects.get(BROKERS)
         count = seen["spec"]["replicas"] if seen else 0
         gone = seen is None or ORDERS not in self.api.objects
@@ -85,7 +85,7 @@ class History(RuleBasedStateMachine):
         assert not any(name.startswith("Pod") for name in self.api.deleted)
 
     def teardown(self) -> None:
-        """The troubles are over: the group is as it was wanted, and nothing is left to do."""
+        """After the faults the group is as desired, and nothing is left to do."""
         api = self.api
         api.unready, api.silent = set(), False
         if self._going():
