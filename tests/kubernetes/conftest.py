@@ -1,6 +1,5 @@
-"""Fixtures of the tests that need a real Kubernetes: one cluster for all of them, a namespace for each. Where
-no cluster can run they skip, and say what is missing. With EPOCHMQ_CLUSTER they use a cluster that runs
-already."""
+"""Fixtures of the tests that need a real Kubernetes: one cluster for all of them, a namespace for each. The
+tests skip, with the reason, where no cluster can run. With EPOCHMQ_CLUSTER they use a running cluster."""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ RESTRICTED = {
 }
 
 FIRST_USE_S = 1800
-"""The first test of a machine waits until Kubernetes and the images are built."""
+"""The first test on a machine waits until Kubernetes and the images are built."""
 
 _numbers = itertools.count(1)
 _running: list[Cluster] = []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first may be the one that builds."""
+    """Raises the timeout of all tests, because the first one may have to build."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(FIRST_USE_S))
@@ -47,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A running cluster of two nodes with the images `broker`, `controller` and `operator` on both
-    (`image_name(target)`), shared; each test keeps to namespaces of its own."""
+    (`image_name(target)`). All tests share it; each uses its own namespaces."""
     name = os.environ.get("EPOCHMQ_CLUSTER")
     if name:
         attached = Cluster.attach(name)
@@ -69,15 +68,14 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace that takes only pods which meet the "restricted" Pod Security Standard; it is deleted
-    after the test."""
+    """A namespace that enforces the "restricted" Pod Security Standard; it is deleted after the test."""
     with namespace_for(cluster, request.node.name) as name:
         yield name
 
 
 @contextlib.contextmanager
 def namespace_for(cluster: Cluster, what: str, *, length: int = 0) -> Iterator[str]:
-    """Such a namespace for the length of a block, named after what it is for; the name has at least `length`
+    """Such a namespace for the length of a block, named after its purpose; the name has at least `length`
     characters."""
     words = re.sub(r"[^a-z0-9]+", "-", what.removeprefix("test_").lower()).strip("-")
     number = f"-{os.getpid()}-{next(_numbers)}"
@@ -93,7 +91,7 @@ def namespace_for(cluster: Cluster, what: str, *, length: int = 0) -> Iterator[s
 
 @pytest.fixture
 def release(cluster: Cluster, namespace: str) -> Iterator[str]:
-    """The name of a release in the test's namespace, which goes with the test."""
+    """The name of a release in the test's namespace; it is uninstalled after the test."""
     name = f"epochmq-{uuid.uuid4().hex[:6]}"
     yield name
     cluster.helm("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--wait")
@@ -101,13 +99,13 @@ def release(cluster: Cluster, namespace: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def definitions(cluster: Cluster) -> None:
-    """The resources are known, as they are now: a chart of another test may have had others."""
+    """Installs the present CustomResourceDefinitions; the chart of another test may have installed others."""
     define(cluster)
 
 
 @pytest.fixture
 def groups(cluster: Cluster, namespace: str, definitions: None) -> Groups:
-    """Those of the test's namespace."""
+    """The groups of the test's namespace."""
     return Groups(cluster, namespace)
 
 
@@ -133,7 +131,7 @@ def clients(cluster: Cluster) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keeps what explains a failure, before the test's namespace goes, and says where."""
+    """Collects diagnostics of a failure before the test's namespace is deleted, and prints where they are."""
     report = yield
     if report.failed and _running:
         words = re.sub(r"[^\w.-]+", "-", item.nodeid.rpartition("/")[2])
@@ -142,7 +140,7 @@ def pytest_runtest_makereport(
         try:
             _running[-1].collect(folder)
             report.sections.append(("cluster", f"events, objects and logs: {folder}"))
-        except Exception as error:  # the failure itself is what matters
+        except Exception as error:  # report the failure itself in any case
             say(f"nothing kept of {item.nodeid}: {type(error).__name__}: {error}")
         folders = sorted(folder.parent.iterdir(), key=lambda path: path.stat().st_mtime)
         for old in folders[:-FAILURES_KEPT]:

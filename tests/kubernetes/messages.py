@@ -1,4 +1,4 @@
-"""A few messages to a group and back, by the command in one of its pods."""
+"""Sends a few messages to a group and receives them, by the command in one of its pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def send(groups: Groups, group: str, bodies: list[str]) -> None:
 
 
 def received(groups: Groups, group: str, count: int) -> list[str]:
-    """So many messages' bodies, read from the beginning."""
+    """The bodies of this number of messages, from the beginning."""
     text = groups.cluster.execute(
         groups.namespace,
         f"{group}-broker-0",
@@ -35,7 +35,7 @@ def received(groups: Groups, group: str, count: int) -> list[str]:
 
 
 def everything(groups: Groups, group: str) -> list[str]:
-    """All messages' bodies."""
+    """The bodies of all messages."""
     consume = f"epochmq consume {TOPIC} --group g{time.monotonic_ns()} --timeout 15 --output json"
     command = f"{consume} --nameserver {nameserver(groups, group)}; test $? -le 1"
     pod = f"{group}-broker-0"
@@ -43,7 +43,7 @@ def everything(groups: Groups, group: str) -> list[str]:
 
 
 def nameserver(groups: Groups, group: str) -> str:
-    """Its address for pods of the namespace: the group's controllers are nameservers, too."""
+    """The nameserver's address for pods of the namespace: the group's controllers are nameservers, too."""
     controllers = groups.get("BrokerGroup", group)["spec"].get("controllerGroup") or group
     return f"{controllers}-nameserver:9876"
 

@@ -1,4 +1,4 @@
-"""An operator as a process of this machine, for one namespace of the tests' cluster."""
+"""Runs an operator as a process of this machine, for one namespace of the tests' cluster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 
 READY_TIMEOUT_S = 300
-"""From nothing to a group that serves, on two cores that others work on too."""
+"""The time to create a group and make it ready, on two cores that others use, too."""
 WRITERS_AGENT = "epochmq-operator"
 LEASE = "epochmq-operator"
 NO_NODE = {"nodeSelector": {"example.org/there-is": "no-such-node"}}
-"""In a spec: its pods stay without a node, and cost nothing."""
+"""A spec whose pods are never scheduled, and so cost nothing."""
 
 
 def define(cluster: Cluster) -> None:
-    """The resources are known to the cluster."""
+    """Installs the CustomResourceDefinitions."""
     cluster.apply([definition(kind) for kind in KINDS])
     for kind in KINDS:
         name = definition(kind)["metadata"]["name"]
@@ -39,7 +39,7 @@ def define(cluster: Cluster) -> None:
 
 
 def run_epochmq(*arguments: str) -> str:
-    """What the command printed; fails with what it complained of."""
+    """Runs the command and returns its output; fails with its error output."""
     command = [sys.executable, "-m", "epochmq", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, f"epochmq {' '.join(arguments)}: {done.stderr}"
@@ -75,17 +75,17 @@ class Operator:
             )
 
     def kill(self) -> None:
-        """SIGKILL: it can note nothing any more."""
+        """Kills the operator by SIGKILL."""
         self._process.kill()
         self._process.wait(30)
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def end(self) -> int:
-        """SIGTERM; its exit code."""
+        """Ends the operator by SIGTERM; returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
@@ -100,7 +100,7 @@ class Operator:
 def operator(
     cluster: Cluster, namespace: str, folder: Path, *more: str, kubeconfig: Path | None = None
 ) -> Iterator[Operator]:
-    """One for the length of a block; `more` namespaces are served, too."""
+    """An operator for the length of a block. It also manages the `more` namespaces."""
     started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig)
     try:
         yield started
@@ -109,7 +109,7 @@ def operator(
 
 
 class Groups:
-    """The groups of a namespace, as people see them."""
+    """The groups of a namespace, as users see them."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
@@ -127,7 +127,7 @@ class Groups:
         )
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """The resource, {} when it is not there."""
+        """The resource, {} if it does not exist."""
         text = self.cluster.kubectl(
             "get", kind, name, "--namespace", self.namespace, "--ignore-not-found", "--output=json"
         )
@@ -145,7 +145,7 @@ class Groups:
         return next((one for one in conditions if one["type"] == wanted), {})
 
     def wait(self, kind: str, name: str, timeout_s: float = READY_TIMEOUT_S, **fields: Any) -> dict[str, Any]:
-        """The status, once these fields of it are so."""
+        """Waits until the status has these fields; returns the status."""
 
         def found() -> dict[str, Any] | None:
             status = self.status(kind, name)
@@ -156,11 +156,11 @@ class Groups:
         return status
 
     def ready(self, name: str, replicas: int) -> dict[str, Any]:
-        """The status of a broker group, once it is ready with so many replicas."""
+        """Waits until a broker group is ready with this number of replicas; returns its status."""
         return self.wait("BrokerGroup", name, phase="Ready", ready=f"{replicas}/{replicas}")
 
     def writes(self) -> list[dict[str, Any]]:
-        """What the operator was allowed to write here, leases apart."""
+        """The successful writes of the operator in this namespace, without leases."""
         return [
             one
             for one in self.cluster.writes()
@@ -171,7 +171,7 @@ class Groups:
         ]
 
     def settled(self, quiet_s: float = 5) -> int:
-        """How many writes there were, once there was none for so long."""
+        """Waits until there was no write for this time; returns the number of writes."""
 
         def still() -> bool:
             before = len(self.writes())
@@ -182,7 +182,7 @@ class Groups:
         return len(self.writes())
 
     def made(self) -> list[str]:
-        """The objects that the operator made here, one entry for each time it did."""
+        """The objects that the operator created here, once for each time."""
         return sorted(
             f"{one['objectRef']['resource']}/{one['objectRef'].get('name')}"
             for one in self.writes()
@@ -190,18 +190,18 @@ class Groups:
         )
 
     def made_once(self) -> None:
-        """Fails when the operator made an object twice."""
+        """Fails if the operator created an object twice."""
         made = self.made()
         assert made == sorted(set(made))
 
     def forget_lease(self) -> None:
-        """As if the Lease of an operator that was killed had run out: nobody holds it any more."""
+        """Removes the holder of the Lease, as if the Lease of a killed operator had expired."""
         self.cluster.kubectl(
             "delete", "lease", LEASE, "--namespace", self.namespace, "--ignore-not-found", "--wait=true"
         )
 
     def state(self, pod: str) -> dict[str, Any]:
-        """What a replica says of itself, by its sidecar; {} when it does not."""
+        """The state that a replica's sidecar reports; {} if it does not respond."""
         ask = self.cluster.core.connect_get_namespaced_pod_proxy_with_path
         try:
             answer = ask(
@@ -213,7 +213,7 @@ class Groups:
         return found
 
     def broker_ids(self, group: str, count: int) -> dict[str, int]:
-        """The replicas' ids, by pod, as they say themselves."""
+        """The broker ids that the replicas report, by pod."""
         found = {}
         for ordinal in range(count):
             pod = f"{group}-broker-{ordinal}"

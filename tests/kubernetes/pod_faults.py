@@ -1,4 +1,4 @@
-"""What may befall a group's pods, and when it is over."""
+"""Injects faults into a group's pods and waits until the group has recovered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IsOver = Callable[[], bool]
 
 @dataclass(frozen=True)
 class PodFaultRecord:
-    """One trouble: how long nothing was acknowledged, and when the group was whole again, by itself."""
+    """One fault: how long nothing was acknowledged, and after what time the group had recovered by itself."""
 
     what: str
     silence_s: float
@@ -24,11 +24,11 @@ class PodFaultRecord:
 
     def __str__(self) -> str:
         silence = f"nothing acknowledged for {self.silence_s:.2f} s"
-        return f"{self.what}: {silence}, whole after {self.healed_s:.1f} s"
+        return f"{self.what}: {silence}, recovered after {self.healed_s:.1f} s"
 
 
 class PodFaults:
-    """Troubles of a group under a producer; each ends when all pods are ready, one of the replicas is the
+    """Faults of a group with a producer. Each method returns when all pods are ready, one replica is the
     master with all of them in sync, and messages are acknowledged."""
 
     def __init__(self, traffic: Traffic, replicas: int = 3) -> None:
@@ -41,7 +41,7 @@ class PodFaults:
         return self.groups.cluster
 
     def pods(self) -> list[Any]:
-        """All pods that the operator is responsible for, of the namespace."""
+        """All pods of the namespace that the operator manages."""
         label = "app.kubernetes.io/managed-by=epochmq-operator"
         return list(self._cluster.core.list_namespaced_pod(self.groups.namespace, label_selector=label).items)
 
@@ -62,10 +62,10 @@ class PodFaults:
         """The pod of the master."""
         return self.traffic.master()
 
-    # Troubles
+    # Faults
 
     def delete(self, name: str) -> PodFaultRecord:
-        """A pod is deleted, as `kubectl delete pod` does."""
+        """Deletes a pod as `kubectl delete pod` does."""
         before = self.pod(name).metadata.uid
 
         def act() -> IsOver:
@@ -77,7 +77,7 @@ class PodFaults:
         return self._during(f"{name} deleted", act)
 
     def kill(self, name: str, container: str) -> PodFaultRecord:
-        """SIGKILL to the first process of a container."""
+        """Kills the first process of a container by SIGKILL."""
         before = _restarts(self.pod(name), container)
 
         def act() -> IsOver:
@@ -87,8 +87,8 @@ class PodFaults:
         return self._during(f"{name} {container} killed", act)
 
     def stop_kubelet(self, name: str) -> PodFaultRecord:
-        """The kubelet of a broker's node stops; then the broker dies, and nobody starts it again before the
-        kubelet is back, which is when another broker takes messages."""
+        """Stops the kubelet of a broker's node and kills the broker. The broker is not restarted before the
+        kubelet is back, which is after another broker takes messages."""
         node: Node = self._cluster.node(self.pod(name).spec.node_name)
         before = _restarts(self.pod(name), "broker")
 
@@ -104,7 +104,7 @@ class PodFaults:
         return self._during(f"kubelet of {node.name} stopped and {name} killed", act)
 
     def cut_power(self, node: Node) -> PodFaultRecord:
-        """Everything on a node dies at once; then it starts again."""
+        """Kills everything on a node at once, and then starts it again."""
         before = {pod.metadata.name: _restarts(pod) for pod in self.pods() if pod.spec.node_name == node.name}
 
         def act() -> IsOver:
@@ -127,10 +127,10 @@ class PodFaults:
         print(told, flush=True)
         return told
 
-    # Steering
+    # Replica control
 
     def promote(self, name: str) -> None:
-        """Makes this replica the master, and waits until it is and the group is whole."""
+        """Makes this replica the master, and waits until the group has recovered."""
         call = ("epochmq", "admin-call", "promote")
         self._cluster.execute(self.groups.namespace, name, *call, container="broker")
         what = f"{name} is the master"
@@ -138,7 +138,7 @@ class PodFaults:
         self._cluster.wait(self.whole, READY_TIMEOUT_S, f"{what} of a whole group")
 
     def whole(self) -> bool:
-        """All pods are ready; one replica is the master, and has all in sync."""
+        """Whether all pods are ready, and one replica is the master with all in sync."""
         for pod in self.pods():
             conditions = {one.type: one.status for one in pod.status.conditions or []}
             if pod.metadata.deletion_timestamp or conditions.get("Ready") != "True":

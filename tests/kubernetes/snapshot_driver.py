@@ -1,6 +1,6 @@
-"""Snapshots and clones for tests: Kubernetes' definition of VolumeSnapshot, and what a storage driver and its
-side-cars would do. A snapshot is a copy of a volume's directory at the moment when it is asked for, a clone a
-copy of that."""
+"""Implements snapshots and clones for tests: the CustomResourceDefinition of VolumeSnapshot, and what a
+storage driver and its sidecars do. A snapshot is a copy of a volume's directory, a clone a copy of the
+snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PERIOD_S = 0.3
 
 MODULE = "github.com/kubernetes-csi/external-snapshotter/client/v8@v8.4.0"
 SUM = "h1:bMqrb3UHgHbP+PW9VwiejfDJU1R0PpXVZNMdeH8WYKI="
-"""Of its sources."""
+"""The hash of the module's sources."""
 STORAGE_CLASS: dict[str, Any] = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
@@ -37,8 +37,8 @@ STORAGE_CLASS: dict[str, Any] = {
 
 
 def definition() -> str:
-    """What the API server is told of VolumeSnapshot, as every cluster that has them is.
-    MissingPrerequisiteError."""
+    """The CustomResourceDefinition of VolumeSnapshot from its Go module. MissingPrerequisiteError if it
+    cannot be downloaded."""
     command = ["go", "mod", "download", "-json", MODULE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     found = json.loads(done.stdout or "{}")
@@ -49,7 +49,7 @@ def definition() -> str:
 
 
 class SnapshotDriver:
-    """Makes the volumes, snapshots and clones of a namespace. `snapshots` counts those that were made."""
+    """Creates the volumes, snapshots and clones of a namespace. `snapshots` counts the snapshots."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster, self._namespace = cluster, namespace
@@ -60,13 +60,13 @@ class SnapshotDriver:
         self.fault: Exception | None = None
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Runs until `stop`."""
         while not self._stop.wait(PERIOD_S):
             try:
                 self._pass()
                 self.fault = None
             except (client.ApiException, OSError, subprocess.SubprocessError) as error:
-                self.fault = error  # the next pass tries again
+                self.fault = error  # the next round tries again
 
     def stop(self) -> None:
         """Ends it."""
@@ -120,7 +120,7 @@ class SnapshotDriver:
 
 @contextlib.contextmanager
 def snapshot_driver(cluster: Cluster, namespace: str) -> Iterator[SnapshotDriver]:
-    """A driver for the length of a block, and what it needs."""
+    """A driver for the length of a block, with the objects that it needs."""
     try:
         said = definition()
     except MissingPrerequisiteError as missing:

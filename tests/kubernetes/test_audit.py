@@ -1,4 +1,4 @@
-"""Audits of a group that is in use, on a real cluster: by Spark, whose driver and executors are pods."""
+"""Tests audits of a running group on a real cluster. Spark's driver and executors run as pods."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.kubernetes.testbed.processes import TestbedError
 
 AUDIT = "BrokerGroupAudit"
 PATIENCE_S = 600
-"""An audit takes some 40 s of a quiet machine, and minutes beside a group at its limit."""
+"""An audit takes some 40 s on an idle machine, and minutes beside a group under full load."""
 RATE, UNBOUND = 300, 1_000_000
-"""Messages a second; and more than any group takes."""
+"""Messages a second; the second is more than any group takes."""
 LOAD = """
 import os, sys, time
 n, begin = 0, time.monotonic()
@@ -39,7 +39,7 @@ while os.path.exists("/tmp/load"):
 
 @pytest.fixture(scope="module")
 def definitions(cluster: Cluster) -> None:
-    """The resources are known."""
+    """Installs the CustomResourceDefinitions."""
     define(cluster)
     cluster.apply(audit_definition())
     name = audit_definition()["metadata"]["name"]
@@ -48,13 +48,13 @@ def definitions(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def spark(cluster: Cluster) -> str:
-    """The image of audits, on every node: 1.4 GB, so the short round does without."""
+    """The image of audits on every node. It has 1.4 GB, so only the long tests use it."""
     return cluster.load_project_images(["spark"])["spark"]
 
 
 @contextlib.contextmanager
 def load(groups: Groups, group: str, rate: int = RATE) -> Iterator[None]:
-    """Messages go to the group, so many a second or fewer, for the length of a block."""
+    """Sends messages to the group at this rate at most, for the length of a block."""
     pod, place = f"{group}-broker-0", groups.namespace
     groups.cluster.execute(place, pod, "sh", "-c", "touch /tmp/load", container="broker")
     produce = f"epochmq produce load --keys k --timeout 30 --nameserver {group}-nameserver:9876"
@@ -71,7 +71,7 @@ def load(groups: Groups, group: str, rate: int = RATE) -> Iterator[None]:
 
 
 def confirmed(groups: Groups, group: str) -> int:
-    """Up to where the master's log is confirmed."""
+    """The master's confirm offset."""
     master = groups.status("BrokerGroup", group)["master"]
     text = groups.cluster.execute(
         groups.namespace, master, "epochmq", "admin-call", "state", container="broker"
@@ -81,7 +81,7 @@ def confirmed(groups: Groups, group: str) -> int:
 
 
 class Speed:
-    """Bytes a second that a group confirms, from now on."""
+    """Measures the bytes a second that a group confirms from now on."""
 
     def __init__(self, groups: Groups, group: str) -> None:
         self._groups, self._group = groups, group
@@ -92,20 +92,20 @@ class Speed:
 
 
 def alone(groups: Groups, group: str) -> float:
-    """Bytes a second that a group confirms while nothing else goes on."""
+    """The bytes a second that a group confirms without other load."""
     speed = Speed(groups, group)
-    time.sleep(15)  # what is measured
+    time.sleep(15)  # the measured time
     return speed()
 
 
 def show(what: str, before: float, beside: float, took_s: float) -> None:
-    """Says what an audit did to the throughput."""
+    """Prints how an audit affected the throughput."""
     said = f"{before / 1e3:.0f} kB/s confirmed without an audit, {beside / 1e3:.0f} kB/s beside one"
     print(f"{what}: {said} of {took_s:.0f} s", flush=True)
 
 
 def apply_audit(groups: Groups, name: str, **spec: Any) -> None:
-    """An audit of the group `orders`, with two executors."""
+    """Applies an audit of the group `orders` with two executors."""
     groups.apply(
         AUDIT,
         name,
@@ -114,7 +114,7 @@ def apply_audit(groups: Groups, name: str, **spec: Any) -> None:
 
 
 def ended(groups: Groups, name: str, number: int) -> dict[str, Any]:
-    """How an audit's run came out, once it did."""
+    """Waits until a run has ended; returns its history entry."""
 
     def entry() -> dict[str, Any] | None:
         history = groups.status(AUDIT, name).get("history") or []
@@ -125,7 +125,7 @@ def ended(groups: Groups, name: str, number: int) -> dict[str, Any]:
 
 
 def remains(groups: Groups) -> list[str]:
-    """What there is of audits in the namespace, but for themselves and their reports."""
+    """The objects of audits in the namespace, without the audits and their reports."""
     kinds = (
         "pods,configmaps,services,serviceaccounts,roles,rolebindings,networkpolicies,persistentvolumeclaims"
     )
@@ -133,17 +133,17 @@ def remains(groups: Groups) -> list[str]:
 
 
 def names(groups: Groups, kinds: str) -> list[str]:
-    """What there is of these kinds in the namespace."""
+    """The names of the objects of these kinds in the namespace."""
     return groups.cluster.kubectl("get", kinds, "--namespace", groups.namespace, "--output=name").split()
 
 
 def clean(groups: Groups) -> None:
-    """Waits until nothing remains."""
+    """Waits until all objects of audits are deleted."""
     groups.cluster.wait(lambda: not remains(groups), 120, "nothing of the audit is left")
 
 
 def corrupt(groups: Groups, pod: str) -> int:
-    """Flips a bit of a message on a replica's volume; where in the log."""
+    """Flips a bit of a message on a replica's volume; returns the offset in the log."""
     claim = groups.cluster.core.read_namespaced_persistent_volume_claim(f"store-{pod}", groups.namespace)
     (volume,) = groups.cluster.layout.volumes.rglob(f"pvc-{claim.metadata.uid}")
     segment = min((volume / "commitlog").iterdir())
@@ -155,14 +155,14 @@ def corrupt(groups: Groups, pod: str) -> int:
 
 
 def three_replicas(groups: Groups) -> None:
-    """The group `orders`, ready."""
+    """Creates the group `orders` and waits until it is ready."""
     groups.apply("ControllerGroup", "orders", {"replicas": 1})
     groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
     groups.ready("orders", 3)
 
 
 def refused(groups: Groups, name: str, spec: dict[str, Any]) -> str:
-    """What the API server says to an audit that it does not take."""
+    """The message with which the API server rejects an audit."""
     with pytest.raises(TestbedError) as said:
         groups.apply(AUDIT, name, spec)
     return str(said.value)
@@ -176,7 +176,7 @@ def test_an_audit_whose_pods_fail_says_why_and_leaves_nothing(groups: Groups) ->
     assert "at most 40 characters" in refused(groups, "a" * 41, {"brokerGroup": "orders"})
     groups.apply("ControllerGroup", "orders", {"replicas": 1})
     groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "orders"})
-    # The broker's image knows nothing of readers.
+    # The broker's image has no reader.
     apply_audit(groups, "nightly", image=image_name("broker"))
     entry = ended(groups, "nightly", 1)
     assert (entry["verdict"], entry["reason"]) == ("", "ReaderFailed")

@@ -1,5 +1,5 @@
-"""The chart on a real cluster: its definitions come, change and stay; its operator has the rights that it
-needs and no others; `helm test` passes."""
+"""Tests the chart on a real cluster: its definitions are installed, upgraded and kept, its operator has
+exactly the rights that it needs, and `helm test` passes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.kubernetes.testbed.processes import TestbedError
 CHART = Path(__file__).resolve().parents[2] / "charts" / "epochmq-operator"
 DEFINITION = "brokergroups.epochmq.io"
 TAKE = "--take-ownership"
-"""Other tests' releases have the same definitions."""
+"""Releases of other tests install the same definitions."""
 
 
 def values(namespace: str) -> list[str]:
-    """For a release that serves its own namespace alone, from the images that the cluster has."""
+    """Values for a release that manages only its own namespace, with the images of the cluster."""
     repository, _, tag = image_name("operator").rpartition(":")
     chosen = {
         "scope": "namespaced",
@@ -36,7 +36,7 @@ def values(namespace: str) -> list[str]:
 
 
 def columns(cluster: Cluster) -> list[str]:
-    """Those of the definition of BrokerGroup, as the API server has it."""
+    """The columns of the installed definition of BrokerGroup."""
     path = "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}"
     return cluster.kubectl("get", "crd", DEFINITION, f"--output={path}").split()
 
@@ -65,7 +65,7 @@ def test_definitions_are_upgraded_with_the_release_and_kept_after_it(
     cluster.helm("uninstall", release, "--namespace", namespace)
     assert columns(cluster)[2] == "Epoch"
     assert "kept" in cluster.kubectl("-n", namespace, "get", "controllergroups", "--output=name")
-    cluster.helm("install", release, str(CHART), *chosen)  # takes up what it left
+    cluster.helm("install", release, str(CHART), *chosen)  # finds what the earlier release left
     cluster.delete(group, namespace=namespace)
 
 
@@ -79,7 +79,7 @@ MAY = [
     ("create", "roles.rbac.authorization.k8s.io"),
     ("create", "events"),
 ]
-"""Pods and roles: an audit's reader and driver, and what the driver may do."""
+"""For audits: their pods, and the roles of their drivers."""
 MAY_NOT = [
     ("create", "pods/exec"),
     ("list", "secrets"),
@@ -130,7 +130,7 @@ def test_controllers_in_use_cannot_be_deleted_by_mistake(
     delete = ("delete", "controllergroup", "quorum", place)
 
     def refusal() -> str:
-        try:  # a policy holds a moment after it was made
+        try:  # a policy takes effect a moment after its creation
             cluster.kubectl(*delete, "--dry-run=server")
         except TestbedError as refused:
             return str(refused)

@@ -1,5 +1,5 @@
-"""The release, a guarded group and the controllers that it names go in every order, and nothing of them is
-left, no pod, no object, no finalizer; only the volumes that are to be kept."""
+"""Tests that deleting the release, a guarded group and its controllers in any order leaves no pod, object or
+finalizer, but only the retained volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT = ["data-quorum-controller-0", "store-orders-broker-0"]
 
 
 class DeletionScenario:
-    """A release with a group and its controllers, both guarded, and how each of them goes."""
+    """A release with a group and its controllers, both guarded, and the deletion of each."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
@@ -50,8 +50,8 @@ class DeletionScenario:
         self._delete("brokergroup", "orders")
 
     def controllers(self) -> None:
-        """kubectl delete controllergroup, confirmed; it is refused before that while the release protects it
-        and the group uses it."""
+        """kubectl delete controllergroup, confirmed. Without confirmation it is rejected while the release
+        protects it and the group uses it."""
         group = self.groups.get("BrokerGroup", "orders")
         if self.cluster_wide() and group and not group["metadata"].get("deletionTimestamp"):
             with pytest.raises(TestbedError, match=f"by: kubectl annotate controllergroup quorum {CONFIRM}"):
@@ -63,13 +63,13 @@ class DeletionScenario:
         self.cluster.kubectl("delete", kind, name, self.place, "--wait=false")
 
     def left(self) -> list[str]:
-        """What there is in the namespace that was not there before, volumes apart."""
+        """The objects in the namespace that did not exist before, without volumes."""
         found = self.cluster.kubectl("get", KINDS, self.place, "--output=name").split()
         kubernetes = ("configmap/kube-root-ca.crt", "serviceaccount/default")
         return [one for one in found if one not in kubernetes]
 
     def cluster_wide(self) -> list[str]:
-        """What there is of the release beside its namespace; definitions stay."""
+        """The objects of the release outside its namespace, without CustomResourceDefinitions."""
         mine = f"--selector=app.kubernetes.io/instance={self.release}"
         return self.cluster.kubectl("get", CLUSTER_WIDE, mine, "--output=name").split()
 
@@ -87,8 +87,8 @@ def test_deletions_in_any_order_leave_nothing(cluster: Cluster, namespace: str, 
 
 
 def test_a_namespace_is_deleted_with_everything_in_it(cluster: Cluster, namespace: str) -> None:
-    """The operator, too, and in no order; no deletion is guarded. What the release has beside the namespace
-    is removed by hand then, for its record went with the namespace."""
+    """The operator is deleted with it, in any order; no deletion is guarded. The release's objects outside
+    the namespace are then deleted by hand, because Helm's record was in the namespace."""
     scenario = DeletionScenario(cluster, namespace)
     for kind, name in (("BrokerGroup", "orders"), ("ControllerGroup", "quorum")):
         patch = '--patch={"spec":{"deletionGuard":false}}'

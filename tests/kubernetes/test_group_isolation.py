@@ -1,4 +1,4 @@
-"""Groups beside each other: none sees another, whatever they and their namespaces are called."""
+"""Tests that groups do not affect each other, whatever their names and namespaces are."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.kubernetes.testbed.cluster import Cluster
 pytestmark = pytest.mark.soak
 
 LONGEST = "a-broker-0" + "-b" * 15
-"""As long as a group's name may be, and what a group `a` calls its first replica at its beginning."""
+"""A name of maximal length that begins like the name of the first replica of a group `a`."""
 BROKER_NAMES = {"a": "a", LONGEST: "b" * BROKER_NAME_LENGTH_MAX}
 NAMESPACE_LENGTH_MAX = NAMES_LENGTH_MAX - NAME_LENGTH_MAX
 
 
 def pods(groups: Groups, name: str) -> dict[str, str]:
-    """All the group's pods, its controllers' too, with their addresses."""
+    """The addresses of all pods of the group and its controllers."""
     label = f"epochmq.io/group={name}"
     found = groups.cluster.core.list_namespaced_pod(groups.namespace, label_selector=label).items
     return {pod.metadata.name: pod.status.pod_ip for pod in found}
 
 
 def known(groups: Groups, name: str) -> dict[str, list[str]]:
-    """The brokers that the group's controllers know, by broker name: their addresses."""
+    """The addresses of the brokers that the group's controllers know, by broker name."""
     kept = groups.state(f"{name}-controller-0")["groups"]
     return {one["brokerName"]: sorted(each["address"] for each in one["replicas"]) for one in kept}
 
@@ -36,7 +36,7 @@ def known(groups: Groups, name: str) -> dict[str, list[str]]:
 def test_two_groups_in_each_of_two_namespaces_share_nothing(
     cluster: Cluster, definitions: None, tmp_path: Path
 ) -> None:
-    """Of the same names in both; every name has dashes or is as long as it may be."""
+    """The names are the same in both namespaces; every name has dashes or maximal length."""
     assert len(LONGEST) == NAME_LENGTH_MAX
     with (
         namespace_for(cluster, "first") as first,

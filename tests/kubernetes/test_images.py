@@ -1,4 +1,4 @@
-"""What the images hold, and how they end."""
+"""Tests the content of the images, and how their processes end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LACKS = {
     "operator": NEVER_NEEDED | AUDITS,
 }
 OWN_MB_MAX = {"broker": 120, "controller": 120, "operator": 300}
-"""What an image adds to its base, which it shares with the others."""
+"""The size that an image adds to its shared base."""
 
 
 class Image:
-    """An image as an archive holds it."""
+    """An image in an archive."""
 
     def __init__(self, archive: Path) -> None:
         with tarfile.open(archive) as tar:
@@ -53,13 +53,14 @@ class Image:
 
 
 def _target(tar: tarfile.TarFile, link: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Layers that an archive holds twice are links the second time."""
+    """A layer that an archive contains twice is a link the second time."""
     return tar.getmember(str(Path(link.name).parent / link.linkname) if link.issym() else link.linkname)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_image_is_complete_and_small(cluster: Cluster, target: str) -> None:
-    """Its own layers: the user and the packages of its lock file; no cache, no builder, no more packages."""
+    """Its own layers hold the user and the packages of its lock file: no cache, no builder, no other
+    packages."""
     assert cluster.nodes, "or this machine cannot build images"
     image = Image(project_images([target])[target])
     base = Image(base_image())
@@ -82,7 +83,7 @@ def test_image_is_complete_and_small(cluster: Cluster, target: str) -> None:
 
 
 def test_nameserver_as_process_1_ends_on_sigterm(cluster: Cluster, namespace: str) -> None:
-    """SIGTERM, which Kubernetes sends first, ends it, with exit code 0."""
+    """On SIGTERM, which Kubernetes sends first, it ends with exit code 0."""
     nameserver = pod("nameserver", image_name("controller"), arguments=["nameserver"], restart="Never")
     nameserver["spec"]["terminationGracePeriodSeconds"] = 60
     nameserver["spec"]["containers"][0]["readinessProbe"] = {"tcpSocket": {"port": 9876}, "periodSeconds": 1}

@@ -1,5 +1,5 @@
-"""An operator that dies by SIGKILL behind every single write of a creation, a scale-up and a deletion: the
-next one goes on where the cluster stands, and in the end each step was done once."""
+"""Tests an operator that is killed after every single write of a creation, a scale-up and a deletion: the
+next one continues from the cluster's state, and in the end each step was done once."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CONFIRM = "epochmq.io/confirm-deletion"
 
 
 class KilledOperators:
-    """Operators of a namespace, one after the other; each dies behind its first write, leases apart."""
+    """A sequence of operators of a namespace. Each is killed after its first write other than to a lease."""
 
     def __init__(self, groups: Groups, folder: Path) -> None:
         self.groups = groups
         self.died: list[str] = []
-        """The writes that were the last of one."""
+        """The last write of each operator."""
         self._folder = folder
 
     def until(self, over: Callable[[], bool]) -> list[str]:
-        """The writes that it took, each of which an operator died behind."""
+        """Runs operators until the condition holds; returns their writes."""
         before = len(self.died)
         while not over():
             assert len(self.died) - before < DEATHS_MAX, self.died
@@ -54,27 +54,26 @@ class KilledOperators:
         self.groups.forget_lease()
 
     def died_each_time(self) -> None:
-        """Fails when an operator wrote anything and lived on."""
+        """Fails if an operator wrote more than once."""
         writes = self.groups.writes()
         assert len(writes) == len(self.died), [f"{one['verb']} {one['requestURI']}" for one in writes]
 
 
 def repeated(died: list[str]) -> list[str]:
-    """The objects that were written more than once, apart from Events, which have names of their own, and a
-    status, which follows what happens."""
+    """The objects that were written more than once, without Events, which have unique names, and statuses."""
     counts = Counter(one for one in died if one.startswith("PATCH") and not one.endswith("/status"))
     return [write for write, count in counts.items() if count > 1]
 
 
 def _kind(write: str) -> str:
-    """What was written: a resource's name in paths, with the subresource."""
+    """The kind of write: the method, the plural of the resource, and the subresource."""
     method, _, path = write.partition(" ")
     parts = path.partition("/namespaces/")[2].split("/")
     return f"{method} {'/'.join((*parts[1:2], *parts[3:]))}"
 
 
 def resource(groups: Groups, kind: str, name: str) -> dict[str, Any]:
-    """A group, {} when it is not there; asked without a process of its own."""
+    """A group, {} if it does not exist; by the client library, without kubectl."""
     ask = groups.cluster.custom.get_namespaced_custom_object
     try:
         found: dict[str, Any] = ask("epochmq.io", "v1alpha1", groups.namespace, f"{kind.lower()}s", name)
@@ -86,8 +85,8 @@ def resource(groups: Groups, kind: str, name: str) -> dict[str, Any]:
 
 
 def ready(groups: Groups, count: int, controllers: str) -> Callable[[], bool]:
-    """Whether the group `orders` has so many replicas, and it and its controllers are ready with their plans
-    done."""
+    """Whether the group `orders` has this number of replicas, and it and its controllers are ready with
+    finished plans."""
 
     def done(found: dict[str, Any]) -> bool:
         status = found.get("status") or {}
@@ -119,7 +118,7 @@ def delete(groups: Groups) -> None:
 
 
 def pods_made(groups: Groups) -> dict[str, int]:
-    """How often each broker's pod was made, by what the API server was asked for."""
+    """How often each broker's pod was created, by the API server's audit log."""
     return dict(
         Counter(
             one["objectRef"]["name"]
@@ -135,7 +134,7 @@ def pods_made(groups: Groups) -> dict[str, int]:
 
 
 def deleted(groups: Groups) -> list[str]:
-    """What the operators deleted, one entry for each time."""
+    """The objects that the operators deleted, once for each time."""
     return sorted(
         f"{one['objectRef']['resource']}/{one['objectRef']['name']}"
         for one in groups.writes()

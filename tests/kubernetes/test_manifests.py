@@ -1,5 +1,5 @@
-"""What a real API server makes of a group's objects: it takes them, finds nothing to complain of, and what it
-gives back is no difference. No operator runs here."""
+"""Tests that a real API server accepts a group's objects and returns them without differences. No operator
+runs here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_stored_objects_have_no_difference(
 
 
 def version(there: JsonObject) -> object:
-    """What changes with what is wanted of an object, and not with what Kubernetes says of how it is."""
+    """The part of an object that changes with its desired state, and not with its status."""
     return there["metadata"].get("generation") or there["metadata"]["resourceVersion"]
 
 

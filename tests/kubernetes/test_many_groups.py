@@ -1,5 +1,5 @@
-"""Many groups, and several operators. No node takes a pod meanwhile: what is tried here is the operator and
-the API server."""
+"""Tests many groups and several operators. No pod is scheduled: the tests are about the operator and the API
+server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAKEN_OVER_WITHIN_S = 30
 
 @pytest.fixture
 def no_pods(cluster: Cluster) -> Iterator[None]:
-    """No node takes a pod: the groups' own cost nothing."""
+    """Cordons all nodes, so that the groups' pods cost nothing."""
     names = [node.name for node in cluster.nodes]
     cluster.kubectl("cordon", *names)
     yield
@@ -34,7 +34,7 @@ def no_pods(cluster: Cluster) -> Iterator[None]:
 
 
 def group(name: str, namespace: str) -> dict[str, object]:
-    """A broker group of three lines."""
+    """A minimal broker group."""
     return {
         "apiVersion": "epochmq.io/v1alpha1",
         "kind": "BrokerGroup",
@@ -44,7 +44,7 @@ def group(name: str, namespace: str) -> dict[str, object]:
 
 
 def create(resources: list[dict[str, object]], groups: Groups) -> None:
-    """All of them, several at a time."""
+    """Creates all of them, several at a time."""
     ask = groups.cluster.custom.create_namespaced_custom_object
     with ThreadPoolExecutor(8) as workers:
         where = ("epochmq.io", "v1alpha1", groups.namespace, "brokergroups")
@@ -52,7 +52,7 @@ def create(resources: list[dict[str, object]], groups: Groups) -> None:
 
 
 def stateful_sets(groups: Groups) -> int:
-    """How many there are."""
+    """The number of StatefulSets."""
     found = groups.cluster.apps.list_namespaced_stateful_set(groups.namespace)
     return len(found.items)
 
@@ -60,8 +60,8 @@ def stateful_sets(groups: Groups) -> int:
 def test_a_standby_takes_over_from_a_killed_operator(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
-    """The standby's first step comes within the time; the API server's log has no step of the former leader
-    after it."""
+    """The standby writes within the time; the API server's audit log has no write of the former holder after
+    that."""
     with operator(cluster, groups.namespace, tmp_path) as first:
         cluster.apply(group("orders", groups.namespace))
         cluster.wait(lambda: stateful_sets(groups) >= 1, what="the first operator works")
@@ -78,13 +78,13 @@ def test_a_standby_takes_over_from_a_killed_operator(
 
 
 def led_since(running: Operator) -> float:
-    """When it took the Lease, in seconds since 1970, by its own log."""
+    """When it acquired the Lease, in seconds since 1970, by its log."""
     line = next(one for one in running.log.read_text().splitlines() if '"event": "acquired the lease"' in one)
     return _seconds(json.loads(line)["timestamp"])
 
 
 def last_write(groups: Groups) -> float:
-    """When the API server had the last of the operator's writes, in seconds since 1970."""
+    """When the API server received the operator's last write, in seconds since 1970."""
     return max(_seconds(one["requestReceivedTimestamp"]) for one in groups.writes())
 
 
@@ -109,7 +109,7 @@ def test_an_operator_that_is_stopped_releases_the_lease(
 def test_a_hundred_groups_converge_and_then_nothing_is_written(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
-    """Each with controllers of its own. Converged: all objects of all groups are there."""
+    """Each group has its own controllers. Converged: all objects of all groups exist."""
     with operator(cluster, groups.namespace, tmp_path) as running:
         cluster.wait(lambda: "acquired the lease" in running.log.read_text(), what="it leads")
         begun = time.time()
@@ -119,7 +119,7 @@ def test_a_hundred_groups_converge_and_then_nothing_is_written(
 
         before = groups.settled()
         last_s = last_write(groups) - begun
-        time.sleep(IDLE_S)  # what is promised is that nothing happens for so long
+        time.sleep(IDLE_S)  # the test is that nothing happens for this time
         assert not running.ended, "it is there, and has nothing to do"
         memory = running.memory_bytes
         print(

@@ -1,5 +1,5 @@
-"""A resource of three lines, and what it becomes on a real cluster: a group that serves RocketMQ's clients,
-loses nothing that it acknowledged, and heals by itself."""
+"""Tests a minimal resource on a real cluster: a group that serves RocketMQ's clients, loses nothing that it
+acknowledged, and recovers by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SENT = 20
 
 
 class Orders(NamedTuple):
-    """The group that the tests of this file share, and its ids."""
+    """The group that the tests of this module share, and its broker ids."""
 
     groups: Groups
     ids: dict[str, int]
@@ -31,7 +31,7 @@ class Orders(NamedTuple):
 
 @pytest.fixture(scope="module")
 def orders(cluster: Cluster, definitions: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orders]:
-    """Ready, with three replicas and controllers of its own."""
+    """A ready group with three replicas and its own controllers."""
     with namespace_for(cluster, "three-lines") as namespace:
         groups = Groups(cluster, namespace)
         with operator(cluster, namespace, tmp_path_factory.mktemp("operator")) as running:
@@ -46,7 +46,7 @@ def orders(cluster: Cluster, definitions: None, tmp_path_factory: pytest.TempPat
 
 
 def test_cpp_clients_in_the_cluster_send_and_consume(orders: Orders, clients: str) -> None:
-    """By names, as everybody in the cluster: the C++ client behind its Python binding."""
+    """By DNS names; the client is the C++ client with its Python binding."""
     groups = orders.groups
     cluster, namespace, nameserver = groups.cluster, groups.namespace, "orders-nameserver:9876"
     bodies = [f"cpp-{n}" for n in range(SENT)]
@@ -78,8 +78,8 @@ def test_cpp_clients_in_the_cluster_send_and_consume(orders: Orders, clients: st
 
 @pytest.mark.soak
 def test_no_message_acknowledged_to_java_clients_is_lost(orders: Orders, clients: str) -> None:
-    """Under RocketMQ's producer and consumers: the master's pod is deleted, the next master is killed, and
-    the leading controller."""
+    """With RocketMQ's producer and consumers: the master's pod is deleted, then the next master and the
+    leading controller are killed."""
     traffic = Traffic(orders.groups, clients, "orders")
     traffic.start()
     pod_faults = PodFaults(traffic)

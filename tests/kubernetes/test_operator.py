@@ -1,5 +1,5 @@
-"""Groups on a real cluster: they come to be, take messages, grow, heal and go, whatever happens to the
-operator."""
+"""Tests groups on a real cluster: they are created, take messages, scale up, heal and are deleted, although
+the operator is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.processes import TestbedError
 
 QUORUM = {"replicas": 1}
-"""Controllers for tests that are not about them."""
+"""A small ControllerGroup for tests that are not about controllers."""
 
 
 @pytest.mark.usefixtures("started")
@@ -49,7 +49,7 @@ def test_a_minimal_resource_becomes_ready_heals_and_then_nothing_is_written(grou
     assert received(groups, "orders", 3) == ["a", "b", "c"]
 
     before = len(groups.writes())
-    time.sleep(30)  # what is promised is that nothing happens
+    time.sleep(30)  # the test is that nothing happens
     assert groups.writes()[before:] == []
 
 
@@ -104,7 +104,7 @@ def test_a_guarded_group_is_deleted_after_confirmation_and_its_data_is_reused(gr
 
     cluster.kubectl("delete", "brokergroup", "orders", place, "--wait=false")
     groups.wait("BrokerGroup", "orders", phase="Deleting")
-    send(groups, "orders", ["c"])  # it goes on
+    send(groups, "orders", ["c"])  # the group keeps running
     confirmation = "epochmq.io/confirm-deletion=orders"
     cluster.kubectl("annotate", "brokergroup", "orders", confirmation, place)
     cluster.wait(lambda: not groups.get("BrokerGroup", "orders"), READY_TIMEOUT_S, "the group is gone")
@@ -145,7 +145,7 @@ def test_the_command_shows_and_controls_replicas_on_a_cluster(groups: Groups) ->
 
 
 class Sender:
-    """Sends message after message from a pod, and keeps those that were acknowledged."""
+    """Sends messages from a pod, and records the acknowledged ones."""
 
     def __init__(self, groups: Groups, group: str, pod: str) -> None:
         self._groups, self._group, self._pod = groups, group, pod
@@ -174,7 +174,7 @@ class Sender:
                     container="broker",
                 )
             except TestbedError:
-                continue  # nobody knows whether it was taken
+                continue  # it may or may not be stored
             self.acknowledged.append(f"m{number}")
 
 

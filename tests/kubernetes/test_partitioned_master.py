@@ -1,4 +1,4 @@
-"""A master that is cut off from its group, and one whose node is drained, with a producer on either side."""
+"""Tests a partitioned master, and a master whose node is drained, with a producer on each side."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.soak
 
 
 class PartitionedGroup(NamedTuple):
-    """A group whose master is alone on the second node; a producer sits beside it, and one on the first node,
-    where the other replicas and the controller are."""
+    """A group whose master is alone on the second node, with a producer beside it; a second producer is on
+    the first node with the other replicas and the controller."""
 
     beside: Traffic
     across: Traffic
@@ -30,7 +30,7 @@ class PartitionedGroup(NamedTuple):
 
 @pytest.fixture
 def split(cluster: Cluster, groups: Groups, started: Operator, clients: str) -> PartitionedGroup:
-    """Made by closing one node, then the other."""
+    """The group, placed by cordoning one node after the other."""
     first, second = cluster.nodes
     try:
         cluster.kubectl("cordon", second.name)
@@ -54,7 +54,7 @@ def split(cluster: Cluster, groups: Groups, started: Operator, clients: str) -> 
 
 
 def test_a_partitioned_master_acknowledges_nothing_once_another_does(split: PartitionedGroup) -> None:
-    """Its node's cable is pulled, with a producer on the node, which goes on sending to it."""
+    """The master's node is disconnected, with a producer on it that keeps sending."""
     cluster = split.across.groups.cluster
     split.beside.wait_acks()
     split.across.wait_acks()
@@ -87,7 +87,8 @@ def test_a_partitioned_master_acknowledges_nothing_once_another_does(split: Part
 def test_draining_the_masters_node_switches_over_and_respects_the_budget(
     split: PartitionedGroup,
 ) -> None:
-    """A node with one replica is drained; one with two is not, for the second would be one too many."""
+    """A node with one replica is drained; one with two is not, because the budget does not allow the second
+    eviction."""
     cluster, groups = split.across.groups.cluster, split.across.groups
     drain = ("--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=epochmq.io/component=broker")
     epoch = groups.state("orders-broker-2")["masterEpoch"]
@@ -112,7 +113,7 @@ def test_draining_the_masters_node_switches_over_and_respects_the_budget(
 
 
 def _check_both(split: PartitionedGroup) -> None:
-    """The account of two producers, whose bodies are alike."""
+    """Checks the messages of both producers, whose bodies are alike."""
     for one in (split.across, split.beside):
         print(one.told())
     split.across.check(split.beside, consumers=False)

@@ -1,5 +1,5 @@
-"""Every trouble in turn, under RocketMQ's clients in the cluster: whatever dies, nothing that was
-acknowledged is lost, and the group heals by itself. How long each was felt is printed."""
+"""Tests every fault in turn, with RocketMQ's clients in the cluster: no acknowledged message is lost, and the
+group recovers by itself. Prints for how long nothing was acknowledged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.support.stalls import unless_stalled
 pytestmark = pytest.mark.soak
 
 APART = {"nameserver": {"embedded": False}}
-"""Nameservers in pods of their own, so that they can die alone."""
+"""Nameservers in pods of their own, so that a nameserver can be killed alone."""
 RESUMED_S = 1.5
-"""Outside Kubernetes writes resume within half a second of a master's end; a second comes on top."""
+"""Outside Kubernetes writes resume within half a second after a master's end; Kubernetes adds a second."""
 KILLS = 4
 
 
 @pytest.fixture
 def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodFaults]:
-    """Those of a group of three, with three controllers, whose clients are on the first node; afterwards the
-    account is made."""
+    """Faults of a group of three with three controllers, whose clients are on the first node; afterwards all
+    messages are checked."""
     groups.apply("ControllerGroup", "orders", {"replicas": 3, **APART})
     groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
     groups.ready("orders", 3)
@@ -42,8 +42,8 @@ def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodF
 
 
 def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFaults, tmp_path: Path) -> None:
-    """Java keeps for half a minute what a name led to: whoever was told names would look for the next master
-    where its pod was before."""
+    """Java caches a resolved name for half a minute: a client that got names would look for the next master
+    at its former address."""
     before = {name: pod_faults.pod(name).status.pod_ip for name in pod_faults.brokers}
     for name in pod_faults.brokers:
         pod_faults.delete(name)
@@ -58,7 +58,7 @@ def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFa
 
 
 def test_every_pod_is_deleted_in_turn(pod_faults: PodFaults) -> None:
-    """Brokers, controllers and nameservers, and once more whoever leads."""
+    """Brokers, controllers and nameservers, and then each leader once more."""
     for name in sorted(one.metadata.name for one in pod_faults.pods()):
         pod_faults.delete(name)
     pod_faults.delete(pod_faults.master())
@@ -82,8 +82,8 @@ def test_every_kind_of_process_is_killed_and_a_kubelet_is_stopped(pod_faults: Po
 
 
 def test_the_masters_node_loses_power(pod_faults: PodFaults) -> None:
-    """The clients' node stays. Half of the group dies at once, with most of its controllers perhaps: then it
-    waits for them."""
+    """The clients' node keeps running. Half of the group is killed at once, perhaps with most of its
+    controllers; then it waits for them."""
     second = pod_faults.groups.cluster.nodes[1]
     there = next(name for name in pod_faults.brokers if pod_faults.pod(name).spec.node_name == second.name)
     if pod_faults.pod(pod_faults.master()).spec.node_name != second.name:

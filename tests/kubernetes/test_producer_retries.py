@@ -1,4 +1,4 @@
-"""What a producer with nothing but RocketMQ's own settings notices when its master goes: nothing."""
+"""Tests that a producer with RocketMQ's default settings notices nothing when its master is deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "patient"
 
 
 class ProducerWithDefaults:
-    """A Java producer that asks for routes every 30 s and tries twice more, as it comes."""
+    """A Java producer with default settings: it fetches routes every 30 s and retries twice."""
 
     def __init__(self, traffic: Traffic, image: str) -> None:
         cluster, namespace = traffic.groups.cluster, traffic.groups.namespace
@@ -36,7 +36,7 @@ class ProducerWithDefaults:
         self._cluster = cluster
 
     def sent(self) -> list[tuple[int, int, str]]:
-        """Of each send its number, how long it took (ms), and how it ended."""
+        """The number, the duration (ms) and the result of each send."""
         found = []
         for line in self._journal.read_text().splitlines(keepends=True):
             if line.startswith("sent ") and line.endswith("\n"):
@@ -45,7 +45,7 @@ class ProducerWithDefaults:
         return found
 
     def wait(self, more: int) -> None:
-        """Waits until it has sent so many more messages."""
+        """Waits until it has sent this number of further messages."""
         wanted = len(self.sent()) + more
         self._cluster.wait(lambda: len(self.sent()) > wanted, READY_TIMEOUT_S, f"{more} messages are sent")
 
@@ -53,8 +53,8 @@ class ProducerWithDefaults:
 def test_a_producer_with_default_settings_sees_no_failed_send_when_the_master_is_deleted(
     groups: Groups, started: Operator, clients: str, tmp_path: Path
 ) -> None:
-    """Until it asks for routes the master that stops passes on what it sends. The end of the leading
-    controller's pod is not felt either."""
+    """Until the producer fetches routes, the stopping master forwards its messages. The end of the leading
+    controller's pod is not noticed either."""
     groups.apply("BrokerGroup", "orders", {"replicas": 3})
     groups.ready("orders", 3)
     traffic = Traffic(groups, clients, "orders")

@@ -1,5 +1,5 @@
-"""What the API server makes of the resources: defaults, refusals with what to do about them, columns, scale.
-The rules' other half, in Python, is held to the same table."""
+"""Tests the resources on a real API server: defaults, rejections with advice, columns, scale. The same table
+tests the rules in Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLURALS = {kind: definition(kind)["spec"]["names"]["plural"] for kind in KINDS}
 
 @pytest.fixture(scope="module", autouse=True)
 def definitions(cluster: Cluster) -> None:
-    """The resources are known. What a release installed is left to it."""
+    """Installs the CustomResourceDefinitions, unless a release installed them."""
     known = cluster.kubectl("get", "crd", "--output=name")
     names = [definition(kind)["metadata"]["name"] for kind in KINDS]
     for kind, name in zip(KINDS, names, strict=True):
@@ -48,7 +48,7 @@ class Api:
         return API_GROUP, VERSION, self._namespace, PLURALS[kind]
 
     def create(self, kind: str, spec: Mapping[str, Any], name: str = "a", *, dry: bool = True) -> Any:
-        """Creates one, or only has the API server judge it."""
+        """Creates a resource, by default as a dry run."""
         body = {
             "apiVersion": f"{API_GROUP}/{VERSION}",
             "kind": kind,
@@ -59,14 +59,14 @@ class Api:
         return self._custom.create_namespaced_custom_object(*self._place(kind), body, **more)
 
     def replace(self, kind: str, found: Mapping[str, Any], spec: Mapping[str, Any]) -> Any:
-        """Has the API server judge a change."""
+        """Replaces a resource as a dry run."""
         body = {**found, "spec": dict(spec)}
         name = found["metadata"]["name"]
         return self._custom.replace_namespaced_custom_object(*self._place(kind), name, body, dry_run="All")
 
 
 def refusal(error: ApiException) -> str:
-    """What the API server says."""
+    """The message of a rejection."""
     assert error.status == 422, error
     return str(json.loads(error.body)["message"])
 
@@ -176,7 +176,7 @@ def test_the_model_rejects_the_same_changes() -> None:
     head = {"apiVersion": f"{API_GROUP}/{VERSION}", "metadata": {"name": "a"}}
     for kind, old, new, message in CHANGES:
         if "take one" in message:
-            continue  # of the new resource alone
+            continue  # the message about the new resource alone
         base = THREE if kind == "BrokerGroup" else {}
         before, after = (
             KINDS[kind].model_validate(head | {"kind": kind, "spec": {**base, **spec}}) for spec in (old, new)

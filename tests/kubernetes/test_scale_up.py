@@ -1,4 +1,4 @@
-"""A group grows while RocketMQ's clients use it, and its new replicas are as good as the first."""
+"""Tests that a group scales up while RocketMQ's clients use it, and that its new replicas are complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 def test_a_group_that_scales_up_under_load_from_one_to_five_loses_nothing(
     groups: Groups, started: Operator, clients: str
 ) -> None:
-    """After each step the master is killed, so that one of the others goes on with what it has."""
+    """After each step the master is killed, so that another replica continues with its log."""
     groups.apply("ControllerGroup", "orders", {"replicas": 3})
     groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "orders"})
     groups.ready("orders", 1)

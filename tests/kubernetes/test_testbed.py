@@ -1,4 +1,4 @@
-"""The cluster that the other tests stand on: what they take for granted, and that nothing of it stays."""
+"""Tests the cluster that the other tests use: what they rely on, and that nothing of it is left behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.process import ProcessFailedError
 HELLO = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
 FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).status)"
 PATIENCE_S = 120
-"""For what takes two seconds on an idle machine, and for what Kubernetes itself gives 16 s."""
+"""For what takes two seconds on an idle machine, and for Kubernetes' own delays of up to 16 s."""
 
 
 def server(name: str, image: str, node: str, **more: str) -> dict[str, object]:
@@ -50,7 +50,7 @@ def test_image_runs_unprivileged_with_a_read_only_root(cluster: Cluster, namespa
 
 
 def test_restricted_namespace_rejects_root(cluster: Cluster, namespace: str) -> None:
-    """Which shows that the test above says something."""
+    """This shows that the test above is effective."""
     rooted = pod("rooted", image_name("broker"), arguments=["version"])
     rooted["spec"]["securityContext"] |= {"runAsNonRoot": False, "runAsUser": 0}
     with pytest.raises(TestbedError, match="violates PodSecurity"):
@@ -77,7 +77,7 @@ def test_pods_connect_by_name_on_one_node_and_across_nodes(cluster: Cluster, nam
             url = f"http://{asked}.{namespace}.svc.cluster.local/"
             return cluster.execute(namespace, asking, "python3", "-c", FETCH, url).strip()
         except TestbedError:
-            return None  # the rules of a new Service take a moment
+            return None  # the rules of a new Service take effect after a moment
 
     for asking, asked in (("here", "there"), ("there", "here"), ("here", "beside"), ("here", "here")):
         status = cluster.wait(
@@ -87,7 +87,7 @@ def test_pods_connect_by_name_on_one_node_and_across_nodes(cluster: Cluster, nam
 
 
 def test_command_in_a_nodes_network_finds_services(cluster: Cluster, namespace: str) -> None:
-    """As a client program of a test does, which runs on this machine and not in a pod."""
+    """The command is like a test's client program, which runs on this machine and not in a pod."""
     cluster.apply(
         [server("web", cluster.base_image, cluster.nodes[1].name), service("web")], namespace=namespace
     )
@@ -106,7 +106,8 @@ def test_command_in_a_nodes_network_finds_services(cluster: Cluster, namespace: 
 
 
 def test_claim_gets_a_volume_on_its_pods_node_and_deletes_it(cluster: Cluster, namespace: str) -> None:
-    """What one pod writes as an ordinary user, the next one reads on that node; then the directory goes."""
+    """What one pod writes as an unprivileged user, the next one reads on that node; then the directory is
+    deleted."""
     write = ["sh", "-c", "echo kept > /data/file"]
     node = cluster.nodes[1].name
     mounts = {"/data": "data"}
@@ -209,8 +210,8 @@ class Starter:
         if self.process.stdout.readline() != b"started\n":
             raise ProcessFailedError(f"no cluster: {self.process.wait(PATIENCE_S)}")
 
-    def leavings(self) -> list[str]:
-        """What is still there of the cluster: processes, mounts, control groups, its folder."""
+    def leftovers(self) -> list[str]:
+        """What is left of the cluster: processes, mounts, control groups, its folder."""
         found = [
             f"process {entry.name}"
             for entry in Path("/proc").iterdir()
@@ -230,7 +231,8 @@ def _command_line(process: Path) -> str:
 
 @pytest.fixture
 def starter(cluster: Cluster) -> Iterator[Starter]:
-    """Beside the shared cluster, so that all is built already, and so that it shows that two do not meet."""
+    """A cluster beside the shared one: all programs are built by then, and the tests show that two clusters
+    do not interfere."""
     assert cluster.nodes
     started = Starter(f"gone-{os.getpid()}")
     yield started
@@ -248,20 +250,20 @@ def test_interrupted_tests_leave_nothing_of_their_cluster(
 ) -> None:
     """Whatever ends the test run: processes, namespaces, mounts, control groups and files are gone."""
     starter.wait_started()
-    assert starter.leavings(), "or the test would see nothing either way"
+    assert starter.leftovers(), "or the test would see nothing either way"
     starter.process.send_signal(number)
     starter.process.wait(PATIENCE_S)
-    wait_for(lambda: not starter.leavings(), timeout_s=PATIENCE_S, what=f"gone after {number.name}")
+    wait_for(lambda: not starter.leftovers(), timeout_s=PATIENCE_S, what=f"gone after {number.name}")
     assert cluster.core.list_node().items, "the other cluster lives on"
 
 
 def test_start_removes_the_leftovers_of_a_killed_cluster(cluster: Cluster, starter: Starter) -> None:
     """SIGKILL to a cluster's first process ends everything in it, and the files go with the next start."""
     starter.wait_started()
-    warden = Cluster.attach(starter.name).processes.init_pid
-    os.kill(warden, signal.SIGKILL)
+    init_pid = Cluster.attach(starter.name).processes.init_pid
+    os.kill(init_pid, signal.SIGKILL)
     wait_for(lambda: not runs(starter.folder), timeout_s=PATIENCE_S, what="its lock is free")
     assert starter.folder.exists()
     assert starter.name in remove_dead()
-    assert not starter.leavings()
+    assert not starter.leftovers()
     assert cluster.core.list_node().items, "the other cluster lives on"

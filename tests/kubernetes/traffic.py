@@ -1,6 +1,6 @@
-"""RocketMQ's clients in pods of a namespace, and the account of what they were told: every acknowledged
-message is there, where it was said to be, and nothing else is; no two masters wrote at a time; the consumers
-saw all of it; the replicas' logs are the same bytes."""
+"""Runs RocketMQ's clients in pods of a namespace and checks their messages: every acknowledged message is
+stored where it was acknowledged, and nothing else is; no two masters wrote at a time; the consumers got all
+of it; the replicas' logs are the same bytes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.replica_group import Member
 
 BROKER_PORT = 10911
 TRIES = 3
-"""RocketMQ's producer sends again twice."""
+"""RocketMQ's producer retries twice."""
 THREADS, PAUSE_MS = "2", "10"
 CLIENT_TIMEOUT_S = 180
 
 
 class Broker(NamedTuple):
-    """A broker where this machine reaches it; of a Member no more is asked."""
+    """A broker by its address on this machine; it stands for a Member, of which no more is used."""
 
     address: str
 
@@ -46,7 +46,8 @@ class Traffic:
         self.consumer_journal: ConsumerJournal
 
     def start(self, *, node: str | None = None, consumers: bool = True) -> None:
-        """Starts them, on this node or anywhere, and waits until messages are acknowledged and consumed."""
+        """Starts the clients, on this node or anywhere, and waits until messages are acknowledged and
+        consumed."""
         how = (THREADS, PAUSE_MS)
         self.producer_journal = self._journal(
             ProducerJournal, self.producer, "ChaosProducer", *how, node=node
@@ -65,7 +66,7 @@ class Traffic:
         groups = self.groups
         arguments = (f"{self.group}-nameserver:9876", TOPIC, "/journal/lines", *more)
         command = java_command(program, *arguments)
-        # In a volume of its own the journal is there when the pod has ended.
+        # The journal is in a volume of its own, so that it survives the pod.
         client = pod(name, self._image, command=command, node=node, claims={"/journal": name})
         groups.cluster.apply([claim(name), client], namespace=groups.namespace)
         groups.cluster.wait_pod(groups.namespace, name, timeout_s=CLIENT_TIMEOUT_S)
@@ -73,21 +74,23 @@ class Traffic:
 
     @property
     def acks(self) -> list[Ack]:
-        """What was acknowledged so far."""
+        """The acknowledged messages so far."""
         self.producer_journal.read()
         return self.producer_journal.acks
 
     def wait_acks(self, more: int = 5) -> None:
-        """Waits until so many more messages are acknowledged."""
+        """Waits until this number of further messages is acknowledged."""
         wanted = len(self.acks) + more
         what = f"{more} messages are acknowledged"
         self.groups.cluster.wait(lambda: len(self.acks) >= wanted, CLIENT_TIMEOUT_S, what)
 
     def stop(self) -> None:
-        """Ends the producer, which brings what it has begun to an end first."""
+        """Ends the producer, which first completes its sends."""
         cluster, namespace = self.groups.cluster, self.groups.namespace
         cluster.kill_container(namespace, self.producer, "main", signal.SIGTERM)
-        cluster.wait_pod(namespace, self.producer, phase="Failed")  # a JVM ends with 143
+        cluster.wait_pod(
+            namespace, self.producer, phase="Failed"
+        )  # a JVM that SIGTERM ends has exit code 143
 
     def silence_s(self, since_s: float, until_s: float) -> float:
         """The longest time without an acknowledgement between two moments of the monotonic clock."""
@@ -99,10 +102,10 @@ class Traffic:
         self.producer_journal.read()
         return self.producer_journal.outcomes
 
-    # The account
+    # Checks
 
     def check(self, *others: Traffic, consumers: bool = True) -> None:
-        """The whole account, once the producer has stopped; `others` sent the same bodies to the group."""
+        """Checks all messages after the producer has stopped. `others` sent the same bodies to the group."""
         acks = [ack for one in (self, *others) for ack in one.acks]
         assert acks
         master = cast(Member, self.broker(self.master()))
@@ -114,7 +117,7 @@ class Traffic:
             self._check_consumed(queues)
 
     def master(self) -> str:
-        """The pod that says it is the master."""
+        """The pod that reports that it is the master."""
         group = self.groups.get("BrokerGroup", self.group)
         pods = [f"{self.group}-broker-{n}" for n in range(group["spec"]["replicas"])]
         found = [one for one in pods if self.groups.state(one).get("role") == "master"]
@@ -122,13 +125,13 @@ class Traffic:
         return found[0]
 
     def broker(self, name: str) -> Broker:
-        """A broker's pod, by a port of this machine."""
+        """A broker's pod, through a port of this machine."""
         cluster = self.groups.cluster
         ip = cluster.core.read_namespaced_pod(name, self.groups.namespace).status.pod_ip
         return Broker(f"127.0.0.1:{cluster.forward(ip, BROKER_PORT)}")
 
     def copies_max(self, body: bytes) -> int:
-        """How often a body may be there on this producer's account."""
+        """How many copies of a body this producer's retries allow."""
         number = number_of(body)
         return TRIES if number is not None and number <= self.producer_journal.last else 0
 
@@ -148,7 +151,7 @@ class Traffic:
             check_seen(queues, seen, who)
 
     def check_equal(self, count: int) -> None:
-        """The logs of so many replicas are the same bytes; nobody sends meanwhile."""
+        """Checks that the logs of this number of replicas are equal; nothing is sent meanwhile."""
         pods = [f"{self.group}-broker-{n}" for n in range(count)]
 
         def end_of_all() -> int | None:
@@ -160,12 +163,12 @@ class Traffic:
         assert len(logs) == 1
 
     def volume(self, name: str) -> Path:
-        """Where a claim's volume is on this machine."""
+        """The directory of a claim's volume on this machine."""
         found = self.groups.get("PersistentVolumeClaim", name)
         return self.groups.cluster.layout.volumes / str(found["spec"]["volumeName"])
 
     def told(self) -> str:
-        """What it came to, in a line."""
+        """A summary in one line."""
         ok = self.outcomes()[SEND_OK]
         others = {how: times for how, times in self.producer_journal.outcomes.items() if how != SEND_OK}
         return f"{ok} of {self.producer_journal.last} sends acknowledged, others {others or 'none'}"

@@ -1,5 +1,5 @@
-"""A way to the API server that falls shut behind a number of writes: what an operator did that dies there is
-known to the write."""
+"""A proxy to the API server that stops forwarding after a number of writes, so that a test knows exactly what
+an operator that is killed then has written."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READS = ("GET", "HEAD")
 HOPS = {"host", "connection", "transfer-encoding", "content-length"}
 BODY_BYTES_MAX = 8 * 1024 * 1024
 TIMEOUT_S = 60
-"""To come up, and to go."""
+"""For its start and its end."""
 GONE_WITHIN_S = 30
-"""A connection over TLS is there until the server has said that it has heard of its end."""
+"""A TLS connection exists until the server has acknowledged its end."""
 
 
 class WriteLimitProxy:
-    """Passes requests on as a cluster's administrator, one write at a time. After `writes` of them, leases
-    apart, were done it calls `shut` before the last one is answered; no write gets through any more."""
+    """Forwards requests as a cluster's administrator, one write at a time. After `writes` writes, leases not
+    counted, it calls `on_limit` before it responds to the last one, and forwards no further write."""
 
     def __init__(self, connection: ClusterConnection, writes: int) -> None:
         self._connection = connection
@@ -36,7 +36,7 @@ class WriteLimitProxy:
         self._session: aiohttp.ClientSession
         self._one = asyncio.Lock()
         self.last = ""
-        """The write that it fell shut behind."""
+        """The last forwarded write."""
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[int]:
@@ -59,7 +59,7 @@ class WriteLimitProxy:
         async with self._one:
             if self._left > 0:
                 return await self._write(request)
-        return await asyncio.get_running_loop().create_future()  # until the one who asks has gone
+        return await asyncio.get_running_loop().create_future()  # until the client has gone
 
     async def _write(self, request: web.Request) -> web.StreamResponse:
         async with await self._ask(request) as answer:
@@ -74,7 +74,7 @@ class WriteLimitProxy:
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         async with await self._ask(request) as answer:
             response = web.StreamResponse(status=answer.status, headers=_kept(answer))
-            with contextlib.suppress(ConnectionError):  # who asked is gone
+            with contextlib.suppress(ConnectionError):  # the client has gone
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
@@ -85,7 +85,8 @@ class WriteLimitProxy:
             request.method,
             self._connection.server + request.path_qs,
             headers={key: value for key, value in request.headers.items() if key.lower() not in HOPS},
-            data=await request.read() or None,  # an empty body would be given a type, and lists refuse that
+            data=await request.read()
+            or None,  # aiohttp would give an empty body a type, which the API server rejects for lists
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
@@ -96,7 +97,7 @@ def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 @contextlib.contextmanager
 def write_limit_proxy(kubeconfig: Path, folder: Path, writes: int) -> Iterator[tuple[WriteLimitProxy, Path]]:
-    """One for the length of a block, and a kubeconfig that leads through it."""
+    """A proxy for the length of a block, and a kubeconfig that leads through it."""
     made = WriteLimitProxy(from_kubeconfig(str(kubeconfig)), writes)
     path = folder / "gate.kubeconfig"
     selector = selectors.DefaultSelector()
