@@ -39,7 +39,7 @@ What is put after this runs where pods and Services have their addresses and nam
 
 
 def own_name() -> str:
-    """The name of this checkout's cluster to play with."""
+    """The name of this checkout's cluster for manual use."""
     return os.environ.get("EPOCHMQ_CLUSTER") or f"play-{digest_of(str(ROOT))[:4]}"
 
 
@@ -74,7 +74,7 @@ def _list() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Runs a command; returns the exit code."""
     try:
         match arguments:
             case ["up"]:

@@ -1,4 +1,4 @@
-"""What every cluster has from its start: the Service that pods ask for names, and the storage class."""
+"""Lists the objects that every cluster has from its start: the DNS Service and the storage class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DNS_PORTS = (("dns", "UDP"), ("dns-tcp", "TCP"))
 
 
 def addons() -> list[dict[str, Any]]:
-    """Their objects. CoreDNS runs beside the API server, so its Service gets its endpoint by hand."""
+    """The objects. CoreDNS runs beside the API server, so its Service gets its endpoint by hand."""
     name = {"name": "kube-dns", "namespace": "kube-system"}
     return [
         {

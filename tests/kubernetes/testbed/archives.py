@@ -1,4 +1,4 @@
-"""Image archives in the form that `docker save` writes: made from a folder or a file, without a builder."""
+"""Writes image archives in the format of `docker save`, from a folder or a file, without a builder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CREATED = "2000-01-01T00:00:00Z"
-"""Builders compare it, and take a history without it for another one each time."""
+"""A fixed time: builders treat an image without one as a different image each time."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def pack_folder(
     folder: Path, names: Sequence[str], archive: Path, architecture: str, command: Sequence[str]
 ) -> None:
-    """Writes an image of one layer, the content of `folder` as it lies there."""
+    """Writes an image of one layer with the content of `folder`."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".tar") as layer:
         subprocess.run(
             [
@@ -37,7 +37,7 @@ def pack_folder(
 
 
 def pack_program(program: Path, names: Sequence[str], archive: Path, architecture: str) -> None:
-    """Writes an image that holds nothing but this static program, and runs it."""
+    """Writes an image that contains only this static program, and runs it."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, suffix=".tar") as layer:
         with tarfile.open(fileobj=layer, mode="w") as tar:
             member = tarfile.TarInfo(program.name)
@@ -80,7 +80,7 @@ def _pack_layer(
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """So that the same content gives the same archive."""
+    """Removes owner and time, so that the same content gives the same archive."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mtime = 0

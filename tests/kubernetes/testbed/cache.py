@@ -1,5 +1,6 @@
-"""What is made once and used by every later cluster: built programs, images. It lies in `.cache/kubernetes`
-of the checkout, or below the folder that EPOCHMQ_CACHE names, which several checkouts may share."""
+"""Caches what is built once and used by every later cluster: programs and images. The cache is in
+`.cache/kubernetes` of the checkout, or below the folder that EPOCHMQ_CACHE names, which several checkouts may
+share."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def cache_folder() -> Path:
-    """The folder of everything kept."""
+    """The folder of the cache."""
     return Path(os.environ.get("EPOCHMQ_CACHE") or ROOT / ".cache").resolve() / "kubernetes"
 
 
 def say(text: str) -> None:
-    """One line of progress, for steps that take their time."""
+    """Prints one line of progress, for long steps."""
     print(f"testbed: {text}", file=sys.stderr, flush=True)
 
 
@@ -37,9 +38,9 @@ def digest_of(*parts: bytes | str) -> str:
 
 
 def cached(path: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder at `path` below the cache; `make` writes it to the path it is given if it is not
-    there yet. It gets its final name when it is whole, and one process at a time makes it: others wait and
-    find it done."""
+    """The file or folder at `path` below the cache. If it does not exist, `make` writes it under a temporary
+    name, and it is renamed when it is complete. Only one process at a time makes it; others wait and use it.
+    """
     final = cache_folder() / path
     if final.exists():
         return final
@@ -59,7 +60,7 @@ def cached(path: str, make: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """One process at a time works on `path`; the others wait."""
+    """Lets one process at a time work on `path`; others wait."""
     with path.with_name(f".{path.name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,6 +1,5 @@
-"""Where clusters lie on this machine, and what a cluster that is gone leaves there: its folder and its
-control groups. A running cluster holds a lock on its folder, which ends with its last process; so whoever
-gets the lock may remove the rest, and nobody else's."""
+"""Finds and removes what dead clusters left on this machine: folders and control groups. A running cluster
+holds a lock on its folder until its last process ends. Whoever acquires the lock may remove the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLUSTERS = Path("/var/lib/epochmq-testbed")
-"""Short, because paths of Unix sockets begin with it, and on a disk, because images lie in it."""
+"""A short path, because paths of Unix sockets begin with it; on a disk, because it holds images."""
 LOCK = "lock"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -29,7 +28,7 @@ def hierarchies() -> list[Path]:
 
 
 def remove_cgroups(name: str) -> None:
-    """Removes this control group and those in it, in every hierarchy; no process may be left in them."""
+    """Removes this control group and those below it in every hierarchy. No process may be left in them."""
     for hierarchy in hierarchies():
         top = hierarchy / name.strip("/")
         for folder, _, _ in os.walk(top, topdown=False):
@@ -44,8 +43,8 @@ def remove_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[int]:
-    """The lock of a cluster's folder as a file descriptor, to be handed to the processes that shall hold it.
-    BlockingIOError when a running cluster has it."""
+    """The lock of a cluster's folder as a file descriptor, which the cluster's processes inherit.
+    BlockingIOError if a running cluster holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -56,7 +55,7 @@ def claimed(folder: Path) -> Iterator[int]:
 
 
 def runs(folder: Path) -> bool:
-    """Whether the cluster of this folder runs, or is just being started or removed."""
+    """Whether the cluster of this folder runs, or is being started or removed."""
     if not (folder / LOCK).exists():
         return False
     try:
@@ -67,7 +66,7 @@ def runs(folder: Path) -> bool:
 
 
 def remove_dead() -> list[str]:
-    """Removes what clusters that were killed have left; their names."""
+    """Removes what killed clusters left; returns their names."""
     removed = []
     for folder in sorted(CLUSTERS.glob("*")):
         with contextlib.suppress(BlockingIOError), claimed(folder):

@@ -1,5 +1,5 @@
-"""An image with RocketMQ's clients, for pods of tests: Java's, with programs of `tests/interop/java` and a
-Java that jlink makes of this machine's, and the C++ client behind its Python binding."""
+"""Builds an image with RocketMQ's clients for pods of tests: Java's, with programs of `tests/interop/java`
+and a Java runtime made by jlink, and the C++ client with its Python binding."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _lay_out(folder: Path, library: Path, classes: Path, binding: Path) -> None:
         if not jar.name.startswith(BROKERS_ALONE):
             shutil.copyfile(jar, folder / "lib" / jar.name)
     shutil.copytree(classes, folder / "classes")
-    (folder / "classes").chmod(0o755)  # the cache is for its owner alone
+    (folder / "classes").chmod(0o755)  # only the owner can read the cache
     unread = shutil.ignore_patterns("__pycache__")
     shutil.copytree(binding, folder / "python" / binding.name, ignore=unread)
     shutil.copyfile(CPP_CLIENT, folder / CPP_CLIENT.name)

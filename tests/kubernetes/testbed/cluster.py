@@ -1,4 +1,4 @@
-"""A whole cluster: started, reached, looked into, ended."""
+"""Runs a whole cluster: starts it, connects to it, inspects it, ends it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Objects: TypeAlias = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
 class Cluster:
-    """A running cluster. `Cluster.start` makes one, `Cluster.attach` finds one that runs."""
+    """A running cluster. `Cluster.start` starts one, `Cluster.attach` finds a running one."""
 
     def __init__(self, layout: Layout, folder_of_programs: Path) -> None:
         self.layout = layout
@@ -67,9 +67,9 @@ class Cluster:
     def start(
         cls, name: str, *, nodes: int = 2, targets: Sequence[str] = (), leashed: bool = True
     ) -> Cluster:
-        """Starts a cluster with the project's images of these targets loaded on every node, and waits until
-        its nodes are Ready. Leashed, it ends with this process, however that ends. MissingPrerequisiteError
-        when this machine cannot."""
+        """Starts a cluster with the project's images of these targets on every node, and waits until its
+        nodes are Ready. A leashed cluster ends with this process, however that ends. MissingPrerequisiteError
+        if this machine cannot run one."""
         ensure_machine()
         built = programs()
         archives = [pause_image(built), base_image(), *project_images(targets).values()]
@@ -145,10 +145,10 @@ class Cluster:
         )
 
     def stop(self) -> None:
-        """Ends everything that belongs to it, and removes everything that it kept."""
+        """Ends all processes of the cluster and removes its files."""
         self.processes.end()
 
-    # Reaching it
+    # Connecting
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """A kubeconfig of a cluster administrator, good on this machine, outside the cluster's networks."""
+        """A kubeconfig of a cluster administrator, for use on this machine outside the cluster's networks."""
         return self.layout.kubeconfig()
 
     @functools.cached_property
@@ -181,38 +181,39 @@ class Cluster:
         return client.CustomObjectsApi(self.client)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """What `kubectl` printed; TestbedError when it fails."""
+        """Runs kubectl; returns its output. TestbedError if it fails."""
         command = [self.programs / "kubectl", f"--kubeconfig={self.kubeconfig}", *arguments]
         return run(command, stdin=stdin, timeout_s=timeout_s)
 
     def helm(self, *arguments: str, timeout_s: float = 300) -> str:
-        """What `helm` printed; TestbedError when it fails. Its own files lie in the cluster's folder."""
+        """Runs helm; returns its output. TestbedError if it fails. Its files are in the cluster's folder."""
         home = self.layout.folder / "helm"
         places = {f"HELM_{kind}_HOME": str(home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         command = [self.programs / "helm", *arguments]
         return run(command, environment={"KUBECONFIG": str(self.kubeconfig), **places}, timeout_s=timeout_s)
 
     def apply(self, objects: Objects, *, namespace: str | None = None) -> str:
-        """Applies YAML, one object or several; what kubectl printed."""
+        """Applies objects; returns kubectl's output."""
         place = [] if namespace is None else [f"--namespace={namespace}"]
         return self.kubectl("apply", *place, "--filename=-", stdin=_as_yaml(objects))
 
     def delete(self, objects: Objects, *, namespace: str | None = None) -> str:
-        """Deletes what `apply` made, and waits until it is gone."""
+        """Deletes objects and waits until they are gone."""
         place = [] if namespace is None else [f"--namespace={namespace}"]
         return self.kubectl("delete", *place, "--ignore-not-found", "--filename=-", stdin=_as_yaml(objects))
 
     def execute(self, namespace: str, pod: str, *command: str, container: str | None = None) -> str:
-        """What a command printed that ran in a container of a pod."""
+        """Runs a command in a container of a pod; returns its output."""
         where = [] if container is None else [f"--container={container}"]
         return self.kubectl("exec", f"--namespace={namespace}", pod, *where, "--", *command)
 
     def logs(self, namespace: str, pod: str, *arguments: str) -> str:
-        """What a pod's containers wrote."""
+        """The logs of a pod."""
         return self.kubectl("logs", f"--namespace={namespace}", pod, "--all-containers", *arguments)
 
     def forward(self, host: str, port: int, *, node: int = 0) -> int:
-        """A port of 127.0.0.1 that leads to a pod's or a Service's address and port, as that node sees it."""
+        """A port of 127.0.0.1 that forwards to a pod's or a Service's address and port, as seen from that
+        node."""
         key = (self.nodes[node].name, host, port)
         if key not in self._forwards:
             local_port = _free_port()
@@ -235,29 +236,29 @@ class Cluster:
     # Images
 
     def load_image(self, archive: Path) -> None:
-        """Puts the images of an archive, as `docker save` writes it, on every node."""
+        """Loads the images of an archive in the format of `docker save` on every node."""
         with ThreadPoolExecutor(len(self.nodes)) as workers:
             list(workers.map(lambda node: node.load(archive), self.nodes))
 
     def load_project_images(self, targets: Sequence[str]) -> dict[str, str]:
-        """Builds these targets of the `Dockerfile` from the sources as they are now, puts them on every node,
-        and tells their names by target. Pods that run keep what they have."""
+        """Builds these targets of the `Dockerfile` from the present sources and loads them on every node;
+        returns their names by target. Running pods are not changed."""
         for archive in project_images(targets).values():
             self.load_image(archive)
         return {target: image_name(target) for target in targets}
 
     @property
     def base_image(self) -> str:
-        """The name of an image with Python and a shell, on every node: for pods that belong to a test."""
+        """The name of an image with Python and a shell on every node, for pods of tests."""
         return BASE_IMAGE
 
-    # Waiting and looking
+    # Waiting and inspecting
 
     def wait(
         self, condition: Callable[[], Any], timeout_s: float = 120, what: str = "the condition holds"
     ) -> Any:
-        """The first value of `condition` that is true; TestbedError after `timeout_s`, with `what` in it. A
-        condition that cannot reach the API server, or does not find an object yet, counts as not true."""
+        """Waits until `condition` is true; returns its value. TestbedError with `what` after `timeout_s`. A
+        condition that cannot reach the API server, or does not find an object, counts as not true."""
 
         def guarded() -> Any:
             try:
@@ -272,7 +273,7 @@ class Cluster:
         return wait_for(guarded, timeout_s=timeout_s, what=what, poll_s=POLL_S)
 
     def wait_pod(self, namespace: str, pod: str, *, phase: str = "Ready", timeout_s: float = 180) -> Any:
-        """The pod, when it is Ready, or in the phase Running, Succeeded or Failed."""
+        """Waits until the pod is Ready, or in the phase Running, Succeeded or Failed; returns the pod."""
 
         def found() -> Any:
             seen = self.core.read_namespaced_pod(pod, namespace)
@@ -293,23 +294,23 @@ class Cluster:
         return len(ready) == len(self.nodes) and all(ready)
 
     def writes(self) -> list[dict[str, Any]]:
-        """Every write that the API server was asked for, in order, but the kubelets' own: what its audit log
-        says (`verb`, `user`, `objectRef`, `responseStatus`, `requestReceivedTimestamp`, …)."""
+        """Every write in the API server's audit log, in order, except those of kubelets (`verb`, `user`,
+        `objectRef`, `responseStatus`, `requestReceivedTimestamp`, …)."""
         lines = self.layout.audit_log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def collect(self, folder: Path) -> Path:
-        """Writes what explains a failure into a folder."""
+        """Writes diagnostics of a failure into a folder."""
         return diagnostics.collect(self.layout, self.kubectl, folder)
 
-    # Trouble
+    # Faults
 
     def node(self, name: str) -> Node:
-        """The node of this name, as `pod.spec.node_name` gives it."""
+        """The node of this name, as in `pod.spec.node_name`."""
         return next(node for node in self.nodes if node.name == name)
 
     def container_pids(self, namespace: str, pod: str, container: str) -> list[int]:
-        """The processes of a container as numbers out here, the container's first one first."""
+        """The process ids of a container outside of it, its first process first."""
         seen = self.core.read_namespaced_pod(pod, namespace)
         statuses = [*(seen.status.container_statuses or []), *(seen.status.init_container_statuses or [])]
         ids = [each.container_id for each in statuses if each.name == container and each.container_id]
@@ -323,8 +324,8 @@ class Cluster:
     def kill_container(
         self, namespace: str, pod: str, container: str, number: signal.Signals = signal.SIGKILL
     ) -> int:
-        """Sends a signal to the first process of a container, by default SIGKILL, as the kernel would when
-        memory runs out; its number out here."""
+        """Sends a signal, by default SIGKILL, to the first process of a container; returns its id outside of
+        it."""
         pids = self.container_pids(namespace, pod, container)
         if not pids:
             raise TestbedError(f"container {container} of pod {namespace}/{pod} has no process")
@@ -352,7 +353,7 @@ def _listens(port: int) -> bool:
 
 
 def failure_folder(name: str) -> Path:
-    """Where what explains a failure is kept: `.cache/kubernetes/failures`, the last ten."""
+    """The folder for diagnostics of a failure: `.cache/kubernetes/failures` holds the last ten."""
     top = cache_folder() / "failures"
     top.mkdir(parents=True, exist_ok=True)
     return top / name

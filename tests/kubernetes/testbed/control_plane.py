@@ -1,5 +1,5 @@
-"""The control plane: etcd, API server, controller manager, scheduler, and CoreDNS, as processes in the
-control plane's own network. So it lives on when a test stops a node."""
+"""Runs the control plane: etcd, API server, controller manager, scheduler and CoreDNS, as processes in a
+network of its own. So it is not affected when a test stops a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READY_TIMEOUT_S = 120
 ETCD_URL = "http://127.0.0.1:2379"
 ISSUER = f"https://kubernetes.default.svc.{DOMAIN}"
 NODE_GRACE_S = 16
-"""After how long without a word a node counts as lost; Kubernetes' default is 50 s."""
+"""The time without a heartbeat after which a node counts as lost; Kubernetes' default is 50 s."""
 
 MASTERS = "system:masters"
 USERS = {
@@ -48,7 +48,7 @@ AUDIT_POLICY = {
         {"level": "Metadata"},
     ],
 }
-"""Every write is told but the kubelets'."""
+"""Logs every write except those of kubelets."""
 
 COREFILE = """\
 .:53 {{
@@ -65,8 +65,8 @@ COREFILE = """\
 
 
 def write_files(layout: Layout, local_port: int) -> None:
-    """Certificates, kubeconfigs and configuration; `local_port` is where this machine reaches the API
-    server."""
+    """Writes certificates, kubeconfigs and configuration. This machine reaches the API server at
+    `local_port`."""
     layout.pki.mkdir(parents=True)
     authority = pki.Authority()
     (layout.pki / "ca.crt").write_bytes(authority.certificate)
@@ -175,7 +175,7 @@ class ControlPlane:
         wait_for(self._ready, timeout_s=READY_TIMEOUT_S, what="the API server is ready")
 
     def start_others(self) -> None:
-        """Starts what works through the API server."""
+        """Starts the components that need the API server."""
         self._start("kube-controller-manager", _controller_manager(self._layout, self._programs))
         self._start("kube-scheduler", _scheduler(self._layout, self._programs))
         self._start("coredns", [f"{self._programs}/coredns", "-conf", f"{self._layout.folder}/Corefile"])

@@ -1,4 +1,4 @@
-"""What explains a failure, kept in a folder: events, objects, the logs of pods and of the cluster's own
+"""Collects diagnostics of a failure in a folder: events, objects, the logs of pods and of the cluster's
 processes."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LOG_LINES = 2000
 PODS_MAX = 100
 SERVER_LOG_BYTES = 4_000_000
 COLLECTED_WITHIN_S = 120.0
-"""On a busy machine a cluster of many groups is slow to tell; what is left then is left out."""
+"""A large cluster on a busy machine responds slowly; what is not collected within this time is left out."""
 QUESTION_TIMEOUT_S = 30.0
 
 
 class _Collector:
-    """Questions by kubectl whose answers become files, as long as there is time."""
+    """Writes the output of kubectl commands to files, as long as there is time."""
 
     def __init__(self, kubectl: Callable[..., str], folder: Path) -> None:
         self._kubectl = kubectl
@@ -35,7 +35,7 @@ class _Collector:
         self._over_s = time.monotonic() + COLLECTED_WITHIN_S
 
     def keep(self, name: str, *arguments: str) -> str:
-        """Writes what is said, or why nothing is, into a file; what is said."""
+        """Writes the output, or why there is none, to a file; returns the output."""
         left_s = self._over_s - time.monotonic()
         said = ""
         try:
@@ -50,7 +50,8 @@ class _Collector:
 
 
 def collect(layout: Layout, kubectl: Callable[..., str], folder: Path) -> Path:
-    """Writes everything into `folder`, which is made; what cannot be had in time is said in its place."""
+    """Writes everything into `folder`, which it creates. A file says so if its content could not be collected
+    in time."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     _server_logs(layout, folder / "servers")
     collector = _Collector(kubectl, folder)
@@ -67,7 +68,7 @@ def collect(layout: Layout, kubectl: Callable[..., str], folder: Path) -> Path:
 
 
 def _pod_logs(collector: _Collector, pods: str) -> None:
-    """Those of the pods in this list that ever ran."""
+    """Writes the logs of the pods in this list that ever ran."""
     started = [one for one in json.loads(pods or '{"items": []}')["items"] if _statuses(one)]
     for pod in started[:PODS_MAX]:
         namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -82,7 +83,7 @@ def _pod_logs(collector: _Collector, pods: str) -> None:
 
 
 def _statuses(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of the containers that ran."""
+    """The statuses of the containers that ran."""
     found = [one for key in STATUSES for one in pod["status"].get(key) or []]
     return [one for one in found if one.get("containerID")]
 

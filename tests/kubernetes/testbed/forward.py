@@ -29,7 +29,7 @@ def enter_network(namespace: Path) -> None:
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, up to its end; the end is passed on."""
+    """Copies one direction until its end, and passes the end on."""
     with contextlib.suppress(OSError):
         while chunk := await reader.read(CHUNK_BYTES):
             writer.write(chunk)
@@ -48,7 +48,7 @@ async def serve(listener: socket.socket, host: str, port: int) -> None:
                 back, onward = await asyncio.open_connection(host, port)
             await asyncio.gather(_carry(reader, onward), _carry(back, writer))
         except (OSError, TimeoutError):
-            pass  # the other side sees its connection closed, as if there were nobody
+            pass  # the client sees its connection closed, as if nothing listened
         finally:
             for end in (writer, onward):
                 if end is not None:
@@ -64,7 +64,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Listens, moves, carries."""
+    """Listens, moves into the namespace, and forwards."""
     listen, namespace, target = sys.argv[1:]
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

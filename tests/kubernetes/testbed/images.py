@@ -25,18 +25,19 @@ SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "procps", "python3", "python3-venv")
 BASE_NAME = "docker.io/testbed/base"
 BASE_IMAGE = f"{BASE_NAME}:test"
-"""The name that pods of tests ask for; builds go by its content."""
+"""The name in pods of tests; builds use the content's digest."""
 TARGETS = ("broker", "controller", "operator", "spark")
 SOURCES = (
     *("Dockerfile", ".dockerignore", "images", "pyproject.toml", "README.md", "LICENSE"),
     *("protocol", "dledger", "controller", "broker", "operator", "spark", "cli"),
 )
-"""What the `Dockerfile` sees, besides the lock files."""
+"""The sources of the `Dockerfile`, besides the lock files."""
 FORMAT = "4"
-"""To be changed with how archives are packed: what is kept goes by it."""
+"""Change this with the format of archives; it is part of the cache's keys."""
 KEPT_PER_TARGET = 3
 LAYERS_MAX = 150
-"""Some fifteen for each change of the sources; those with packages in them, 200 MB in all, change rarely."""
+"""About fifteen layers for each change of the sources; the layers with packages, 200 MB in all, rarely
+change."""
 BUILD_TIMEOUT_S = 1200
 USELESS = (
     *("usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man"),
@@ -45,15 +46,14 @@ USELESS = (
 
 
 def pause_image(programs: Path) -> Path:
-    """The archive of the image whose process holds a pod's namespaces."""
+    """The archive of the pause image, whose process holds a pod's namespaces."""
     program = programs / "pause"
     path = f"images/pause-{digest_of(programs.name, FORMAT)}.tar"
     return cached(path, lambda archive: pack_program(program, [PAUSE_IMAGE], archive, platform.machine()))
 
 
 def base_image() -> Path:
-    """The archive of the base image: Debian with Python, and how this machine reaches Python's package
-    index."""
+    """The archive of the base image: Debian with Python and this machine's settings of pip."""
     settings = _pip_settings()
     authorities = Path(settings["cert"]).read_bytes() if "cert" in settings else b""
     digest = digest_of(SUITE, *BASE_PACKAGES, *USELESS, repr(settings), authorities, FORMAT)
@@ -66,7 +66,7 @@ def base_name(archive: Path) -> str:
 
 
 def _pip_settings() -> dict[str, str]:
-    """How pip is set up here, of what a build in a container needs as well."""
+    """The settings of pip on this machine that a build in a container needs, too."""
     said = run([sys.executable, "-m", "pip", "config", "list"])
     settings = {}
     for line in said.splitlines():
@@ -97,8 +97,8 @@ def _make_base(archive: Path, digest: str, settings: dict[str, str]) -> None:
 
 
 def project_images(targets: Iterable[str] = TARGETS) -> dict[str, Path]:
-    """The archives of these targets of the `Dockerfile`, as the sources are now, by target. An image's name
-    is `image_name(target)`."""
+    """The archives of these targets of the `Dockerfile`, built from the present sources, by target. The
+    image's name is `image_name(target)`."""
     base = base_image()
     digest = digest_of(base.name, *_contents())
     archives = {}
@@ -110,7 +110,7 @@ def project_images(targets: Iterable[str] = TARGETS) -> dict[str, Path]:
 
 
 def image_name(target: str) -> str:
-    """The name that a pod asks for; pull policy must be Never or IfNotPresent."""
+    """The name for pods; their pull policy must be Never or IfNotPresent."""
     return f"docker.io/epochmq/{target}:test"
 
 
@@ -165,7 +165,8 @@ def build_image(image: str, archive: Path, base: Path, file: Path, context: Path
 
 
 def _bound_storage() -> None:
-    """The builder keeps every layer it ever made. Past a bound all go; the next build takes a minute more."""
+    """Removes all layers of the builder when there are too many; the next build then takes a minute
+    longer."""
     storage = cache_folder() / "buildah"
     layers = storage / "root/overlay-layers/layers.json"
     if layers.exists() and len(json.loads(layers.read_text())) > LAYERS_MAX:
@@ -174,7 +175,7 @@ def _bound_storage() -> None:
 
 
 def _buildah(*arguments: str) -> list[str]:
-    """With a storage and mounts of its own: nothing of the machine's user is touched, and none is left."""
+    """Runs buildah with its own storage and mounts, so that it neither changes the user's nor leaves any."""
     storage = cache_folder() / "buildah"
     places = [f"--root={storage}/root", f"--runroot={storage}/run", "--storage-driver=overlay"]
     return ["unshare", "--mount", "buildah", *places, *arguments]

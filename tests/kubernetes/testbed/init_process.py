@@ -1,11 +1,10 @@
-"""The first process of a cluster: process 1 of a PID namespace, with mounts of its own. Whatever the cluster
-runs is started by it or by its children, so when it ends, however it ends, the kernel ends all of them and
-drops their mounts and network namespaces: a cluster that was killed leaves files and empty control groups,
-and nothing else.
+"""The first process of a cluster: process 1 of a PID namespace with its own mounts. It or its children start
+every process of the cluster, so when it ends, for whatever reason, the kernel ends all of them and drops
+their mounts and network namespaces. A killed cluster leaves only files and empty control groups.
 
-It takes requests on a Unix socket in the cluster's folder, one line of JSON for each connection. It ends when
-it is told to, by SIGTERM, or when the pipe it was given is closed, that is when the tests that started it are
-gone."""
+It serves requests on a Unix socket in the cluster's folder, one line of JSON for each connection. It ends on
+request, on SIGTERM, or when the pipe it was given is closed, that is when the tests that started it are gone.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from typing import Any
 
 from tests.kubernetes.testbed.cleanup import remove_cgroups, remove_folder
 
-SOCKET = "warden.sock"
+SOCKET = "init.sock"
 REQUEST_BYTES_MAX = 1 << 20
 REQUEST_TIMEOUT_S = 10
 ENTER = 'echo 0 >"$0" && exec "$@"'
-"""A shell moves itself into a control group, and becomes the command."""
+"""A shell moves itself into a control group and then executes the command."""
 ENDED_MAX = 1000
-"""How many processes that ended it remembers."""
+"""The number of ended processes that it remembers."""
 
 
 class InitProcess:
@@ -44,7 +43,7 @@ class InitProcess:
         self._wanted = True
 
     def run(self) -> None:
-        """Serves until it is to end; then ends everything and removes what is left of the cluster."""
+        """Serves until it is to end; then ends all processes and removes what is left of the cluster."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
@@ -112,14 +111,14 @@ class InitProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        process.returncode = 0  # it is reaped here, with everything else that process 1 inherits
+        process.returncode = 0  # this process reaps it, like everything else that process 1 inherits
         self._ended.pop(name, None)
         self._children[process.pid] = name
 
     def _signal(self, name: str, number: int) -> bool:
         for pid, known in self._children.items():
             if known == name:
-                os.kill(pid, number)  # not reaped yet, so still that very process
+                os.kill(pid, number)  # not reaped yet, so the id is still its own
                 return True
         return False
 
@@ -141,7 +140,7 @@ class InitProcess:
                     del self._ended[next(iter(self._ended))]
 
     def _end(self) -> None:
-        """From process 1 of a PID namespace, -1 is everybody else in it."""
+        """Ends all other processes of the PID namespace: that is what -1 means for its process 1."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -153,7 +152,7 @@ class InitProcess:
 
 
 def _unmount_below(folder: Path) -> None:
-    """Later mounts may lie on earlier ones."""
+    """Unmounts in reverse order, because later mounts may be on earlier ones."""
     mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     below = [place for place in reversed(mounted) if place.startswith(f"{folder}/")]
     for start in range(0, len(below), 100):
@@ -166,9 +165,9 @@ def _unmount_below(folder: Path) -> None:
 
 
 def _private_places() -> None:
-    """Places that programs write to whatever they are told, made the cluster's own."""
+    """Gives the cluster its own copies of directories whose paths programs do not let us choose."""
     for command in (
-        ["mount", "--make-rshared", "/"],  # kubelets pass mounts on to containers
+        ["mount", "--make-rshared", "/"],  # kubelets propagate mounts to containers
         *(
             ["mount", "-t", "tmpfs", "-o", "mode=755", "testbed", place]
             for place in ("/run", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
@@ -181,10 +180,10 @@ def _private_places() -> None:
 
 
 def main() -> None:
-    """`warden FOLDER CGROUP [leash]`: with `leash`, standard input is what it hangs on."""
+    """`init_process FOLDER CGROUP [leash]`. With `leash` it ends when standard input is closed."""
     folder, cgroup = Path(sys.argv[1]), sys.argv[2]
     if os.getpid() != 1:
-        raise SystemExit("the warden is process 1 of its own PID namespace")
+        raise SystemExit("the init process must be process 1 of its own PID namespace")
     _private_places()
     InitProcess(folder, cgroup, sys.stdin.fileno() if sys.argv[3:] == ["leash"] else None).run()
 

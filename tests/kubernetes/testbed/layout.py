@@ -1,4 +1,4 @@
-"""Where everything of one cluster is: its folder, addresses, names."""
+"""Defines where everything of one cluster is: its folder, addresses and names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NodeLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """One cluster, named `name`, with everything it keeps on disk in `folder`."""
+    """One cluster, named `name`, with all its files in `folder`."""
 
     name: str
     folder: Path
@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def cgroup(self) -> str:
-        """The control group of all that belongs to it, from the root of a hierarchy."""
+        """The control group of the whole cluster, from the root of a hierarchy."""
         return f"/epochmq-{self.name}"
 
     @property
@@ -74,7 +74,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """What each process of the cluster itself writes."""
+        """The logs of the cluster's own processes."""
         return self.folder / "log"
 
     @property
@@ -84,10 +84,10 @@ class Layout:
 
     @property
     def audit_log(self) -> Path:
-        """The API server's account of every write, a line of JSON each."""
+        """The API server's audit log of every write, a line of JSON each."""
         return self.folder / "audit.jsonl"
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """How `user` reaches the API server from inside the namespaces; `admin` from outside, through
+        """The kubeconfig of `user` for use inside the namespaces; that of `admin` works outside, through
         127.0.0.1."""
         return self.folder / f"{user}.kubeconfig"

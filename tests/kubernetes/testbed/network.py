@@ -1,5 +1,5 @@
-"""The network of a cluster: a namespace for the control plane with a bridge in it, and one for each node, on
-that bridge. There is no way out of them: what runs in a cluster reaches the cluster, and nothing else."""
+"""Sets up the network of a cluster: a namespace with a bridge for the control plane, and a namespace on that
+bridge for each node. There is no route out of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BRIDGE = "nodes"
 
 
 def setup_script(layout: Layout) -> str:
-    """A shell script that makes the namespaces, to be run among the cluster's mounts."""
+    """A shell script that creates the namespaces, to be run among the cluster's mounts."""
     lines = [
         "modprobe --all --quiet br_netfilter overlay || true",  # they may be built in, or there already
         f"ip netns add {CONTROL_PLANE_NAMESPACE}",
@@ -35,21 +35,21 @@ def _node_lines(node: NodeLayout) -> list[str]:
         f"ip -n {CONTROL_PLANE_NAMESPACE} link set {node.name} master {BRIDGE} up",
         f"ip -n {node.name} address add {node.address}/24 dev eth0",
         f"ip -n {node.name} link set eth0 up",
-        # Services have addresses that nobody has: without a route packets to them would not even set out.
+        # Without a route, packets to the virtual addresses of Services would not be sent at all.
         f"ip -n {node.name} route add default via {CONTROL_PLANE}",
-        # Two pods of a node that meet through a Service: the answer must pass kube-proxy's rules, too.
+        # Responses between two pods of a node through a Service must pass kube-proxy's rules, too.
         f"nsenter --net=/run/netns/{node.name} sysctl -qw net.ipv4.ip_forward=1"
         " net.bridge.bridge-nf-call-iptables=1",
     ]
 
 
 def link_script(node: NodeLayout, *, up: bool) -> str:
-    """A shell script that plugs or pulls a node's cable."""
+    """A shell script that connects or disconnects a node."""
     return f"ip -n {CONTROL_PLANE_NAMESPACE} link set {node.name} {'up' if up else 'down'}"
 
 
 def resolv_conf() -> str:
-    """How a process in a node's network finds Services by name."""
+    """The resolver's configuration for processes in a node's network."""
     return f"nameserver {DNS_SERVICE}\nsearch default.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}\noptions ndots:5\n"
 
 

@@ -1,5 +1,5 @@
-"""A node: containerd, kubelet and kube-proxy in a network namespace of their own, and what a test may do to
-them."""
+"""Runs a node: containerd, kubelet and kube-proxy in a network namespace of their own, with the faults that
+tests inject."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ class Node:
 
     @property
     def enter(self) -> list[str]:
-        """What to put before a command that shall run in this node's network, where pods and Services have
-        their addresses and names; the command replaces it, so signals reach the command."""
+        """The prefix of a command that runs in this node's network, where pods' and Services' addresses and
+        names are valid. The command replaces it, so that signals reach the command."""
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         namespace = self._processes.namespace(self.name)
         resolv = str(self._cluster.folder / "resolv.conf")
         return ["nsenter", f"--net={namespace}", "unshare", "--mount", "sh", "-c", script, resolv]
 
     def write_files(self) -> None:
-        """Configuration and control groups."""
+        """Writes the configuration and creates the control groups."""
         folder = self.layout.folder
         for name in ("cni", "kubelet", "pod-logs"):
             (folder / name).mkdir(parents=True)
@@ -119,7 +119,7 @@ class Node:
         make_cgroup(self.layout.cgroup)
 
     def start_containerd(self) -> None:
-        """Starts it and waits until it takes connections."""
+        """Starts containerd and waits until it accepts connections."""
         self._start("containerd", ["containerd", "-c", self.layout.folder / "containerd.toml", "-l", "warn"])
         wait_for(
             lambda: self._containerd("version", check=False),
@@ -128,7 +128,7 @@ class Node:
         )
 
     def start_kubelet(self) -> None:
-        """Starts it, again after it was stopped or killed, too."""
+        """Starts the kubelet, also after it was stopped or killed."""
         folder = self.layout.folder
         self._start(
             "kubelet",
@@ -159,17 +159,16 @@ class Node:
         )
 
     def stop_kubelet(self) -> None:
-        """Asks it to end, and waits. Its pods run on; after a while the control plane takes the node for
-        lost."""
+        """Ends the kubelet by SIGTERM. Its pods keep running; after a while the control plane marks the node
+        as not ready."""
         self._processes.stop(self._process("kubelet"))
 
     def kill_kubelet(self) -> None:
-        """Ends it by SIGKILL. Its pods run on."""
+        """Kills the kubelet. Its pods keep running."""
         self._processes.kill(self._process("kubelet"))
 
     def power_off(self) -> None:
-        """All at once, as when the power fails: the cable is pulled, then everything on it dies by
-        SIGKILL."""
+        """Simulates a power failure: disconnects the node, then kills everything on it."""
         self.unplug()
         for part in PARTS:
             self._processes.signal(self._process(part), 9)
@@ -178,7 +177,7 @@ class Node:
             self._processes.kill(self._process(part))
 
     def power_on(self) -> None:
-        """Starts it again; what was on its disks is still there."""
+        """Starts the node again; its disks keep their content."""
         self.layout.containerd_socket.unlink(missing_ok=True)
         self.plug()
         self.start_containerd()
@@ -186,15 +185,15 @@ class Node:
         self.start_proxy()
 
     def unplug(self) -> None:
-        """Pulls its cable: nothing reaches it, and it reaches nothing; everything on it runs on."""
+        """Disconnects the node; everything on it keeps running."""
         self._processes.inside(link_script(self.layout, up=False))
 
     def plug(self) -> None:
-        """Puts the cable back."""
+        """Connects the node again."""
         self._processes.inside(link_script(self.layout, up=True))
 
     def load(self, archive: Path) -> None:
-        """Puts the images of an archive on this node."""
+        """Loads the images of an archive on this node."""
         self._containerd("images", "import", str(archive), timeout_s=IMPORT_TIMEOUT_S)
 
     def images(self) -> set[str]:

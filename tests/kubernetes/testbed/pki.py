@@ -1,5 +1,5 @@
-"""One certificate authority for each cluster, and what it issues: the API server's certificate, clients'
-ones, and the kubeconfigs that carry them."""
+"""Issues certificates by one authority for each cluster: those of the API server and of clients, and the
+kubeconfigs with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pair:
 
 
 class Authority:
-    """The one that signs."""
+    """The certificate authority."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -87,7 +87,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def service_account_keys() -> tuple[bytes, bytes]:
-    """What signs the tokens of service accounts, and what they are checked with: private and public PEM."""
+    """The keys for signing and for checking tokens of service accounts: private and public PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     return private_pem(key), key.public_key().public_bytes(serialization.Encoding.PEM, spki)

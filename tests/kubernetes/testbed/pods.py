@@ -1,4 +1,4 @@
-"""Pods for tests, as plain data: they meet the "restricted" Pod Security Standard."""
+"""Builds pods for tests as plain data. They meet the "restricted" Pod Security Standard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECURITY = {
     "readOnlyRootFilesystem": True,
 }
 REQUESTS = {"cpu": "50m"}
-"""What a broker asks for: a pod that asks for nothing gets next to nothing beside others on a busy node."""
+"""The CPU request of a broker: a pod without one gets next to nothing on a busy node."""
 
 
 def pod(

@@ -1,5 +1,5 @@
-"""What a machine must have for a cluster: Linux and root, Go, and some programs that Debian packages. Those
-are installed where apt-get can; whatever else is missing is named, and the tests skip."""
+"""Checks that a machine can run a cluster: Linux and root, Go, and some programs of Debian packages. It
+installs those where apt-get can; if anything else is missing, the tests skip and name it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES = {
     "sysctl": "procps",
     str(CNI_PLUGINS / "bridge"): "containernetworking-plugins",
 }
-"""A program (by name, or by path where it is not in PATH) and the Debian package that brings it."""
+"""A program, by name or by its path outside of PATH, and the Debian package that contains it."""
 
 
 class MissingPrerequisiteError(Exception):
@@ -39,7 +39,7 @@ class MissingPrerequisiteError(Exception):
 
 
 def ensure_machine() -> None:
-    """Installs what Debian packages; MissingPrerequisiteError names what this machine lacks."""
+    """Installs Debian packages. MissingPrerequisiteError names what this machine lacks."""
     missing = _missing()
     if missing is not None:
         raise MissingPrerequisiteError(missing)
@@ -47,7 +47,7 @@ def ensure_machine() -> None:
 
 @functools.cache
 def _missing() -> str | None:
-    """Tried once in a process: a machine without a package mirror must not be asked for every test."""
+    """Cached for the process, so that a machine without a package mirror is not asked for every test."""
     lacks = []
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
         lacks.append(f"Linux on x86-64 or ARM64 (this is {sys.platform} on {platform.machine()})")
@@ -74,7 +74,7 @@ def _go_fault() -> str | None:
 
 
 def _namespaces_fault() -> str | None:
-    """A container without the capability for it is root, and yet can make no namespace."""
+    """In a container without the capability, root cannot create namespaces."""
     command = ["unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "true"]
     try:
         tried = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -88,7 +88,7 @@ def _absent() -> dict[str, str]:
 
 
 def _install(absent: dict[str, str]) -> str | None:
-    """Installs these packages; what is still missing after that."""
+    """Installs these packages; returns what is still missing."""
     if not absent:
         return None
     packages = sorted(set(absent.values()))
@@ -97,7 +97,7 @@ def _install(absent: dict[str, str]) -> str | None:
     say(f"installing Debian packages: {' '.join(packages)}")
     install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
     failure = ""
-    # The list of packages may be old or not there yet: then once more with a new one.
+    # The list of packages may be old or missing; then update it and try again.
     for command in (install, ["apt-get", "update", "--quiet"], install):
         failure = _apt(command)
         if not _absent():
@@ -106,7 +106,7 @@ def _install(absent: dict[str, str]) -> str | None:
 
 
 def _apt(command: list[str]) -> str:
-    """What apt-get printed."""
+    """Runs apt-get; returns its output."""
     try:
         done = subprocess.run(
             command,

@@ -1,5 +1,5 @@
-"""The processes of a cluster, as the tests see them: started and signalled through its warden, which alone
-knows what is whose; and commands that run inside its namespaces."""
+"""Starts and signals the processes of a cluster through its init process, which alone knows them, and runs
+commands in its namespaces."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ END_TIMEOUT_S = 180
 COMMAND_TIMEOUT_S = 120
 POLL_S = 0.05
 PROCESS_HIERARCHIES = ("pids", "freezer", "systemd")
-"""Of the hierarchies of version 1, one that only counts: there the cluster's own processes have their
-groups."""
+"""The hierarchies of control groups version 1 to look for; they only count processes, and the cluster's
+processes have their groups there."""
 
 
 class TestbedError(Exception):
-    """The cluster does not do what it was asked; the message carries what it said."""
+    """An operation of the cluster failed; the message contains its output."""
 
     __test__ = False  # pytest collects classes by their name
 
@@ -46,20 +46,20 @@ def wait_for(condition: Callable[[], Any], *, timeout_s: float, what: str, poll_
 
 
 def process_hierarchy() -> Path:
-    """The hierarchy in which the control group of every process of a cluster tells whose it is."""
+    """The hierarchy whose control groups tell which cluster a process belongs to."""
     found = {path.name: path for path in hierarchies()}
     return next((found[name] for name in PROCESS_HIERARCHIES if name in found), hierarchies()[0])
 
 
 class Processes:
-    """What runs in a cluster."""
+    """The processes of a cluster."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._unshare: subprocess.Popen[bytes] | None = None
 
     def begin(self, *, leashed: bool) -> None:
-        """Starts the warden. Leashed, it ends with this process; else when it is told to."""
+        """Starts the init process. If leashed, it ends with this process, else on request."""
         folder = self._layout.folder
         command = [
             *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -67,7 +67,7 @@ class Processes:
             *(str(folder), self._layout.cgroup, *(["leash"] if leashed else [])),
         ]
         self._layout.logs.mkdir(parents=True, exist_ok=True)
-        with claimed(folder) as lock, (self._layout.logs / "warden.log").open("ab") as output:
+        with claimed(folder) as lock, (self._layout.logs / "init.log").open("ab") as output:
             self._unshare = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -77,17 +77,17 @@ class Processes:
                 pass_fds=(lock,),
                 start_new_session=True,
             )
-            wait_for(self._answers, timeout_s=START_TIMEOUT_S, what="the warden answers")
+            wait_for(self._answers, timeout_s=START_TIMEOUT_S, what="the init process responds")
 
     def _answers(self) -> bool:
         assert self._unshare is not None
         if self._unshare.poll() is not None:
-            said = (self._layout.logs / "warden.log").read_text(errors="replace")
-            raise TestbedError(f"the warden ended with {self._unshare.returncode}: {said[-2000:]}")
+            said = (self._layout.logs / "init.log").read_text(errors="replace")
+            raise TestbedError(f"the init process ended with {self._unshare.returncode}: {said[-2000:]}")
         return (self._layout.folder / SOCKET).exists() and "error" not in self._ask(do="status", name="")
 
     def end(self) -> None:
-        """Ends everything and removes what the cluster kept on disk."""
+        """Ends all processes and removes the cluster's files."""
         if self._layout.folder.exists():
             self._ask(do="end")
         if self._unshare is not None:
@@ -96,7 +96,7 @@ class Processes:
             try:
                 self._unshare.wait(END_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                self._unshare.kill()  # and with it, by --kill-child, everything
+                self._unshare.kill()  # and, by --kill-child, all processes of the cluster
                 self._unshare.wait()
         wait_for(lambda: not self._layout.folder.exists(), timeout_s=END_TIMEOUT_S, what="its folder is gone")
 
@@ -110,8 +110,8 @@ class Processes:
                     stream.flush()
                     line = stream.readline()
             except OSError as error:
-                return {"error": f"the warden of cluster {self._layout.name} does not answer: {error}"}
-        return dict(json.loads(line)) if line else {"error": "the warden said nothing"}
+                return {"error": f"the init process of cluster {self._layout.name} does not respond: {error}"}
+        return dict(json.loads(line)) if line else {"error": "the init process sent no response"}
 
     def _request(self, **request: Any) -> dict[str, Any]:
         answer = self._ask(**request)
@@ -121,18 +121,18 @@ class Processes:
 
     @property
     def init_pid(self) -> int:
-        """The number of the cluster's process 1 out here, as the kernel tells for its socket."""
+        """The id of the cluster's process 1 outside its namespace, by the credentials of its socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self._layout.folder / SOCKET))
             peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", peer)[0])
 
     def namespace(self, node: str) -> Path:
-        """The network namespace of a node, as a file that `nsenter --net=` takes out here."""
+        """The file of a node's network namespace for `nsenter --net=` outside."""
         return Path(f"/proc/{self.init_pid}/root/run/netns/{node}")
 
     def start(self, name: str, command: Sequence[str | Path], *, node: str | None, cgroup: str) -> None:
-        """Starts a process of the cluster's own in a node's network (None: the machine's)."""
+        """Starts a process of the cluster in a node's network (None: the machine's)."""
         folder = process_hierarchy() / cgroup.strip("/")
         folder.mkdir(parents=True, exist_ok=True)
         enter = [] if node is None else ["nsenter", f"--net=/run/netns/{node}", "--"]
@@ -145,19 +145,19 @@ class Processes:
         )
 
     def log(self, name: str) -> Path:
-        """What a process wrote."""
+        """The log of a process."""
         return self._layout.logs / f"{name}.log"
 
     def runs(self, name: str) -> bool:
-        """Whether a process that was started runs."""
+        """Whether a started process still runs."""
         return bool(self._request(do="status", name=name)["runs"])
 
     def signal(self, name: str, number: signal.Signals) -> bool:
-        """Sends it a signal; False when it does not run."""
+        """Sends a signal; False if the process does not run."""
         return bool(self._request(do="signal", name=name, number=int(number))["sent"])
 
     def stop(self, name: str, *, timeout_s: float = 30) -> None:
-        """Asks it to end (SIGTERM), kills it when it does not, and waits until it is gone."""
+        """Ends a process by SIGTERM, then by SIGKILL, and waits for its end."""
         if not self.signal(name, signal.SIGTERM):
             return
         try:
@@ -166,20 +166,20 @@ class Processes:
             self.kill(name)
 
     def kill(self, name: str) -> None:
-        """Ends it by SIGKILL, and waits until it is gone."""
+        """Kills a process and waits for its end."""
         if self.signal(name, signal.SIGKILL):
             wait_for(lambda: not self.runs(name), timeout_s=30, what=f"{name} is gone")
 
     def kill_group(self, cgroup: str) -> int:
-        """SIGKILL to every process in a control group and those below it, again until none is left; how many
-        it was sent to."""
+        """Kills every process in a control group and those below it until none is left; returns their
+        number."""
         top = process_hierarchy() / cgroup.strip("/")
         killed: set[int] = set()
 
         def none_left() -> bool:
             left = pids_below(top)
             for pid in left:
-                # Read from the group just now; the number stays taken until its parent has reaped it.
+                # The id was read from the group just now; it stays taken until the parent reaps the process.
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -191,10 +191,10 @@ class Processes:
         return len(killed)
 
     def signal_in(self, cgroup: str, pid: int, number: signal.Signals) -> None:
-        """Sends a signal to one process of a control group; TestbedError when it is not in it (any more)."""
+        """Sends a signal to one process of a control group; TestbedError if the group does not contain it."""
         handle = os.pidfd_open(pid)
         try:
-            # From here on the handle means one process for good; is it one of these?
+            # The handle refers to one process from here on; check that the group contains it.
             if pid not in pids_below(process_hierarchy() / cgroup.strip("/")):
                 raise TestbedError(f"process {pid} is none of {cgroup}")
             signal.pidfd_send_signal(handle, number)
@@ -208,14 +208,14 @@ class Processes:
         environment: Mapping[str, str] | None = None,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> str:
-        """Runs a shell script among the cluster's mounts and processes, in the machine's network; what it
-        printed. TestbedError when a line fails."""
+        """Runs a shell script with the cluster's mounts and processes in the machine's network; returns its
+        output. TestbedError if a line fails."""
         command = ["nsenter", "--target", str(self.init_pid), "--mount", "--pid", "--"]
         return run([*command, "sh", "-euc", script], environment=environment, timeout_s=timeout_s)
 
 
 def pids_below(cgroup: Path) -> list[int]:
-    """The processes in a control group, given by its path, and in those below it, as numbers out here."""
+    """The ids, outside the cluster, of the processes in a control group and those below it."""
     pids = []
     for folder, _, files in os.walk(cgroup):
         if "cgroup.procs" in files:
@@ -234,7 +234,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """What a command printed; TestbedError when it fails or takes too long."""
+    """Runs a command; returns its output. TestbedError if it fails or takes too long."""
     shown = " ".join(map(str, command))[:300]
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""The programs of a cluster, built from Go modules once for each list of versions. `go/go.mod` names
-Kubernetes' and etcd's, `go/go.sum` what their sources must hash to; Helm and CoreDNS go by the versions
+"""Builds the programs of a cluster from Go modules, once for each list of versions. `go/go.mod` has the
+versions of Kubernetes and etcd, `go/go.sum` the hashes of their sources; the versions of Helm and CoreDNS are
 here."""
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ OTHERS = ("github.com/coredns/coredns@v1.12.4", "helm.sh/helm/v3/cmd/helm@v3.21.
 
 
 def kubernetes_version() -> str:
-    """The release, such as 1.34.4, from the one place that names it."""
+    """The release, such as 1.34.4, from the only place that has it."""
     found = re.search(r"^\s*k8s\.io/kubernetes v(\S+)", (SOURCES / "go.mod").read_text(), re.MULTILINE)
     assert found, f"{SOURCES}/go.mod requires no k8s.io/kubernetes"
     return found[1]
 
 
 def programs() -> Path:
-    """The folder of the programs; built on first use, which takes ten minutes on two cores.
-    MissingPrerequisiteError if that fails."""
+    """The folder of the programs. The first build takes ten minutes on two cores. MissingPrerequisiteError if
+    it fails."""
     sources = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.is_file()]
     version = kubernetes_version()
     return cached(
@@ -57,7 +57,7 @@ def _build(folder: Path, version: str) -> None:
 
 
 def _go(*arguments: str, **environment: str) -> None:
-    """Static programs, so that the same run on the machine and in an image; gently, beside other tests."""
+    """Builds static programs, which run on the machine and in images, with low priority."""
     try:
         done = subprocess.run(
             ["nice", "go", *arguments],

@@ -67,7 +67,7 @@ def volume_for(claim: Any, reclaim_policy: str, folder: Path) -> dict[str, Any]:
 
 
 class Provisioner:
-    """Makes and removes directories and PersistentVolumes."""
+    """Creates and removes directories and PersistentVolumes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,19 +76,19 @@ class Provisioner:
         self._pass = threading.Lock()
 
     def follow(self, list_all: Any) -> None:
-        """Passes over everything at the start and at every change of what `list_all` lists; never returns."""
+        """Handles everything at the start and at every change of what `list_all` lists; never returns."""
         while True:
             try:
                 version = list_all(limit=1).metadata.resource_version
                 self.one_pass()
                 for _ in watch.Watch().stream(list_all, resource_version=version, timeout_seconds=WATCH_S):
                     self.one_pass()
-            except Exception as error:  # the API server may be away for a while, and comes back
+            except Exception as error:  # the API server may be down for a while
                 print(f"{type(error).__name__}: {error}", flush=True)
                 time.sleep(RETRY_S)
 
     def one_pass(self) -> None:
-        """Does all that is to be done now."""
+        """Handles all claims and volumes once."""
         with self._pass:
             classes = {
                 found.metadata.name: found
