@@ -45,7 +45,7 @@ for kind in ("brokergroups", PLURAL):
     found = custom.list_namespaced_custom_object(GROUP, VERSION, namespace, kind)["items"]
     print(f"{kind} in {namespace}: {len(found)}")
 if not rejects_an_even_number():
-    sys.exit("the definition of ControllerGroup accepts an even number of controllers: is it of an earlier release?")
+    sys.exit("the definition of ControllerGroup accepts an even number of controllers: is it an old one?")
 deadline = time.monotonic() + LEADER_WAIT_S
 while not an_operator_leads():
     if time.monotonic() > deadline:

@@ -10,8 +10,8 @@ from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.cluster_status import observe_namespace, readiness_of, report
 from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig, in_cluster
 from epochmq_operator.kube.replica_control import call_replica, find_replica
-from epochmq_operator.local.readiness import int_or_none
 from epochmq_operator.local.errors import ReplicaControlError
+from epochmq_operator.local.readiness import int_or_none
 from epochmq_operator.local.replica_control import PromotionResult
 from epochmq_operator.local.status import PodStatus, ReplicaStatus, StatusReport
 from epochmq_operator.pod_rendering import Component

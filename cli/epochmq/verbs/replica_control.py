@@ -92,9 +92,7 @@ def _document(result: replica_control.PromotionResult) -> dict[str, object]:
 def _running_directory(state: Path) -> StateDirectory:
     directory = StateDirectory(state)
     if not directory.exists():
-        raise ReplicaControlError(
-            f"nothing runs in {state}; start something with: epochmq up -f FILE"
-        )
+        raise ReplicaControlError(f"nothing runs in {state}; start something with: epochmq up -f FILE")
     return directory
 
 
