@@ -131,7 +131,7 @@ def test_an_audit_waits_for_a_master_until_its_timeout() -> None:
     cluster = FakeAuditCluster(master="")
     cluster.audit(timeoutSeconds=100)
     cluster.run(50)
-    assert "no replica says that it is the master" in cluster.status["run"]["message"]
+    assert "no replica reports that it is the master" in cluster.status["run"]["message"]
     cluster.run(100)
     finished(cluster, "TimedOut")
 

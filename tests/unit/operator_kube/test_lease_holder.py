@@ -142,7 +142,7 @@ async def test_a_stalled_operator_gives_up_the_lease(server: Server, monkeypatch
     monkeypatch.setattr(lease_rules, "STALLED_AFTER_S", 0.5)
     async with leader(server, "a") as (leading, holding):
         stand_still(lambda: not leading.leads)
-        with pytest.raises(LeadershipLostError, match="stands still"):
+        with pytest.raises(LeadershipLostError, match="is stalled"):
             await asyncio.wait_for(holding, PATIENCE_S)
 
 
