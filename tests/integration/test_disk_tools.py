@@ -98,11 +98,11 @@ def test_frozen_processes_write_nothing(tmp_path: Path) -> None:
 _LEAVE = """
 import os, signal, sys
 from pathlib import Path
-from tests.integration.disks.images import Pool
+from tests.integration.disks.images import ImagePool
 from tests.integration.disks.run_directory import RunDirectory, command
 import subprocess
 run = RunDirectory()
-volume = Pool(run).volume("one", Path(sys.argv[1]))
+volume = ImagePool(run).volume("one", Path(sys.argv[1]))
 user = ["sh", "-c", "echo ready; exec sleep 1000"]
 subprocess.Popen(command(user), cwd=volume.mount_point, stdout=subprocess.PIPE).stdout.readline()
 print(run.path, flush=True)
