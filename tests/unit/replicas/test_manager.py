@@ -252,7 +252,7 @@ async def test_heartbeats_do_not_tell_of_a_fence_before_the_request_that_names_t
         controller.elects_from.clear()
         controller.elects = False
         asked = len(controller.questions(Code.CONTROLLER_ELECT_MASTER))
-        naming = asyncio.create_task(one.replicas._elect(2))
+        naming = asyncio.create_task(one.replicas.successor_election.elect(2))
         await until(lambda: len(controller.questions(Code.CONTROLLER_ELECT_MASTER)) > asked, "it names one")
         assert not one.replicas.may_write()
         heard = len(controller.heartbeats)
@@ -282,7 +282,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(#6873)"""
-    monkeypatch.setattr("epochmq_broker.replicas.manager.ADDRESSES_PERIOD_S", 0.05)
+    monkeypatch.setattr("epochmq_broker.replicas.controller_addresses.LOOKUP_INTERVAL_S", 0.05)
     async with fake_controller() as controller:
         host, _, port = controller.address.partition(":")
         loop = asyncio.get_running_loop()
