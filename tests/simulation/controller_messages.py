@@ -61,7 +61,7 @@ def reply_to(
 
 
 def said(view: ControllerView) -> messages.MasterView:
-    """What a controller's answer says, as `replicas.controller_client.view` reads it."""
+    """Decodes a view, as `replicas.controller_client.decode_master_view` reads it."""
     return messages.MasterView(
         master_id=view.master_id if view.master_address else None,
         address=view.master_address or None,

@@ -37,12 +37,12 @@ class MasterChecksumClient:
         header = LogChecksumsHeader(
             epoch=epoch, start_offset=wanted.start, end_offset=wanted.end, chunk_bytes=wanted.chunk
         )
-        answer = await self._client.call(
+        response = await self._client.call(
             self.address, request(ReplicaControlCode.LOG_CHECKSUMS, header), TIMEOUT_MS
         )
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or f"code {answer.code}")
-        found = LogChecksumsHeader.decode(answer.ext)
-        return RangeChecksums(found.min_offset, answer.body)
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, response.remark or f"code {response.code}")
+        found = LogChecksumsHeader.decode(response.ext)
+        return RangeChecksums(found.min_offset, response.body)

@@ -1,5 +1,5 @@
-"""What a broker asks of controllers, as requests and answers on the wire (the controller's part of
-`BrokerOuterAPI`)."""
+"""Sends a broker's requests to the controllers and decodes their responses (the controllers' part of
+RocketMQ's `BrokerOuterAPI`)."""
 
 from __future__ import annotations
 
@@ -57,9 +57,11 @@ from epochmq_protocol.transport.client import RemotingClient
 ASK_TIMEOUT_MS: Final = 3000
 SEARCH_TIMEOUT_MS: Final = 1000
 TERM: Final = "term"
-"""In the answer to 1005: a controller of ours, which grants leases, says its term."""
+"""Ext field of the response to 1005: the Raft term. Only EpochMQ's controllers, which grant leases, send
+it."""
 FENCED_EPOCH: Final = "fencedEpoch"
-"""In a heartbeat, and in a master's request to elect another: it writes no more under this epoch."""
+"""Ext field of heartbeats, and of a master's request to elect its successor: the sender writes no more under
+this epoch."""
 
 ViewHeader = (
     RegisterBrokerToControllerResponseHeader
@@ -70,7 +72,7 @@ ViewHeader = (
 
 
 class ControllerClient:
-    """The controllers as one broker asks them."""
+    """The client of one broker."""
 
     def __init__(
         self,
@@ -80,27 +82,27 @@ class ControllerClient:
         address: str,
         may_lack: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`address` is the broker's own, `may_lack` whether its log may lack acknowledged messages."""
+        """`address` is the broker's own. `may_lack` returns whether its log is in doubt."""
         self._client = client
         self._may_lack = may_lack
         self._cluster, self._name, self._address = cluster, name, address
 
     async def search(self, addresses: Sequence[str]) -> tuple[ControllerMetadata, ...]:
-        """Asks all of them at once who leads; those that answered in time."""
+        """Asks all controllers at once which one is the leader; returns those that responded in time."""
         found = await asyncio.gather(*(self._ask_metadata(address) for address in addresses))
         return tuple(one for one in found if one is not None)
 
     async def _ask_metadata(self, address: str) -> ControllerMetadata | None:
         try:
-            answer = await self._client.call(
+            response = await self._client.call(
                 address, request(RequestCode.CONTROLLER_GET_METADATA_INFO), SEARCH_TIMEOUT_MS
             )
-            if answer.code != ResponseCode.SUCCESS:
+            if response.code != ResponseCode.SUCCESS:
                 return None
-            header = GetMetaDataResponseHeader.decode(answer.ext)
+            header = GetMetaDataResponseHeader.decode(response.ext)
         except EpochMQError:
             return None
-        term = (answer.ext or {}).get(TERM)
+        term = (response.ext or {}).get(TERM)
         return ControllerMetadata(
             address,
             header.controller_leader_address,
@@ -110,18 +112,18 @@ class ControllerClient:
         )
 
     async def election_obstacle(self, leader: str, broker_id: int) -> str | None:
-        """Why the leading controller would not elect this replica, None when it would."""
+        """Why the leading controller would not elect this replica now; None if it would."""
         try:
             found = {one.broker_id: one for one in await self._in_sync(leader)}.get(broker_id)
         except EpochMQError as error:
             return str(error)
         if found is None:
-            return "it is not in their SyncStateSet"
-        return None if found.alive else "its heartbeats do not reach them"
+            return "it is not in the SyncStateSet"
+        return None if found.alive else "its heartbeats do not reach the controllers"
 
     async def members(self, leader: str) -> dict[int, str]:
-        """Address by id of the living members of the SyncStateSet, as the leading controller has it.
-        EpochMQError when it does not say."""
+        """Broker id → address of the living members of the SyncStateSet, as the leading controller has them.
+        Raises EpochMQError if it does not respond."""
         return {
             one.broker_id: one.broker_address or ""
             for one in await self._in_sync(leader)
@@ -130,17 +132,17 @@ class ControllerClient:
 
     async def _in_sync(self, leader: str) -> list[ReplicaIdentity]:
         command = request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([self._name]))
-        answer = await self._client.call(leader, command, ASK_TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, answer.remark or f"code {answer.code}")
-        info = from_json(BrokerReplicasInfo, answer.body).replicas_info_table.get(self._name)
+        response = await self._client.call(leader, command, ASK_TIMEOUT_MS)
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, response.remark or f"code {response.code}")
+        info = from_json(BrokerReplicasInfo, response.body).replicas_info_table.get(self._name)
         return info.in_sync_replicas if info is not None else []
 
     async def ask(self, address: str, question: ControllerQuestion) -> ControllerReply:
-        """One question; raises nothing."""
+        """Asks one question; a failure is a `ReplyLost` and raises nothing."""
         try:
-            answer = await self._client.call(address, self._request(question), ASK_TIMEOUT_MS)
-            return self._reply(question, answer)
+            response = await self._client.call(address, self._request(question), ASK_TIMEOUT_MS)
+            return self._reply(question, response)
         except EpochMQError as error:
             return ReplyLost(f"{address}: {error}")
 
@@ -205,16 +207,16 @@ class ControllerClient:
                     body=to_json(SyncStateSet(set(question.members), question.set_epoch)),
                 )
 
-    def _reply(self, question: ControllerQuestion, answer: Command) -> ControllerReply:
+    def _reply(self, question: ControllerQuestion, response: Command) -> ControllerReply:
         elected = (
             isinstance(question, ElectMasterQuestion)
-            and answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+            and response.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
         )
-        if answer.code != ResponseCode.SUCCESS and not elected:
-            return QuestionRejected(answer.code, answer.remark or "")
+        if response.code != ResponseCode.SUCCESS and not elected:
+            return QuestionRejected(response.code, response.remark or "")
         match question:
             case NextBrokerIdQuestion():
-                free = GetNextBrokerIdResponseHeader.decode(answer.ext).next_broker_id
+                free = GetNextBrokerIdResponseHeader.decode(response.ext).next_broker_id
                 if free is None:
                     return QuestionRejected(
                         ResponseCode.SYSTEM_ERROR, "nextBrokerId: missing, expected a number"
@@ -223,23 +225,27 @@ class ControllerClient:
             case ApplyBrokerIdQuestion():
                 return BrokerIdGranted()
             case RegisterQuestion():
-                return view(RegisterBrokerToControllerResponseHeader.decode(answer.ext), _set(answer.body))
+                return decode_master_view(
+                    RegisterBrokerToControllerResponseHeader.decode(response.ext), _set(response.body)
+                )
             case ElectMasterQuestion():
-                body = from_json(ElectMasterResponseBody, answer.body) if answer.body else None
+                body = from_json(ElectMasterResponseBody, response.body) if response.body else None
                 members = SyncStateSet(body.sync_state_set if body is not None else None)
-                return view(ElectMasterResponseHeader.decode(answer.ext), members)
+                return decode_master_view(ElectMasterResponseHeader.decode(response.ext), members)
             case ReplicaInfoQuestion():
-                return view(GetReplicaInfoResponseHeader.decode(answer.ext), _set(answer.body))
+                return decode_master_view(
+                    GetReplicaInfoResponseHeader.decode(response.ext), _set(response.body)
+                )
             case AlterSyncStateSetQuestion():
-                known = _set(answer.body)
+                known = _set(response.body)
                 return MasterView(
                     members=frozenset(known.sync_state_set or ()), set_epoch=known.sync_state_set_epoch
                 )
 
 
-def view(header: ViewHeader, known: SyncStateSet) -> MasterView:
-    """What a header and the SyncStateSet beside it say. Where both name the set's epoch the header's is the
-    newer: Java's answer to a registration has none in its body."""
+def decode_master_view(header: ViewHeader, known: SyncStateSet) -> MasterView:
+    """Decodes a header and the SyncStateSet beside it. If both name the set's epoch the header's counts:
+    RocketMQ's response to a registration has none in its body."""
     set_epoch = known.sync_state_set_epoch
     said = getattr(header, "sync_state_set_epoch", None)
     return MasterView(

@@ -1,6 +1,9 @@
-"""Heartbeats to every controller: one task each, so that one that is slow or dead delays nobody (#5929). A
-master asks for its write lease with them, several times in a lease's life, of every controller: the one that
-leads grants it, and a change of leaders costs no search."""
+"""Sends heartbeats to every controller, each from a task of its own, so that a slow or dead controller does
+not delay the others (#5929).
+
+A master requests its write lease with its heartbeats, several times during a lease, from every controller.
+The leading one grants it, so that a change of the leading controller needs no search.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +31,27 @@ LEASE_MS: Final = "writeLeaseMs"
 RENEWALS_PER_LEASE: Final = 3
 """A lease survives as many lost renewals but one. The leading controller pays for each: 35 µs."""
 RENEWAL_INTERVAL_MIN_MS: Final = 40
-"""The least time between two requests for a lease, and what is used before a lease's length is known."""
+"""The least time between two requests for a lease; also used until the length of a lease is known."""
 LEASE_TIMEOUT_MS: Final = 600
 BRIEF_HEARTBEAT_TIMEOUT_MS: Final = 1
 GIVE_UP_PAUSE_MS: Final = 10_000
-"""How long a master whose disk has failed waits before it gives up its epoch once more."""
+"""How long a master whose disk has failed waits before it fences itself again."""
 SUSPENSION_REASON: Final = (
-    "the log may have lost its end, and RocketMQ's controllers replace a master, or pass a replica over, "
-    "only when they do not hear it"
+    "the log may have lost its end, and RocketMQ's controllers replace a master, or elect no such replica, "
+    "only if they receive no heartbeats from it"
 )
 LEASED_HEARTBEAT_TIMEOUT_MS: Final = 1500
-"""What a master that holds leases calls silence; it is heard of many times in it. Java: 10 s."""
+"""The heartbeat timeout that a master with a lease asks for; it sends many heartbeats in it. RocketMQ: 10
+s."""
 
 
 def clock_ms() -> float:
-    """Milliseconds of the clock that leases are counted on: monotonic, and going on while the machine is
-    suspended."""
+    """Milliseconds of the clock for leases. It is monotonic and also runs while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
 class HeartbeatLogState:
-    """What heartbeats say of the log; the driver fills it in."""
+    """What heartbeats say of the log; `ReplicasManager` provides the functions."""
 
     def __init__(
         self,
@@ -60,10 +63,10 @@ class HeartbeatLogState:
         gives_up_epoch: Callable[[], int | None] = lambda: None,
         confirmed_by_all: Callable[[], int] = lambda: -1,
     ) -> None:
-        """`last_epoch`: of the last byte. `writable`: the disk takes what is written. What it does not mean:
-        that this broker may write. `may_lack`: acknowledged messages may be missing. `gives_up_epoch`: see
-        `ReplicaStateMachine`. `confirmed_by_all`: how far every member of the SyncStateSet has the log, -1:
-        that is not known."""
+        """`last_epoch`: the epoch of the last byte. `writable`: the disk accepts writes (not: this broker may
+        write). `may_lack`: the log is in doubt. `gives_up_epoch`: see
+        `ReplicaStateMachine`. `confirmed_by_all`: the end offset that every member of the SyncStateSet has,
+        -1 if unknown."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
@@ -74,8 +77,8 @@ class HeartbeatLogState:
 
 
 class ControllerHeartbeats:
-    """The heartbeats of one broker. `on_lease` is called when a lease was granted, `on_starved` when a master
-    gets none."""
+    """The heartbeats of one broker. `on_lease` is called after each granted lease, `on_lease_missing` while a
+    master gets none."""
 
     def __init__(
         self, live: LiveConfig, client: RemotingClient, lease: WriteLease, state: HeartbeatLogState
@@ -84,8 +87,8 @@ class ControllerHeartbeats:
         self.on_lease: Callable[[], None] = lambda: None
         self.on_lease_missing: Callable[[], None] = lambda: None
         self.naming_successor = False
-        """Whether this master is naming its successor. Its fence travels with that request: a heartbeat that
-        came before it would have the controllers choose somebody."""
+        """Whether the election of a successor is under way. That request reports the fence. A heartbeat that
+        reported it earlier would make the controllers elect a replica of their own choice."""
         self.suspended = False
         """Whether no heartbeats are sent (`suspends_heartbeats`)."""
         self._live = live
@@ -95,12 +98,12 @@ class ControllerHeartbeats:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
         self._gave_up: tuple[int, float] | None = None
-        """The epoch given up last for a failed disk, and when."""
+        """The last epoch given up because of a failed disk, and when."""
         self._since_ms = clock_ms()
         self._brief_ms: dict[str, float] = {}
 
     def start(self, broker_id: int, addresses: Sequence[str]) -> None:
-        """Begins, or goes on, to send to these controllers and no others."""
+        """Sends heartbeats to these controllers, and to no others, from now on."""
         self._broker_id = broker_id
         for address in addresses:
             if address not in self._tasks:
@@ -111,19 +114,19 @@ class ControllerHeartbeats:
             del self._wakes[address]
 
     async def stop(self) -> None:
-        """Sends no more."""
+        """Stops sending heartbeats."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def send_now(self) -> None:
-        """The next heartbeat is due: the role has changed."""
+        """Sends the next heartbeat to every controller at once, because the role has changed."""
         for wake in self._wakes.values():
             wake.set()
 
     async def send_once(self, timeout_ms: float) -> int:
-        """A heartbeat to every controller; how many answered. Used to say good-bye."""
+        """Sends one heartbeat to every controller, for example before a stop; returns how many responded."""
         sent = (self._send_heartbeat(address, timeout_ms) for address in list(self._tasks))
         return sum(await asyncio.gather(*sent))
 
@@ -142,14 +145,14 @@ class ControllerHeartbeats:
                     else await self._send_heartbeat(address, timeout_ms)
                 )
             except Exception:
-                log.exception("the heartbeat to controller %s failed", address)
+                log.exception("the heartbeat to the controller at %s failed", address)
                 heard = False
             if heard == silent and not suspended:
                 silent = not heard
                 if silent:
-                    log.warning("controller %s does not answer heartbeats", address)
+                    log.warning("the controller at %s does not respond to heartbeats", address)
                 else:
-                    log.info("controller %s answers heartbeats", address)
+                    log.info("the controller at %s responds to heartbeats", address)
             if self.lease.needs_renewal(clock_ms()):
                 self.on_lease_missing()
             pause_ms = interval_ms - (clock_ms() - began)
@@ -160,7 +163,8 @@ class ControllerHeartbeats:
                 pass
 
     def _renews_lease(self) -> bool:
-        """Also under a leader that grants none: the next one may, and must know who writes."""
+        """Whether heartbeats request a lease. They also do under a leading controller that grants none: the
+        next leader may grant leases, and must know which master writes."""
         return self.lease.epoch is not None and not self.lease.fenced
 
     def _is_suspended(self) -> bool:
@@ -174,13 +178,13 @@ class ControllerHeartbeats:
         if suspended != self.suspended and (self.suspended or self.lease.leader_grants is False):
             self.suspended = suspended
             if suspended:
-                log.warning("no heartbeats are sent: %s", SUSPENSION_REASON)
+                log.warning("the broker suspends its heartbeats: %s", SUSPENSION_REASON)
             else:
-                log.info("heartbeats are sent again")
+                log.info("the broker resumes its heartbeats")
         return suspended
 
     def _interval_and_timeout(self) -> tuple[float, float]:
-        """(milliseconds between two heartbeats, how long to wait for an answer)."""
+        """(milliseconds between two heartbeats, milliseconds to wait for a response)."""
         config, lease = self._live.current, self.lease
         if not self._renews_lease() or lease.leader_grants is False:
             return config.broker_heartbeat_interval, config.send_heartbeat_timeout_millis
@@ -189,8 +193,8 @@ class ControllerHeartbeats:
         return interval_ms, lease.duration_ms or LEASE_TIMEOUT_MS
 
     async def _send_brief_heartbeat(self, address: str, timeout_ms: float) -> bool:
-        """While no heartbeats are sent: a controller of RocketMQ's that was restarted looks for dead masters
-        only among brokers that it has heard of. Now and then it hears of this one, for a millisecond."""
+        """While heartbeats are suspended, sends one with a timeout of a millisecond now and then. A RocketMQ
+        controller that was restarted looks for dead masters only among brokers that sent it a heartbeat."""
         now_ms, last_ms = clock_ms(), self._brief_ms.get(address, self._since_ms)
         if self._state.gives_up_epoch() is None or now_ms - last_ms < HEARTBEAT_SUSPENSION_MS:
             return False
@@ -198,23 +202,24 @@ class ControllerHeartbeats:
         return await self._send_heartbeat(address, timeout_ms, alive_ms=BRIEF_HEARTBEAT_TIMEOUT_MS)
 
     async def _send_heartbeat(self, address: str, timeout_ms: float, *, alive_ms: int | None = None) -> bool:
-        """One heartbeat; whether it was answered. `alive_ms`: how long it keeps this broker alive."""
+        """Sends one heartbeat; whether a response arrived. `alive_ms` is the heartbeat timeout to ask for,
+        None for the usual one."""
         lease, epoch = self.lease, self.lease.epoch
         command = self._command(alive_ms)
         sent_ms = clock_ms()
         try:
-            answer = await self._client.call(address, command, timeout_ms)
+            response = await self._client.call(address, command, timeout_ms)
         except EpochMQError:
             return False
-        granted = (answer.ext or {}).get(LEASE_MS, "")
-        if answer.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
+        granted = (response.ext or {}).get(LEASE_MS, "")
+        if response.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
             lease.record_grant(epoch, sent_ms, int(granted))
             self.on_lease()
         return True
 
     def _give_up(self) -> None:
-        """A master whose disk has failed lets another one take its place. One that is elected all the same
-        is the only one there is, and tries again after a while."""
+        """Fences a master whose disk has failed, so that another replica becomes master. If this broker is
+        elected again, no other candidate exists; it fences itself again after a pause."""
         lease, epoch = self.lease, self.lease.epoch
         if epoch is None or not self._renews_lease() or not lease.leader_grants or self._state.writable():
             return
@@ -223,7 +228,9 @@ class ControllerHeartbeats:
             epoch == self._gave_up[0] or now_ms - self._gave_up[1] < GIVE_UP_PAUSE_MS
         ):
             return
-        log.critical("the disk has failed: another replica is to be the master")
+        log.critical(
+            "the disk of this master has failed: it fences itself so that another replica is elected"
+        )
         self._gave_up = epoch, now_ms
         lease.fence()
 

@@ -1,9 +1,10 @@
-# pure: who a broker is
-"""The id that the controller has given to a broker, as text (`BrokerMetadata`, `TempBrokerMetadata`).
+# pure: the identity of a broker
+"""Encodes and parses the identity that the controllers gave to a broker (RocketMQ's `BrokerMetadata` and
+`TempBrokerMetadata`).
 
-`brokerIdentity` holds `cluster#name#id`. While the controller is asked for an id `brokerIdentity-temp` holds
-`cluster#name#id#code`: with that code the same broker may ask for the same id again, as often as it is
-killed before it knows the answer.
+The file `brokerIdentity` holds `cluster#name#id`. While the broker applies for an id, `brokerIdentity-temp`
+holds `cluster#name#id#code`. With that code the broker may apply for the same id again if it was killed
+before the response arrived.
 """
 
 from __future__ import annotations
@@ -17,35 +18,35 @@ ID_MAX = 2**63 - 1
 
 
 class BrokerIdentity(msgspec.Struct, frozen=True):
-    """Who a broker is: `id` within the group `name` of `cluster`."""
+    """The identity of a broker: `id` within the group `name` of `cluster`."""
 
     cluster: str
     name: str
     id: int
 
     def encode(self) -> str:
-        """As `brokerIdentity` has it."""
+        """The content of `brokerIdentity`."""
         return SEPARATOR.join((self.cluster, self.name, str(self.id)))
 
 
 class BrokerIdApplication(msgspec.Struct, frozen=True):
-    """An identity applied for; `check_code` is `address;epoch ms`."""
+    """An application for an identity. `check_code` is `address;epoch milliseconds`."""
 
     identity: BrokerIdentity
     check_code: str
 
     def encode(self) -> str:
-        """As `brokerIdentity-temp` has it."""
+        """The content of `brokerIdentity-temp`."""
         return self.identity.encode() + SEPARATOR + self.check_code
 
 
 def parse_identity(text: str) -> BrokerIdentity:
-    """ValueError for what is none."""
+    """Parses the content of `brokerIdentity`. Raises ValueError."""
     return _identity(text.split(SEPARATOR), 3)
 
 
 def parse_application(text: str) -> BrokerIdApplication:
-    """ValueError for what is none."""
+    """Parses the content of `brokerIdentity-temp`. Raises ValueError."""
     parts = text.split(SEPARATOR)
     identity = _identity(parts[:3], 3)
     if len(parts) != 4 or not parts[3]:
@@ -60,10 +61,10 @@ def _identity(parts: list[str], count: int) -> BrokerIdentity:
 
 
 def check(found: BrokerIdentity, cluster: str, name: str, path: str) -> None:
-    """ConfigError when a store belongs to another broker than the configuration says."""
+    """Raises ConfigError if the store belongs to another broker than the configuration names."""
     for key, kept, configured in (
         ("brokerClusterName", found.cluster, cluster),
         ("brokerName", found.name, name),
     ):
         if kept != configured:
-            raise ConfigError(key, configured, f"{kept}, to whom {path} says that this store belongs")
+            raise ConfigError(key, configured, f"{kept}, because {path} says that the store belongs to it")

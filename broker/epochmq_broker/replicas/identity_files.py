@@ -1,5 +1,7 @@
-"""`brokerIdentity` and `brokerIdentity-temp` on disk. Each is replaced as a whole and durably: a kill leaves
-the old content or the new one."""
+"""Reads and writes the files `brokerIdentity` and `brokerIdentity-temp`.
+
+Each file is replaced as a whole and durably: after a kill it has the old content or the new one.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ class IdentityFiles:
     """The two files of one store."""
 
     def __init__(self, path: Path) -> None:
-        """`path` is that of `brokerIdentity`."""
+        """`path` is the path of `brokerIdentity`."""
         self.path = path
         self.temp_path = path.with_name(path.name + "-temp")
 
     def load(self, cluster: str, name: str) -> tuple[BrokerIdentity | None, BrokerIdApplication | None]:
-        """What is known. ConfigError for a store that belongs to another broker, or a broken
-        `brokerIdentity`: who it was must not be guessed. A broken temporary file counts for none (Java writes
-        it in place)."""
+        """Reads the identity, or else the application for one. Raises ConfigError if the store belongs to
+        another broker, or `brokerIdentity` is broken: the identity must not be guessed. A broken temporary
+        file is ignored, because RocketMQ writes it in place."""
         text = _read(self.path)
         if text:
             try:
@@ -49,16 +51,16 @@ class IdentityFiles:
         return None, application
 
     def save(self, identity: BrokerIdentity) -> None:
-        """Keeps an identity; what was applied for is settled. OSError."""
+        """Saves the identity and deletes the application. Raises OSError."""
         _replace(self.path, identity.encode())
         self.forget_application()
 
     def save_application(self, application: BrokerIdApplication) -> None:
-        """Keeps what is about to be applied for. OSError."""
+        """Saves an application before it is sent. Raises OSError."""
         _replace(self.temp_path, application.encode())
 
     def forget_application(self) -> None:
-        """The id is somebody else's, or ours. OSError."""
+        """Deletes the application. Raises OSError."""
         self.temp_path.unlink(missing_ok=True)
 
 

@@ -13,7 +13,7 @@ from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.ha.sync_state import SyncStateSetProposal
 from epochmq_broker.replicas.background_tasks import BackgroundTasks
 from epochmq_broker.replicas.controller_addresses import ControllerAddresses
-from epochmq_broker.replicas.controller_client import ControllerClient, view
+from epochmq_broker.replicas.controller_client import ControllerClient, decode_master_view
 from epochmq_broker.replicas.heartbeats import ControllerHeartbeats, HeartbeatLogState, clock_ms
 from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.replicas.identity_files import IdentityFiles
@@ -120,7 +120,7 @@ class ReplicasManager:
             parts.client,
             election_obstacle=self.successor_election.obstacle,
             elect=self.successor_election.elect,
-            given_up=self.successor_election.report_fence,
+            election_failed=self.successor_election.report_fence,
         )
         parts.writer.may_write = self.may_write
         parts.writer.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
@@ -210,7 +210,7 @@ class ReplicasManager:
         header."""
         header = NotifyBrokerRoleChangedRequestHeader.decode(command.ext)
         members = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
-        self._feed(RoleNotification(view(header, members)))
+        self._feed(RoleNotification(decode_master_view(header, members)))
 
     async def members(self) -> dict[int, str]:
         """See `SuccessorElection.members`."""

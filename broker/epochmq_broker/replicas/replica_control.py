@@ -1,5 +1,7 @@
-"""Whether a replica takes messages, and whether it takes part in elections, as people have said; kept in
-`config/steering.json`, so that it holds after a restart."""
+"""Keeps whether an administrator has fenced or drained this replica, in `config/steering.json`.
+
+A fenced replica accepts no messages. A drained replica copies the log and takes no part in elections.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ FILE = "steering.json"
 
 
 class ReplicaControlState(msgspec.Struct, frozen=True):
-    """What was said last; see `protocol.replica_control.ReplicaControlStateHeader`."""
+    """The last order of an administrator; the fields are those of `ReplicaControlStateHeader`."""
 
     fenced: bool = False
     drained: bool = False
 
 
 class ReplicaControl:
-    """One replica's."""
+    """The control state of one replica."""
 
     def __init__(self, live: LiveConfig, store: MessageStore) -> None:
         self.now = ReplicaControlState()
@@ -34,13 +36,13 @@ class ReplicaControl:
         self._path: Path = live.current.config_dir / FILE
 
     def load(self) -> None:
-        """Before the broker serves. Raises when the file and its backup are broken."""
+        """Reads the file, before the broker serves. Raises if the file and its backup are broken."""
         found = read_config(self._path, lambda data: msgspec.json.decode(data, type=ReplicaControlState))
         if found is not None:
             self._apply(found)
 
     async def steer(self, *, fenced: bool | None, drained: bool | None) -> None:
-        """None leaves as it is. Durable when it returns. Raises OSError, and then nothing has changed."""
+        """Changes the state durably; None leaves a field as it is. Raises OSError, with nothing changed."""
         async with self._lock:
             now = self.now
             wanted = ReplicaControlState(

@@ -1,11 +1,11 @@
-"""Clients' requests while a mastership changes hands on purpose: let through, held, or relayed.
+"""Serves, holds or relays clients' requests while the mastership moves to another broker in a switchover.
 
-RocketMQ's clients ask for routes every 30 s, and a producer that is refused tries the same address again. So
-a switch that no producer notices needs more than speed: the master that gives its mastership away holds what
-arrives, and once another is master, passes it on there, and goes on to do so until its clients know better. A
-request is relayed once: whoever gets a relayed one and is no master refuses it.
+RocketMQ's clients ask for routes every 30 s, and a producer retries a rejected send at the same address. A
+fast switchover alone would therefore not go unnoticed. The former master holds the requests that arrive
+during it. Once another broker is the master, it relays requests to that broker, until its clients have
+learned the new route. A request is relayed only once: a broker that is no master rejects a relayed request.
 
-A relayed message's born host is this broker's.
+The born host of a relayed message is the relaying broker's.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ HELD_CODES: Final = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK,
     }
 )
-"""What needs a master that may write."""
+"""Requests that need a master which may write; they are held."""
 RELAYED_CODES: Final = HELD_CODES | {
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.UPDATE_CONSUMER_OFFSET,
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
 }
-"""What only the master knows or decides."""
+"""Requests that only the master can serve; they are relayed."""
 RELAYED: Final = "relayedBy"
-"""Ext field of a relayed request: who relays it."""
+"""The ext field of a relayed request: the address of the relaying broker."""
 
 REJECTED: Final = "[REJECTREQUEST]"
-"""How the remark begins with which a replica refuses what only a master takes."""
+"""The start of the remark with which a replica rejects requests for the master."""
 
 HELD_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 RELAYS_MAX: Final = 10_000
 HOLD_TIMEOUT_S: Final = 2.5
-"""How long a request waits in all; a Java producer gives up after 3 s."""
+"""How long one request is held and relayed at most; a Java producer times out after 3 s."""
 RELAY_PERIOD_S: Final = 90.0
-"""How long requests are relayed: clients ask for routes every 30 s, and one may have failed."""
+"""How long requests are relayed after a switchover. Clients ask for routes every 30 s, and may fail once or
+twice."""
 RETRY_S: Final = 0.005
 RETRY_MAX_S: Final = 0.1
 
 
 class GatePhase(enum.Enum):
-    """What is done with requests."""
+    """What the gate does with requests for the master."""
 
     OPEN = "open"
     HOLDING = "held"
@@ -64,26 +65,26 @@ class GatePhase(enum.Enum):
 
 
 class RelayClient(Protocol):
-    """What is needed of a RemotingClient."""
+    """The part of `RemotingClient` that relays requests."""
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The answer of the peer at `address`."""
+        """The response of the peer at `address`."""
         ...
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
-        """Sends what is not answered."""
+        """Sends a request that has no response."""
         ...
 
 
 class RequestGate:
-    """The gate of one broker."""
+    """The request gate of one broker."""
 
     def __init__(self, client: RelayClient, own_address: str) -> None:
         self.phase = GatePhase.OPEN
         self.held = 0
-        """Requests that wait now."""
+        """How many requests are held now."""
         self.relayed = 0
-        """Requests passed on since the start."""
+        """How many requests were relayed since the start."""
         self._client = client
         self._own_address = own_address
         self._master = ""
@@ -94,44 +95,44 @@ class RequestGate:
 
     @property
     def lets_through(self) -> bool:
-        """Whether messages are taken here."""
+        """Whether this broker serves requests for the master itself."""
         return self.phase is GatePhase.OPEN
 
-    # What is done with requests
+    # Phases
 
     def hold(self) -> None:
-        """What needs a master waits from now on."""
+        """Holds requests for the master from now on."""
         self.phase = GatePhase.HOLDING
         self._changed.clear()
 
     def open(self) -> None:
-        """Requests are handled here again, those that were held too."""
+        """Serves requests here again, including the held ones."""
         self.phase = GatePhase.OPEN
         self._changed.set()
 
     def relay(self, master: str) -> None:
-        """Requests go to the broker at this address, those that were held too."""
+        """Relays requests to the broker at this address, including the held ones."""
         self.phase = GatePhase.RELAYING
         self._master = master
         self._until_s = time.monotonic() + RELAY_PERIOD_S
         self._changed.set()
 
     async def wait_until_released(self, timeout_s: float) -> None:
-        """Waits until nothing is held any more, at most so long."""
+        """Waits until requests are no longer held, at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.phase is GatePhase.HOLDING:
                     await self._changed.wait()
 
     def master_changed(self, master: str | None) -> None:
-        """The master is another one, or not known (None); matters to what is relayed only."""
+        """Relays to another master from now on, if requests are relayed. None: the master is unknown."""
         if self.phase is GatePhase.RELAYING and master:
             self._master = master
 
     # Requests
 
     def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers, with those behind the gate that belong there."""
+        """Returns the handlers, with the gate in front of those that only a master may serve."""
         return {
             code: self._guarded(handler, waits=code in HELD_CODES) if code in RELAYED_CODES else handler
             for code, handler in handlers.items()
@@ -153,7 +154,7 @@ class RequestGate:
     async def _hold_or_relay(
         self, handler: RequestHandler, connection: RemotingConnection, command: Command
     ) -> Command | None:
-        """Whatever becomes of the mastership meanwhile, in the end it is handled here, or relayed."""
+        """Holds the request as long as requests are held, then serves it here or relays it."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + HOLD_TIMEOUT_S
         pause_s = RETRY_S
@@ -165,14 +166,14 @@ class RequestGate:
                 result = handler(connection, command)
                 return await result if isinstance(result, Awaitable) else result
             elif (left_s := deadline_s - loop.time()) <= 0:
-                raise _not_now(f"{self._master} is not the master yet")
+                raise _unavailable(f"the broker at {self._master} is not the master yet")
             elif command.is_oneway:
                 await self._client.oneway(self._master, self._copy(command), left_s * 1000)
                 return None
             else:
-                answer = await self._relay(command, left_s * 1000)
-                if answer is not None:
-                    return answer
+                response = await self._relay(command, left_s * 1000)
+                if response is not None:
+                    return response
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 
@@ -180,7 +181,7 @@ class RequestGate:
         size = len(command.body)
         if self.held >= HELD_MAX or self._bytes + size > HELD_BYTES_MAX:
             raise RequestError(
-                ResponseCode.SYSTEM_BUSY, f"{self.held} requests wait for a switch of the master"
+                ResponseCode.SYSTEM_BUSY, f"{self.held} requests wait for a switchover of the master already"
             )
         self.held += 1
         self._bytes += size
@@ -188,30 +189,30 @@ class RequestGate:
             async with asyncio.timeout(patience_s):
                 await self._changed.wait()
         except TimeoutError:
-            raise _not_now("the master is being switched") from None
+            raise _unavailable("a switchover of the master is under way") from None
         finally:
             self.held -= 1
             self._bytes -= size
 
     async def _relay(self, command: Command, timeout_ms: float) -> Command | None:
-        """What the master answers; None when it did not take the request, and may be asked again."""
+        """The master's response; None if it did not accept the request, so that it may be sent again."""
         if self._relays >= RELAYS_MAX:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._relays} requests are being relayed")
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{self._relays} requests are being relayed already")
         self._relays += 1
         try:
-            answer = await self._client.call(self._master, self._copy(command), timeout_ms)
+            response = await self._client.call(self._master, self._copy(command), timeout_ms)
         except ConnectError:
             return None
         except EpochMQError as error:
-            # It may have been done. A producer that tries again sends twice at worst.
-            raise _not_now(f"the master {self._master} did not answer: {error}") from None
+            # The master may have served it. A producer that retries sends its message twice at worst.
+            raise _unavailable(f"the master at {self._master} did not respond: {error}") from None
         finally:
             self._relays -= 1
-        if _is_no_master(answer):
+        if _is_no_master(response):
             return None
         self.relayed += 1
-        answer.opaque, answer.flag = command.opaque, FLAG_RESPONSE
-        return answer
+        response.opaque, response.flag = command.opaque, FLAG_RESPONSE
+        return response
 
     def _copy(self, command: Command) -> Command:
         return Command(
@@ -224,12 +225,12 @@ class RequestGate:
         )
 
 
-def _is_no_master(answer: Command) -> bool:
-    """Whether a broker refuses because it is a replica, or has no lease yet."""
-    if answer.code == ResponseCode.SYSTEM_BUSY:
-        return (answer.remark or "").startswith(REJECTED)
-    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+def _is_no_master(response: Command) -> bool:
+    """Whether a broker rejected the request because it is a replica, or has no lease yet."""
+    if response.code == ResponseCode.SYSTEM_BUSY:
+        return (response.remark or "").startswith(REJECTED)
+    return response.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def _not_now(why: str) -> RequestError:
+def _unavailable(why: str) -> RequestError:
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, why)

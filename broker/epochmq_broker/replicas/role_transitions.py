@@ -1,25 +1,29 @@
-"""The steps by which a broker takes a role that the controller gave it (`changeToMaster`, `changeToSlave`).
+"""Takes the role that the controllers gave a broker, step by step (RocketMQ's `changeToMaster` and
+`changeToSlave`).
 
-Before any of them, at once when another master is heard of: the lease ends, no message is taken any more.
+Before any step, as soon as the broker hears of another master, its lease ends and it accepts no more
+messages.
 
 To become the master:
 
-1. the log: see `ha.service`; from here on messages are taken under a lease
-2. `brokerId=0`, `brokerRole=SYNC_MASTER`: requests are answered as by a master
-3. stop copying the former master's tables, and set right where they and the log do not agree (#4771)
-4. deliver delayed messages
-5. tell the nameservers, at once, with the epoch in the version of the topics: of two masters they take the
-   one with the greater (#6316)
+1. Make the log the master's (`ha.service`). From here on the broker accepts messages under a lease.
+2. Set `brokerId=0` and `brokerRole=SYNC_MASTER`, so that requests are served as by a master.
+3. Stop copying the former master's tables, and correct them where they contradict the log (#4771).
+4. Deliver delayed messages.
+5. Register with the nameservers at once, with the epoch in the version of the topics: of two masters they
+   prefer the one with the greater version (#6316).
 
 To become a replica:
 
-1. `brokerId` of the controller's, `brokerRole=SLAVE`; deliver no delayed messages; answer the pulls that wait
-2. the log: follow; where, the master itself is asked (906), because a nameserver may still name its
-   predecessor
-3. copy the master's tables
-4. tell the nameservers
+1. Set `brokerId` to the controllers' id and `brokerRole=SLAVE`, stop delivering delayed messages, and answer
+   the held pulls.
+2. Follow the master's log. The master itself is asked for its HA address (906), because a nameserver may
+still
+   name its predecessor.
+3. Copy the master's tables.
+4. Register with the nameservers.
 
-Any step may be the last: the next call takes all of them again.
+The broker may stop after any step: the next call takes all steps again.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ ADDRESS_PAUSE_MIN_S, ADDRESS_PAUSE_MAX_S = 0.05, 2.0
 
 @dataclass(frozen=True)
 class ReplicaDependencies:
-    """The broker's parts that change with its role."""
+    """The components of the broker that change with its role."""
 
     live: LiveConfig
     store: MessageStore
@@ -71,7 +75,7 @@ class ReplicaDependencies:
 
 
 class RoleTransitions:
-    """Takes roles, one after another. `epoch` is that of the latest role, 0 before the first."""
+    """Takes one role after another. `epoch` is the epoch of the latest role, 0 before the first."""
 
     def __init__(self, parts: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]) -> None:
         self.epoch = 0
@@ -82,18 +86,18 @@ class RoleTransitions:
         self._registering = False
         self._finder: asyncio.Task[None] | None = None
         self._found: tuple[str, str] | None = None
-        """Where a master is, and where it said that it serves replicas."""
+        """(the address of a master, the HA address that it told)."""
 
     async def take(self, view: MasterView, broker_id: int) -> None:
-        """Takes the role that the view gives to this broker. EpochMQError, OSError or DiskFullError when that
-        cannot be; then this broker serves as nobody."""
+        """Takes the role that the view gives to this broker. Raises EpochMQError, OSError or DiskFullError;
+        the broker is then neither master nor replica."""
         if view.master_id == broker_id:
             await self._lead(view, broker_id)
         else:
             await self._follow(view, broker_id)
 
     async def stop(self) -> None:
-        """Ends what goes on behind a role."""
+        """Ends the background work of the present role."""
         await self._stop_finding()
 
     async def _lead(self, view: MasterView, broker_id: int) -> None:
@@ -121,7 +125,7 @@ class RoleTransitions:
             parts.delays.stop()
         parts.pull.hold.release()
         parts.ha.master_checksums = MasterChecksumClient(parts.client, view.address) if view.address else None
-        # The same master under another epoch: the connection to it stays.
+        # If it is the same master under another epoch, the HA connection stays.
         known = self._found[1] if self._found is not None and self._found[0] == view.address else None
         await parts.ha.become_replica(known, view.epoch, broker_id=broker_id)
         if view.address:
@@ -145,15 +149,15 @@ class RoleTransitions:
             await asyncio.gather(finder, return_exceptions=True)
 
     async def _find(self, address: str) -> None:
-        """Asks the master where it serves replicas until it says so."""
+        """Asks the master for its HA address until it responds."""
         pause_s = ADDRESS_PAUSE_MIN_S
         while True:
             with contextlib.suppress(EpochMQError):
                 command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
-                answer = await self._parts.client.call(address, command, ADDRESS_TIMEOUT_MS)
-                if answer.code == ResponseCode.SUCCESS:
-                    found = ExchangeHAInfoResponseHeader.decode(answer.ext)
-                    # A broker that does not know yet that it is the master says nothing of itself.
+                response = await self._parts.client.call(address, command, ADDRESS_TIMEOUT_MS)
+                if response.code == ResponseCode.SUCCESS:
+                    found = ExchangeHAInfoResponseHeader.decode(response.ext)
+                    # A broker that does not know yet that it is the master leaves the address empty.
                     if found.master_ha_address:
                         self._found = address, found.master_ha_address
                         self._parts.ha.follow(found.master_ha_address)

@@ -1,5 +1,5 @@
-# pure: what goes in and out of the replicas core
-"""Inputs and effects of `core`, as plain values."""
+# pure: inputs and effects of the replica state machine
+"""Defines the inputs and effects of `state_machine` as plain values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 
 
 class MasterView(msgspec.Struct, frozen=True):
-    """What a controller says of the group. `master_id` and `address` are None without a master; `epoch` is 0,
-    and `set_epoch` -1, when they were not said."""
+    """What a controller knows of the group. `master_id` and `address` are None if the group has no master.
+    `epoch` is 0, and `set_epoch` is -1, if the message does not carry them."""
 
     master_id: int | None = None
     address: str | None = None
@@ -20,36 +20,36 @@ class MasterView(msgspec.Struct, frozen=True):
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Periods in milliseconds."""
+    """Intervals in milliseconds."""
 
     metadata_period_ms: int = 5000
-    """syncBrokerMetadataPeriod"""
+    """How often a registered broker asks who is master (syncBrokerMetadataPeriod)."""
     controller_search_period_ms: int = 10_000
-    """syncControllerMetadataPeriod"""
+    """How often it searches for the leading controller (syncControllerMetadataPeriod)."""
 
 
-# What is asked of the leading controller --------------------------------------------------------------------
+# Questions to the leading controller ------------------------------------------------------------------------
 
 
 class NextBrokerIdQuestion(msgspec.Struct, frozen=True):
-    """1012."""
+    """CONTROLLER_GET_NEXT_BROKER_ID (1012): which broker id is free?"""
 
 
 class ApplyBrokerIdQuestion(msgspec.Struct, frozen=True):
-    """1013."""
+    """CONTROLLER_APPLY_BROKER_ID (1013): reserve the id of this application."""
 
     application: BrokerIdApplication
 
 
 class RegisterQuestion(msgspec.Struct, frozen=True):
-    """1003."""
+    """CONTROLLER_REGISTER_BROKER (1003): record this broker's address."""
 
     broker_id: int
 
 
 class ElectMasterQuestion(msgspec.Struct, frozen=True):
-    """1002, on one's own behalf; `designate`: this replica and no other, in place of the present master, who
-    asks, and writes no more under `fenced_epoch`."""
+    """CONTROLLER_ELECT_MASTER (1002): elect a master for the group. With `designate` the present master asks,
+    for this replica and no other; it writes no more under `fenced_epoch`."""
 
     broker_id: int
     designate: bool = False
@@ -57,11 +57,11 @@ class ElectMasterQuestion(msgspec.Struct, frozen=True):
 
 
 class ReplicaInfoQuestion(msgspec.Struct, frozen=True):
-    """1004."""
+    """CONTROLLER_GET_REPLICA_INFO (1004): who is master, and who is in sync?"""
 
 
 class AlterSyncStateSetQuestion(msgspec.Struct, frozen=True):
-    """1001."""
+    """CONTROLLER_ALTER_SYNC_STATE_SET (1001): replace the SyncStateSet of `set_epoch` by these members."""
 
     broker_id: int
     epoch: int
@@ -79,29 +79,29 @@ ControllerQuestion = (
 )
 
 
-# Answers ----------------------------------------------------------------------------------------------------
+# Responses --------------------------------------------------------------------------------------------------
 
 
 class BrokerIdGranted(msgspec.Struct, frozen=True):
-    """The id applied for is ours."""
+    """The broker id of the application now belongs to this broker."""
 
 
 class FreeBrokerId(msgspec.Struct, frozen=True):
-    """The id to apply for, and a code that nobody has used."""
+    """The id to apply for, and a check code for the application."""
 
     id: int
     check_code: str
 
 
 class QuestionRejected(msgspec.Struct, frozen=True):
-    """The controller says no."""
+    """The controller rejected the question."""
 
     code: int
     remark: str
 
 
 class ReplyLost(msgspec.Struct, frozen=True):
-    """No answer: the question may have taken effect."""
+    """No response arrived: the question may still have taken effect."""
 
     why: str
 
@@ -113,12 +113,13 @@ ControllerReply = FreeBrokerId | BrokerIdGranted | MasterView | QuestionRejected
 
 
 class TimeAdvanced(msgspec.Struct, frozen=True):
-    """Time has passed."""
+    """Time has passed; the state machine does what is due."""
 
 
 class ControllerMetadata(msgspec.Struct, frozen=True):
-    """A controller's answer to 1005. `leader` is the address that it gives, `leads` whether it says that it
-    leads itself, `grants` whether it is one that grants leases, `term` the term it knows, if it says so."""
+    """A controller's response to CONTROLLER_GET_METADATA_INFO (1005). `leader` is the leader's address as
+    this controller knows it. `leads`: it claims to be the leader. `grants`: it is a controller that grants
+    leases. `term` is its Raft term, None if it does not say."""
 
     address: str
     leader: str | None
@@ -128,51 +129,51 @@ class ControllerMetadata(msgspec.Struct, frozen=True):
 
 
 class SearchFinished(msgspec.Struct, frozen=True):
-    """All controllers have been asked; those that answered."""
+    """All controllers were asked; `found` holds those that responded in time."""
 
     found: tuple[ControllerMetadata, ...]
 
 
 class ReplyReceived(msgspec.Struct, frozen=True):
-    """What became of an `AskController`."""
+    """The outcome of an `AskController` effect."""
 
     token: int
     reply: ControllerReply
 
 
 class IdentitySaved(msgspec.Struct, frozen=True):
-    """What a `SaveIdentity` effect wanted kept is on disk, or (`error`) is not."""
+    """The outcome of a `SaveIdentity` effect: it is on disk, or `error` says why not."""
 
     what: BrokerIdApplication | BrokerIdentity
     error: str | None = None
 
 
 class RoleNotification(msgspec.Struct, frozen=True):
-    """A controller's notification (1008)."""
+    """A controller's notification that the role may have changed (1008)."""
 
     view: MasterView
 
 
 class RoleTaken(msgspec.Struct, frozen=True):
-    """What became of a `TakeRole`."""
+    """The outcome of a `TakeRole` effect."""
 
     view: MasterView
     error: str | None = None
 
 
 class ProposalMade(msgspec.Struct, frozen=True):
-    """Our master half wants another SyncStateSet."""
+    """The HA service of this master proposes another SyncStateSet."""
 
     members: frozenset[int]
     set_epoch: int
 
 
 class LeaseMissing(msgspec.Struct, frozen=True):
-    """No lease comes: who leads?"""
+    """A master gets no lease: another controller may be the leader."""
 
 
 class LogCaughtUp(msgspec.Struct, frozen=True):
-    """Our log lacks nothing that a living master may have acknowledged."""
+    """The log lacks nothing that a living master may have acknowledged: no epoch need be given up."""
 
 
 ReplicaInput = (
@@ -192,11 +193,11 @@ ReplicaInput = (
 
 
 class FindControllerLeader(msgspec.Struct, frozen=True):
-    """Ask every controller who leads, and report with `SearchFinished`."""
+    """Ask every controller which one is the leader; report with `SearchFinished`."""
 
 
 class AskController(msgspec.Struct, frozen=True):
-    """Ask the controller at `address`, and report with `ReplyReceived`."""
+    """Ask the controller at `address`; report with `ReplyReceived`."""
 
     token: int
     address: str
@@ -204,53 +205,53 @@ class AskController(msgspec.Struct, frozen=True):
 
 
 class SaveIdentity(msgspec.Struct, frozen=True):
-    """Write an application or an identity durably, and report with `IdentitySaved`."""
+    """Write an application or an identity durably; report with `IdentitySaved`."""
 
     what: BrokerIdApplication | BrokerIdentity
 
 
 class DropApplication(msgspec.Struct, frozen=True):
-    """Forget the application on disk."""
+    """Delete the application from the disk."""
 
 
 class StopWriting(msgspec.Struct, frozen=True):
-    """Write no more, at once: another broker is, or may be, the master."""
+    """Stop writing at once: another broker is, or may be, the master."""
 
 
 class TakeRole(msgspec.Struct, frozen=True):
-    """Take the role that the view gives this broker, and report with `RoleTaken`."""
+    """Take the role that the view gives this broker; report with `RoleTaken`."""
 
     view: MasterView
     broker_id: int
 
 
 class GiveUpEpoch(msgspec.Struct, frozen=True):
-    """The mastership of `epoch` is from before our log lost its end: keep that it is given up, and say so to
-    the controllers."""
+    """Give up the mastership of `epoch`, which is from before the log lost its end: save that, and report the
+    epoch as fenced to the controllers."""
 
     epoch: int
 
 
 class AdoptSyncStateSet(msgspec.Struct, frozen=True):
-    """The controller's SyncStateSet."""
+    """Use the controllers' SyncStateSet."""
 
     members: frozenset[int]
     set_epoch: int
 
 
 class ProposalRejected(msgspec.Struct, frozen=True):
-    """The SyncStateSet proposed last was surely not taken."""
+    """The controllers surely did not accept the last proposed SyncStateSet."""
 
 
 class ControllerLeaderFound(msgspec.Struct, frozen=True):
-    """Which controller leads, and whether it grants leases (None: not known)."""
+    """Which controller is the leader, and whether it grants leases (None: unknown)."""
 
     address: str
     grants: bool | None
 
 
 class WriteLogLine(msgspec.Struct, frozen=True):
-    """A line for the log."""
+    """Write a log line, as a warning or for information."""
 
     text: str
     warns: bool = False

@@ -1,16 +1,19 @@
-"""A planned switch: the master gives its mastership to a replica, and no send fails.
+"""Runs a switchover: the master passes its mastership to a replica, and no send fails.
 
-1. the replica is in the SyncStateSet, connected, lacks little, and the controllers would elect it;
-2. it copies the tables: topics, groups, offsets;
-3. sends are held (`gate`), those under way end as ever, until the replica has the log to its last byte. When
-   that takes too long, or the replica is gone, sends go on here and nothing has happened;
-4. the controllers are asked to elect this replica, and told in the same request that this broker is fenced:
-   nobody need wait for its lease to run out. From here on there is no way back: if the election fails, the
-   controllers elect whom they can, and sends are held for that one;
-5. what was held is passed on to the new master, and what comes later too.
+1. The replica must be in the SyncStateSet and connected, its lag must be small, and the controllers must be
+   ready to elect it.
+2. The replica copies the master's tables: topics, groups, offsets.
+3. The master holds new sends (`request_gate`), and those under way complete, until the replica has the whole
+   log. If that takes too long, or the replica disconnects, the master serves sends again, and nothing has
+   changed.
+4. The master asks the controllers to elect this replica, and tells them in the same request that it is
+fenced,
+   so that they need not wait for its lease to expire. From here on there is no way back: if the election
+   fails, the controllers elect another member, and the sends are held for that one.
+5. The former master relays the held requests, and later ones, to the new master.
 
-RocketMQ's electMaster does only the fourth step, at once: senders that wait are cut off, and the next master
-may lack what is not acknowledged.
+RocketMQ's electMaster does only step 4, at once: waiting sends fail, and the new master may lack messages
+that were not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -34,22 +37,22 @@ from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
-NEAR_BYTES: Final = 1 << 20
-"""Sends are held only for a replica that lacks less than this, and has less of it in no queue yet."""
-HOLD_MS: Final = 1000
-"""How long sends are held for the replica to get the rest."""
-OTHERS_MS: Final = 100
-"""How long the senders are waited for whose messages the chosen replica has and another lacks."""
-TABLES_MS: Final = 500
+LAG_MAX_BYTES: Final = 1 << 20
+"""Sends are held only for a replica that lacks at most so many bytes, and has dispatched all but so many."""
+HOLD_MAX_MS: Final = 1000
+"""How long sends are held at most until the replica has the whole log."""
+OTHER_REPLICAS_MS: Final = 100
+"""How long the master waits for the other replicas, so that sends which wait for them are acknowledged."""
+COPY_TABLES_MS: Final = 500
 ELECTION_MS: Final = 3000
-READY_MS: Final = 2000
-"""How long the new master may take to get its lease and its replicas."""
-LOOK_S: Final = 0.001
+NEW_MASTER_READY_MS: Final = 2000
+"""How long the new master may take until it has its lease and enough replicas."""
+POLL_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedSwitchover:
-    """How it went."""
+    """The outcome of a successful switchover. `held_ms`: how long sends were held."""
 
     master_id: int
     master_address: str | None
@@ -58,7 +61,7 @@ class CompletedSwitchover:
 
 
 class Switchover:
-    """The planned switches of one broker, one at a time."""
+    """The switchovers of one broker, one at a time."""
 
     def __init__(
         self,
@@ -69,25 +72,25 @@ class Switchover:
         *,
         election_obstacle: Callable[[int], Awaitable[str | None]],
         elect: Callable[[int], Awaitable[ControllerReply]],
-        given_up: Callable[[], None],
+        election_failed: Callable[[], None],
     ) -> None:
-        """`obstacle` says why the controllers would not elect a replica now, None when they would; `elect`
-        ends this broker's writing under its epoch and asks the leading controller to elect a replica;
-        `given_up` is called when that has failed."""
+        """`election_obstacle` returns why the controllers would not elect a replica now, None if they would.
+        `elect` fences this broker and asks the leading controller to elect a replica. `election_failed` is
+        called when that has failed."""
         self._store = store
         self._ha = ha
         self._gate = gate
         self._client = client
         self._obstacle = election_obstacle
         self._elect = elect
-        self._given_up = given_up
+        self._election_failed = election_failed
         self._running = False
 
     async def to(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
-        """Gives the mastership to this replica, which serves clients at `address`. RequestError when that
-        cannot be; its remark says whether this broker is still the master."""
+        """Passes the mastership to this replica, which serves clients at `address`. Raises RequestError; its
+        remark says why, and whether this broker is still the master."""
         if self._running:
-            raise _refused("a switch is under way")
+            raise _rejected("another switchover is under way")
         self._running = True
         try:
             return await self._switch(broker_id, address, timeout_ms)
@@ -99,156 +102,172 @@ class Switchover:
     async def _switch(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        await self._until_near(self._sync_with(broker_id), broker_id, deadline_s)
-        await self._until_dispatched(broker_id, address, deadline_s)
-        await self._until_electable(broker_id, deadline_s)
-        await self._copy_tables(address, TABLES_MS)
-        sync = self._sync_with(broker_id)
+        await self._wait_until_near(self._sync_state_for(broker_id), broker_id, deadline_s)
+        await self._wait_until_dispatched(broker_id, address, deadline_s)
+        await self._wait_until_electable(broker_id, deadline_s)
+        await self._copy_tables(address, COPY_TABLES_MS)
+        sync = self._sync_state_for(broker_id)
         began_s = loop.time()
         self._gate.hold()
-        await self._until_complete(sync, broker_id)
-        await self._copy_tables(address, OTHERS_MS)  # what consumers have read meanwhile
+        await self._wait_until_caught_up(sync, broker_id)
+        await self._copy_tables(
+            address, OTHER_REPLICAS_MS
+        )  # with the offsets that consumers committed meanwhile
         log.info(
-            "gives the mastership to broker %d: it has all up to %d", broker_id, self._store.max_phy_offset
+            "the master passes the mastership to broker %d, which has the log up to %d",
+            broker_id,
+            self._store.max_phy_offset,
         )
         try:
-            view = await self._elected(broker_id)
+            view = await self._elect_replica(broker_id)
         except RequestError:
-            self._given_up()
+            self._election_failed()
             await self._gate.wait_until_released(
                 HOLD_TIMEOUT_S
-            )  # this broker gets another role, which opens it or relays
+            )  # the next role of this broker opens the gate or relays
             raise
         self._gate.relay(view.address or address)
-        await self._until_it_takes(view.address or address)
+        await self._wait_until_it_serves(view.address or address)
         held_ms = round((loop.time() - began_s) * 1000)
         log.info(
-            "broker %s is master of epoch %d; sends were held %d ms", view.master_id, view.epoch, held_ms
+            "broker %s is the master of epoch %d; sends were held for %d ms",
+            view.master_id,
+            view.epoch,
+            held_ms,
         )
         return CompletedSwitchover(view.master_id or 0, view.address, view.epoch, held_ms)
 
-    def _sync_with(self, broker_id: int) -> SyncState:
-        """What is known of the replicas. RequestError unless this one could take over now."""
+    def _sync_state_for(self, broker_id: int) -> SyncState:
+        """The state of the replicas. Raises RequestError unless this one is in sync and this broker is the
+        master."""
         sync = self._ha.sync_state
         if self._ha.role is not HARole.MASTER or sync is None:
-            raise _refused("this broker is not the master")
+            raise _rejected("this broker is not the master")
         if broker_id == sync.self_id:
-            raise _refused(f"broker {broker_id} is the master already")
+            raise _rejected(f"broker {broker_id} is the master already")
         replica = sync.replicas.get(broker_id)
         if broker_id not in sync.members or replica is None or replica.async_learner:
             members = sorted(sync.members)
-            raise _refused(f"broker {broker_id} is not in sync: the SyncStateSet is {members}")
+            raise _rejected(f"broker {broker_id} is not in sync: the SyncStateSet is {members}")
         return sync
 
-    async def _until_near(self, sync: SyncState, broker_id: int, deadline_s: float) -> None:
+    async def _wait_until_near(self, sync: SyncState, broker_id: int, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
-        while (lack := self._lack(sync, broker_id)) > NEAR_BYTES:
+        while (lack := self._lag_bytes(sync, broker_id)) > LAG_MAX_BYTES:
             if loop.time() > deadline_s:
-                raise _refused(f"broker {broker_id} still lacks {lack} bytes")
-            await asyncio.sleep(LOOK_S * 10)
+                raise _rejected(f"broker {broker_id} still lacks {lack} bytes of the log")
+            await asyncio.sleep(POLL_S * 10)
 
-    async def _until_dispatched(self, broker_id: int, address: str, deadline_s: float) -> None:
-        """One that has just caught up may have most of it in no queue yet, and sends would wait for that. A
-        broker of RocketMQ's does not say."""
+    async def _wait_until_dispatched(self, broker_id: int, address: str, deadline_s: float) -> None:
+        """Waits until the replica has dispatched almost all of its log. After catching up it may have most of
+        it in no consume queue yet, and sends would be held for that. RocketMQ's brokers do not tell."""
         loop = asyncio.get_running_loop()
         while address:
             try:
-                answer = await self._client.call(
-                    address, request(ReplicaControlCode.SET_CONTROL_STATE), TABLES_MS
+                response = await self._client.call(
+                    address, request(ReplicaControlCode.SET_CONTROL_STATE), COPY_TABLES_MS
                 )
             except EpochMQError as error:
-                log.warning("%s does not say how much it has dispatched: %s", address, error)
+                log.warning("the replica at %s did not tell how much it has dispatched: %s", address, error)
                 return
-            if answer.code != ResponseCode.SUCCESS:
+            if response.code != ResponseCode.SUCCESS:
                 return
-            behind = ReplicaControlStateHeader.decode(answer.ext).undispatched or 0
-            if behind <= NEAR_BYTES:
+            behind = ReplicaControlStateHeader.decode(response.ext).undispatched or 0
+            if behind <= LAG_MAX_BYTES:
                 return
             if loop.time() > deadline_s:
-                raise _refused(f"broker {broker_id} still has {behind} bytes of its log in no queue")
-            await asyncio.sleep(LOOK_S * 10)
+                raise _rejected(f"broker {broker_id} still has to dispatch {behind} bytes of its log")
+            await asyncio.sleep(POLL_S * 10)
 
-    async def _until_electable(self, broker_id: int, deadline_s: float) -> None:
-        """What a busy machine missed for a moment, such as a heartbeat, must not spoil an election later."""
+    async def _wait_until_electable(self, broker_id: int, deadline_s: float) -> None:
+        """Waits until the controllers would elect the replica. A single late heartbeat on a busy machine must
+        not make the election fail later."""
         loop = asyncio.get_running_loop()
         while (election_obstacle := await self._obstacle(broker_id)) is not None:
             if loop.time() > deadline_s:
-                raise _refused(f"the controllers would not elect broker {broker_id}: {election_obstacle}")
-            await asyncio.sleep(LOOK_S * 50)
+                raise _rejected(f"the controllers would not elect broker {broker_id}: {election_obstacle}")
+            await asyncio.sleep(POLL_S * 50)
 
-    async def _until_complete(self, sync: SyncState, broker_id: int) -> None:
-        """The replica has everything, and so, for a moment's patience, have the others."""
+    async def _wait_until_caught_up(self, sync: SyncState, broker_id: int) -> None:
+        """Waits until the replica has the whole log, and then shortly for the other replicas."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while lack := self._lack(sync, broker_id):
-            if loop.time() > began_s + HOLD_MS / 1000:
-                raise _refused(f"broker {broker_id} still lacked {lack} bytes after {HOLD_MS} ms")
-            await asyncio.sleep(LOOK_S)
+        while lack := self._lag_bytes(sync, broker_id):
+            if loop.time() > began_s + HOLD_MAX_MS / 1000:
+                raise _rejected(
+                    f"broker {broker_id} still lacked {lack} bytes of the log after {HOLD_MAX_MS} ms"
+                )
+            await asyncio.sleep(POLL_S)
         while not sync.replicated_to_all(self._store.max_phy_offset):
-            if loop.time() > began_s + OTHERS_MS / 1000:
+            if loop.time() > began_s + OTHER_REPLICAS_MS / 1000:
                 break
-            await asyncio.sleep(LOOK_S)
-        await asyncio.sleep(0)  # answers that are due now are given
+            await asyncio.sleep(POLL_S)
+        await asyncio.sleep(0)  # lets the sends that are acknowledged now be answered
 
-    def _lack(self, sync: SyncState, broker_id: int) -> int:
+    def _lag_bytes(self, sync: SyncState, broker_id: int) -> int:
         if self._ha.sync_state is not sync:
-            raise _refused("this broker is not the master any more")
+            raise _rejected("this broker is not the master any more")
         replica = sync.replicas.get(broker_id)
         if replica is None:
-            raise _refused(f"broker {broker_id} is not connected any more")
+            raise _rejected(f"broker {broker_id} is not connected any more")
         return self._store.max_phy_offset - replica.ack_offset
 
-    async def _until_it_takes(self, address: str) -> None:
-        """Until the new master takes messages, as far as that can be found out."""
+    async def _wait_until_it_serves(self, address: str) -> None:
+        """Waits until the new master accepts messages, if it tells."""
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + READY_MS / 1000
+        deadline_s = loop.time() + NEW_MASTER_READY_MS / 1000
         while (left_s := deadline_s - loop.time()) > 0:
             try:
-                answer = await self._client.call(
+                response = await self._client.call(
                     address, request(ReplicaControlCode.SET_CONTROL_STATE), left_s * 1000
                 )
             except EpochMQError as error:
-                log.warning("%s does not say whether it takes messages: %s", address, error)
+                log.warning(
+                    "the new master at %s did not tell whether it accepts messages: %s", address, error
+                )
                 return
             if (
-                answer.code != ResponseCode.SUCCESS
-                or ReplicaControlStateHeader.decode(answer.ext).takes_messages
+                response.code != ResponseCode.SUCCESS
+                or ReplicaControlStateHeader.decode(response.ext).takes_messages
             ):
                 return
-            await asyncio.sleep(LOOK_S * 5)
-        log.warning("%s takes no messages yet", address)
+            await asyncio.sleep(POLL_S * 5)
+        log.warning("the new master at %s does not accept messages yet", address)
 
     async def _copy_tables(self, address: str, timeout_ms: int) -> None:
-        """Best effort: a replica copies them every second anyway."""
+        """Has the replica copy the tables now. A failure is only logged: a replica copies them every
+        second."""
         if not address:
             return
         try:
             command = request(ReplicaControlCode.COPY_TABLES)
-            answer: Command = await self._client.call(address, command, timeout_ms)
+            response: Command = await self._client.call(address, command, timeout_ms)
         except EpochMQError as error:
-            log.warning("%s does not copy the tables now: %s", address, error)
+            log.warning("the replica at %s did not copy the tables: %s", address, error)
             return
-        if answer.code != ResponseCode.SUCCESS:
-            log.warning("%s does not copy the tables now: %s", address, answer.remark)
+        if response.code != ResponseCode.SUCCESS:
+            log.warning("the replica at %s did not copy the tables: %s", address, response.remark)
 
-    async def _elected(self, broker_id: int) -> MasterView:
-        """The outcome. From here on this broker is the master no more, or will be under another epoch."""
+    async def _elect_replica(self, broker_id: int) -> MasterView:
+        """Elects the replica. From here on this broker is not the master, or only under another epoch."""
         try:
             async with asyncio.timeout(ELECTION_MS / 1000):
                 reply = await self._elect(broker_id)
         except TimeoutError:
-            raise _refused(
-                f"the controllers did not answer within {ELECTION_MS} ms; they elect a master"
+            raise _rejected(
+                f"the controllers did not respond within {ELECTION_MS} ms; they elect a master by themselves"
             ) from None
         if not isinstance(reply, MasterView):
-            why = reply.remark if isinstance(reply, QuestionRejected) else getattr(reply, "why", "no answer")
-            raise _refused(
-                f"the controllers did not elect broker {broker_id}: {why}; they elect whom they can"
+            why = (
+                reply.remark if isinstance(reply, QuestionRejected) else getattr(reply, "why", "no response")
+            )
+            raise _rejected(
+                f"the controllers did not elect broker {broker_id}: {why}; they elect another member"
             )
         if reply.master_id != broker_id:
-            raise _refused(f"the controllers elected broker {reply.master_id}")
+            raise _rejected(f"the controllers elected broker {reply.master_id} instead of {broker_id}")
         return reply
 
 
-def _refused(why: str) -> RequestError:
+def _rejected(why: str) -> RequestError:
     return RequestError(ResponseCode.SYSTEM_ERROR, why)
