@@ -43,7 +43,7 @@ GROUPS = [
         "groups",
         SyncState,
         "_may_join",
-        "return said and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)",
+        "return has_reported and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)",
         "return True",
     ),
     Mutation(

@@ -1,19 +1,19 @@
-"""Follows a master: connects, agrees with it where the two logs part, takes what it sends, and begins anew
-when anything goes wrong (`DefaultHAClient`, `AutoSwitchHAClient`).
+"""Follows a master: connects, truncates the replica's log to what it has in common with the master's,
+receives the rest, and reconnects after any failure (`DefaultHAClient`, `AutoSwitchHAClient`).
 
-The steps of a connection, each of which may be interrupted and is then taken again from the first:
+The steps of a connection. Each may be interrupted; the next connection starts with the first again:
 
-1. cut a record that is not whole off the end of the log;
-2. connect, introduce ourselves, receive the master's epochs;
-3. cut the log, queues, index and epochs where they stop being the master's: by the epochs, and by comparing
-   the content of what they say is common (`comparison`); durable before the next step;
-4. tell the master where the log ends, and take what comes.
+1. Truncate an incomplete record at the end of the log.
+2. Connect, send the handshake, and receive the master's epochs.
+3. Truncate log, queues, index and epochs where they differ from the master's: by the epochs, and by comparing
+   the content that the epochs say is common (`log_comparison`). This is durable before the next step.
+4. Report the log's end offset to the master, and receive what follows.
 
-Without a controller there are no epochs: steps 2 and 3 are a connection only.
+Without a controller there are no epochs, and steps 2 and 3 only connect.
 
-With SYNC_FLUSH a replica acknowledges what it has flushed: one flush at a time takes along all that was
-received, and each is acknowledged when it is done. A replica whose disk has failed acknowledges nothing any
-more and ends the connection, upon which a master takes it out of the SyncStateSet.
+With SYNC_FLUSH a replica acknowledges what it has flushed. One flush at a time covers all bytes received so
+far, and they are acknowledged when it is done. A replica whose disk has failed acknowledges nothing any more
+and ends the connection, upon which the master removes it from the SyncStateSet.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ log = logging.getLogger(__name__)
 
 CONNECT_S: Final = 3.0
 HANDSHAKE_S: Final = 5.0
-PAUSE_MIN_S: Final = 0.1
-PAUSE_MAX_S: Final = 3.0
-CHECK_S: Final = 0.5
+RECONNECT_MIN_S: Final = 0.1
+RECONNECT_MAX_S: Final = 3.0
+SUPERVISE_INTERVAL_S: Final = 0.5
 DISPATCH_BATCH_RECORDS: Final = 256
-"""Records looked at, or dispatched, before others have their turn."""
+"""How many records are scanned or dispatched before the event loop serves other work."""
 CATCH_UP_DISPATCH_INTERVAL_S: Final = 0.05
-"""How often a slice is dispatched while the log lacks what is confirmed: to have that makes the group safe
-again; what is dispatched later costs time only if this replica becomes the master at once."""
+"""How often a batch is dispatched while the log lacks confirmed bytes. Receiving them comes first, because it
+makes the group safe again. Late dispatching costs time only if this replica becomes the master at once."""
 
 
 class HAClientPhase(enum.Enum):
-    """Where a replica is."""
+    """What an HA client does now."""
 
-    WAITING = "waits for an address"
-    CONNECTING = "connects"
-    AGREEING = "agrees with its master where the logs part"
-    FOLLOWING = "follows"
-    FAILED = "follows no master: its disk has failed"
+    WAITING = "waits for the master's address"
+    CONNECTING = "connects to the master"
+    COMPARING = "compares its log with the master's"
+    FOLLOWING = "follows the master"
+    FAILED = "follows no master because its disk has failed"
     STOPPED = "stopped"
 
 
 class HAClient:
-    """One replica's life under one master after the other. `confirm_offset` is what the master said is
-    confirmed, as far as it is here."""
+    """Follows one master after another. `confirm_offset` is the master's confirmed offset, limited to the end
+    of this log."""
 
     def __init__(
         self,
@@ -80,95 +80,96 @@ class HAClient:
         broker_id: int,
         confirm_offset: int = 0,
     ) -> None:
-        """`epochs` is None without a controller: everything received counts as confirmed then."""
+        """`epochs` is None without a controller; everything received then counts as confirmed."""
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
         self.on_confirm: Callable[[int], None] = lambda offset: None
         self.on_caught_up: Callable[[], None] | None = None
-        """Called once, when the log has everything that the master had when the two met and has confirmed."""
+        """Called once, when the log has all bytes that the master had at the handshake, and all confirmed
+        bytes."""
         self.on_diverged: Callable[[], None] = lambda: None
-        """Called when the log differs from the master's below what was confirmed."""
+        """Called when the log differs from the master's below the confirmed offset."""
         self.verified = 0
-        """Up to where the log is known to be the master's."""
+        """Up to which offset the log is known to be equal to the master's."""
         self.checksums = LogChecksums(store.log)
         self.master_checksums: Callable[[], MasterChecksumClient | None] = lambda: None
         self.protected_until: Callable[[int], int] = lambda confirmed: confirmed
-        """Of what was confirmed, what this broker does not know to have lost."""
+        """Maps the confirmed offset to the offset below which the log must not be truncated."""
         self._master_end = 0
-        self._has_failed = bool(store.state.flags & RunningFlags.FLUSH_FAILED)
-        """Whether the disk has failed: what is received may not be there after a restart."""
+        self._disk_has_failed = bool(store.state.flags & RunningFlags.FLUSH_FAILED)
+        """Whether the disk has failed, so that received bytes may be missing after a restart."""
         self._store = store
         self._epochs = epochs
         self._settings = settings
         self._broker_id = broker_id
-        self._changed = asyncio.Event()
+        self._address_changed = asyncio.Event()
         self._stream: HAClientConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._dispatching = False
         self._stopped = False
-        self._faults = 0
+        self._dispatch_failures = 0
         self._loop = asyncio.get_running_loop()
 
-    # Life
+    # Start and stop
 
     def start(self, address: str | None) -> None:
-        """Begins to follow; None: waits for `follow`."""
+        """Starts to follow the master at `address`; None: waits for `follow`."""
         self.address = address
         self._store.on_flush.append(self._flushed)
         self._store.state.on_fsync_failure.append(self._disk_failed)
-        self._task = asyncio.create_task(self._run(), name="follow the master")
+        self._task = asyncio.create_task(self._reconnect_forever(), name="follow the master")
 
     async def stop(self) -> None:
-        """Ends the connection; the log stays as it is."""
+        """Ends the connection and leaves the log as it is."""
         self._stopped = True
         if self._flushed in self._store.on_flush:
             self._store.on_flush.remove(self._flushed)
             self._store.state.on_fsync_failure.remove(self._disk_failed)
         if self._stream is not None:
-            self._stream.close("we follow nobody any more")
+            self._stream.close("this broker stops being a replica")
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.phase = HAClientPhase.STOPPED
 
     def configure(self, settings: HASettings) -> None:
-        """Takes over new settings."""
+        """Uses new settings."""
         self._settings = settings
 
     def follow(self, address: str | None) -> None:
-        """Another master: the connection to the former one ends at once."""
+        """Follows another master, and ends the connection to the former one at once."""
         if address == self.address:
             return
-        log.info("follows %s instead of %s", address, self.address)
+        log.info("the replica follows the master at %s instead of %s", address, self.address)
         self.address = address
-        self._changed.set()
+        self._address_changed.set()
         if self._stream is not None:
             self._stream.close(f"the master is at {address} now")
 
     def reconnect(self) -> None:
-        """Introduces itself to the master anew: something that it says then has changed."""
-        self._changed.set()
+        """Reconnects, because the content of the handshake has changed."""
+        self._address_changed.set()
         if self._stream is not None:
-            self._stream.close("it introduces itself anew")
+            self._stream.close("the replica's handshake has changed")
 
-    async def _run(self) -> None:
-        pause_s = PAUSE_MIN_S
+    async def _reconnect_forever(self) -> None:
+        pause_s = RECONNECT_MIN_S
         while True:
-            self._changed.clear()
+            self._address_changed.clear()
             address = self.address
             if not address:
                 self.phase = HAClientPhase.WAITING
-                await self._changed.wait()
+                await self._address_changed.wait()
                 continue
-            if self._has_failed:
+            if self._disk_has_failed:
                 self.phase = HAClientPhase.FAILED
-                await self._changed.wait()
+                await self._address_changed.wait()
                 continue
             self.phase = HAClientPhase.CONNECTING
             followed = False
             try:
-                followed = await self._follow(address)
+                followed = await self._run_connection(address)
             except (
                 EpochMQError,
                 DiskFullError,
@@ -178,21 +179,23 @@ class HAClient:
                 ChecksumsBusyError,
             ) as error:
                 level = logging.ERROR if isinstance(error, HADivergedError) else logging.WARNING
-                log.log(level, "does not follow %s: %s", address, error or type(error).__name__)
+                log.log(level, "the replica cannot follow %s: %s", address, error or type(error).__name__)
             except Exception:
-                log.exception("following %s failed", address)
+                log.exception("the replica failed to follow %s", address)
             if followed:
-                pause_s = PAUSE_MIN_S
+                pause_s = RECONNECT_MIN_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._changed.wait()
-            pause_s = min(pause_s * 2, PAUSE_MAX_S) if not self._changed.is_set() else PAUSE_MIN_S
+                    await self._address_changed.wait()
+            pause_s = (
+                min(pause_s * 2, RECONNECT_MAX_S) if not self._address_changed.is_set() else RECONNECT_MIN_S
+            )
 
-    async def _follow(self, address: str) -> bool:
-        """One connection, to its end; whether it came as far as following."""
+    async def _run_connection(self, address: str) -> bool:
+        """Runs one connection to its end; returns whether it received any block or heartbeat."""
         self._store.note_replicated_bytes()
         if self._epochs is not None:
-            await self._cut_torn()
+            await self._truncate_torn_tail()
         host, _, port = address.rpartition(":")
         introduce = None
         if self._epochs is not None:
@@ -200,12 +203,12 @@ class HAClient:
             introduce = ReplicaHandshake(
                 self._broker_id, settings.sync_from_last_file, settings.async_learner
             )
-        await self._flush_rest()
+        await self._wait_until_flushed()
         stream = HAClientConnection(
             self._store.replica_log, self._epochs, introduce, self._loop.time, self._reported_end
         )
-        stream.on_bytes = self._grown
-        stream.on_confirm = self._confirmed
+        stream.on_bytes = self._log_grown
+        stream.on_confirm = self._confirm_offset_received
         async with asyncio.timeout(CONNECT_S):
             await self._loop.create_connection(lambda: stream, host.strip("[]"), int(port))
         self._stream = stream
@@ -213,41 +216,41 @@ class HAClient:
             if address != self.address:
                 return False
             if self._epochs is not None:
-                self.phase = HAClientPhase.AGREEING
-                await self._agree(stream, self._epochs)
+                self.phase = HAClientPhase.COMPARING
+                await self._agree_with_master(stream, self._epochs)
             self.phase = HAClientPhase.FOLLOWING
-            log.info("follows %s from offset %d", address, self._store.max_phy_offset)
-            stream.follow()
-            why = await self._watch(stream)
-            log.warning("follows %s no more: %s", address, why)
+            log.info("the replica follows %s from offset %d", address, self._store.max_phy_offset)
+            stream.start_transfer()
+            why = await self._supervise(stream)
+            log.warning("the replica no longer follows %s: %s", address, why)
             return stream.frames > 0
         finally:
-            stream.close("it is given up")
+            stream.close("the replica gives up this connection")
             self._stream = None
             if stream.following:
                 self.verified = self._store.max_phy_offset
 
-    async def _watch(self, stream: HAClientConnection) -> str:
-        """Until the connection ends: reports when there was nothing to report, and ends it when the master
-        is silent."""
+    async def _supervise(self, stream: HAClientConnection) -> str:
+        """Supervises the connection until it ends: reports at least once per heartbeat interval, and closes
+        the connection if the master is silent. Returns why it ended."""
         while True:
-            done, _ = await asyncio.wait([stream.closed], timeout=CHECK_S)
+            done, _ = await asyncio.wait([stream.closed], timeout=SUPERVISE_INTERVAL_S)
             if done:
                 return stream.closed.result()
             settings = self._settings
             now = self._loop.time()
             stream.flow.turn(now)
             if now - stream.read_at > settings.ha_housekeeping_interval / 1000:
-                stream.close(f"nothing was heard for {settings.ha_housekeeping_interval} ms")
-            elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000 or self._has_failed:
+                stream.close(f"the master has sent nothing for {settings.ha_housekeeping_interval} ms")
+            elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000 or self._disk_has_failed:
                 stream.acknowledge()
             if self._store.replica_log.has_undispatched:
-                self._dispatch_soon()  # also after a fault
+                self._dispatch_soon()  # also after a failed dispatch
 
-    # What is on disk
+    # Flushing
 
     def _reported_end(self) -> int:
-        if self._has_failed:
+        if self._disk_has_failed:
             return -1
         store = self._store
         return reported_end(
@@ -259,13 +262,13 @@ class HAClient:
             self._stream.flushed()
 
     def _disk_failed(self) -> None:
-        self._has_failed = True
-        log.critical("the disk has failed: nothing is acknowledged to the master any more")
+        self._disk_has_failed = True
+        log.critical("the disk of this replica has failed: it acknowledges nothing to the master any more")
         if self._stream is not None:
-            self._stream.close("our disk has failed")
+            self._stream.close("the disk of this replica has failed")
 
-    async def _flush_rest(self) -> None:
-        """What a former master sent is on disk before a master is told where the log ends. EpochMQError."""
+    async def _wait_until_flushed(self) -> None:
+        """With SYNC_FLUSH, flushes the whole log before its end offset is reported. Raises EpochMQError."""
         store = self._store
         if not store.config.sync_flush or store.flushed_where >= store.max_phy_offset:
             return
@@ -274,22 +277,26 @@ class HAClient:
             store.max_phy_offset, lambda status: done.set_result(status) if not done.done() else None
         )
         if await done is not PutStatus.PUT_OK:
-            raise EpochMQError(f"the log could not be flushed up to {store.max_phy_offset}")
+            raise EpochMQError(f"the replica could not flush its log up to {store.max_phy_offset}")
 
-    # Agreeing
+    # Agreeing with the master
 
-    async def _cut_torn(self) -> None:
-        """Step 1. What a former master sent last may be a part of a record."""
+    async def _truncate_torn_tail(self) -> None:
+        """Step 1: the last bytes of a former master may be a part of a record."""
         store = self._store
         end = await find_sound_end(store)
         if end < store.max_phy_offset:
-            log.info("the log ends at %d with a part of a record: cut to %d", store.max_phy_offset, end)
+            log.info(
+                "the log ends at %d with an incomplete record: the replica truncates it to %d",
+                store.max_phy_offset,
+                end,
+            )
             self._truncate(end, torn=True)
             store.note_replicated_bytes()
         assert self._epochs is not None
         self._epochs.truncate_suffix(store.max_phy_offset + 1)
 
-    async def _agree(self, stream: HAClientConnection, epochs: EpochFile) -> None:
+    async def _agree_with_master(self, stream: HAClientConnection, epochs: EpochFile) -> None:
         """Steps 2 and 3. Raises HADivergedError."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -304,25 +311,31 @@ class HAClient:
         known = epochs.epochs.entries
         point = common_prefix_end(known, store.min_phy_offset, end, theirs, header.max_offset)
         if not known and end > 0:
-            # Its epochs were lost, or it was written without a controller: nothing is known of it.
+            # The epochs were lost, or the log was written without a controller: compare all of it.
             point, self.verified = min(end, header.max_offset), 0
-        difference = await self._difference(point, header.epoch, must_know=not known)
+        difference = await self._find_difference(point, header.epoch, must_know=not known)
         if difference is not None:
-            point = await self._part(difference)
+            point = await self._handle_divergence(difference)
         elif not known and point < self.protected_until(self.confirm_offset):
             raise HADivergedError(
-                f"the log has no epochs and ends at {end}, the master's at {header.max_offset}, below what "
-                f"was confirmed ({self.confirm_offset}): compare the two, and clear the store that is wrong"
+                f"the log has no epochs and ends at {end}; the master's ends at {header.max_offset}, below "
+                f"the confirmed offset {self.confirm_offset}: compare the two logs (epochmq audit), and "
+                "clear the store that is wrong"
             )
         if point < end:
-            log.warning("the log ends at %d, the master's parts from it at %d: cut there", end, point)
+            log.warning(
+                "the log ends at %d and differs from the master's from %d on: the replica truncates it there",
+                end,
+                point,
+            )
             self._truncate(point)
         self.verified = point
         epochs.truncate_suffix(point)
 
-    async def _difference(self, end: int, epoch: int, *, must_know: bool) -> int | None:
-        """The first byte in front of `end` that is not the master's; None when all are, as far as that can be
-        known: a master of RocketMQ's cannot be asked. HADivergedError when it must be known and cannot."""
+    async def _find_difference(self, end: int, epoch: int, *, must_know: bool) -> int | None:
+        """The offset of the first byte before `end` that differs from the master's; None if there is none, or
+        if the master is a RocketMQ broker, which cannot compare. With `must_know` the latter raises
+        HADivergedError."""
         store = self._store
         comparison = LogComparison(max(store.min_phy_offset, 0), self.verified, end)
         master = self.master_checksums()
@@ -333,8 +346,8 @@ class HAClient:
             if theirs is None and must_know:
                 raise HADivergedError(
                     f"the log ends at {end}, but {self._epochs.path if self._epochs else 'its epoch file'} "
-                    "holds no epoch of it, and this master cannot compare its content: put the epoch file "
-                    "back from a copy, or clear this store, which is then copied anew"
+                    "holds no epoch of it, and this master cannot compare its content: restore the epoch "
+                    "file from a copy, or clear this store so that it is copied again"
                 )
             if theirs is None:
                 return None
@@ -344,19 +357,21 @@ class HAClient:
             comparison.answered(own, theirs.checksums)
         return comparison.difference
 
-    async def _part(self, difference: int) -> int:
-        """Where to cut a log that differs from the master's from the byte at `difference` on. HADivergedError
-        when that is below what was confirmed: then both logs stay as they are."""
+    async def _handle_divergence(self, difference: int) -> int:
+        """The offset at which to truncate a log that differs from the master's at `difference`. Raises
+        HADivergedError if that is below the protected offset; both logs then stay as they are."""
         store = self._store
         start = await find_record_start(store, difference)
         if may_truncate(difference, self.protected_until(self.confirm_offset)):
-            log.error("the log differs from the master's at %d, in the record at %d", difference, start)
+            log.error(
+                "the log differs from the master's at offset %d, in the record at %d", difference, start
+            )
             return start
         self.on_diverged()
         raise HADivergedError(
             f"the log in {store.config.commit_log_dir} differs from that of the master at {self.address} at "
-            f"offset {difference}, in the record at {start}, below what was confirmed "
-            f"({self.confirm_offset}). Nothing was changed. Compare the two (epochmq audit), and clear the "
+            f"offset {difference}, in the record at {start}, below the confirmed offset "
+            f"{self.confirm_offset}. Nothing was changed. Compare the two logs (epochmq audit), and clear the "
             "store that is wrong"
         )
 
@@ -367,33 +382,33 @@ class HAClient:
             self.confirm_offset = offset
             self.on_confirm(offset)
 
-    # Taking
+    # Receiving
 
-    def _grown(self) -> None:
+    def _log_grown(self) -> None:
         store = self._store
         if store.config.sync_flush:
             store.log_flusher.flush_soon()
         if self.on_caught_up is not None:
-            self._loop.call_soon(self._look_whether_caught_up)
+            self._loop.call_soon(self._check_caught_up)
         store.note_replicated_bytes()
         if self._epochs is None:
             self._dispatch_soon()
 
-    def _confirmed(self, offset: int) -> None:
+    def _confirm_offset_received(self, offset: int) -> None:
         if offset > self.confirm_offset:
             self.confirm_offset = offset
             self.on_confirm(offset)
             self._dispatch_soon()
         if self.on_caught_up is not None:
-            self._look_whether_caught_up()
+            self._check_caught_up()
 
-    def _look_whether_caught_up(self) -> None:
-        stream, told = self._stream, self.on_caught_up
-        if told is None or stream is None or not stream.following or stream.confirm < 0:
+    def _check_caught_up(self) -> None:
+        stream, caught_up = self._stream, self.on_caught_up
+        if caught_up is None or stream is None or not stream.following or stream.confirm < 0:
             return
         if has_caught_up(reported=stream.reported, master_end=self._master_end, confirmed=stream.confirm):
             self.on_caught_up = None
-            told()
+            caught_up()
 
     def _dispatch_soon(self) -> None:
         if self._dispatching:
@@ -405,7 +420,7 @@ class HAClient:
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """One slice of what is confirmed goes into queues and index."""
+        """Dispatches one batch of confirmed records to queues and index."""
         self._dispatching = False
         if self._stopped:
             return
@@ -414,22 +429,22 @@ class HAClient:
         try:
             more = store.replica_log.dispatch(limit, DISPATCH_BATCH_RECORDS)
         except (DiskFullError, OSError) as error:
-            if self._faults == 0:
-                log.error("what was received cannot be dispatched: %s", error)
-            self._faults += 1
+            if self._dispatch_failures == 0:
+                log.error("the replica could not dispatch received records: %s", error)
+            self._dispatch_failures += 1
             return
-        self._faults = 0
+        self._dispatch_failures = 0
         store.note_replicated_bytes()
         if more:
             self._dispatch_soon()
 
-    # What is told of it
+    # Status
 
     @property
     def state(self) -> HAConnectionState:
-        """RocketMQ's word for where this replica is."""
+        """RocketMQ's name for the present phase."""
         return {
-            HAClientPhase.AGREEING: HAConnectionState.HANDSHAKE,
+            HAClientPhase.COMPARING: HAConnectionState.HANDSHAKE,
             HAClientPhase.FOLLOWING: HAConnectionState.TRANSFER,
             HAClientPhase.STOPPED: HAConnectionState.SHUTDOWN,
         }.get(self.phase, HAConnectionState.READY)
@@ -449,7 +464,8 @@ class HAClient:
 
 
 async def find_sound_end(store: MessageStore) -> int:
-    """Where the last whole, sound record behind what is dispatched ends; others have their turn meanwhile."""
+    """The offset where the last complete and valid record ends. The event loop serves other work
+    meanwhile."""
     position = store.replica_log.dispatched_offset
     if position >= store.max_phy_offset:
         return store.max_phy_offset
@@ -461,11 +477,12 @@ async def find_sound_end(store: MessageStore) -> int:
 
 
 async def find_record_start(store: MessageStore, offset: int) -> int:
-    """Where the record begins that the byte at `offset` belongs to; others have their turn meanwhile."""
+    """The start offset of the record that holds the byte at `offset`. The event loop serves other work
+    meanwhile."""
     commit_log = store.log
     file = commit_log.files.find(offset)
     if file is None:
-        raise ValueError(f"the log has no byte at {offset}")
+        raise ValueError(f"the log has no byte at offset {offset}")
     position = file.start
     while True:
         for _ in range(DISPATCH_BATCH_RECORDS):

@@ -1,8 +1,8 @@
-"""A replica's side of one HA connection: what the master sends goes into the log as it comes.
+"""The replica's side of one HA connection: writes what the master sends into the log.
 
-Everything goes through one buffer, into which as much is received at a time as there is; but large blocks,
-which a master sends to a replica that is far behind, go from the socket into the file
-(`SocketToFileSplicer`). Whatever arrived in one round of the loop is acknowledged together.
+Bytes are received into one buffer. Large blocks, which a master sends to a replica that is far behind, go
+from the socket directly into the file (`SocketToFileSplicer`). The bytes that arrive in one iteration of the
+event loop are acknowledged together.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 1024 * 1024
 LARGE_BYTES: Final = 256 * 1024
-"""A block from which on it is worth while to receive little more than its header."""
+"""From this size on a block is spliced: little more than its header is received into the buffer."""
 HEADER_BYTES: Final = 4 * 1024
-EPOCHS_MAX: Final = 1000  # as many entries a handshake may carry (Java's buffer has room for)
+EPOCHS_MAX: Final = 1000  # the most epochs in a handshake (as many as fit into RocketMQ's buffer)
 
 
 class HAClientConnection(asyncio.BufferedProtocol):
-    """One connection to a master. `closed` is done when it has ended, with why it did."""
+    """One connection to a master. The future `closed` completes at its end, with the reason."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         it."""
         self._replica_log = replica_log
         self._epochs = epochs
-        self._introduce = introduce
+        self._own_handshake = introduce
         self._now = now
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -70,202 +70,215 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self.following = False
         self.frames = 0
         self._transport: asyncio.Transport | None = None
-        self._why = ""
+        self._close_reason = ""
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._left = 0  # of the block that is arriving
-        self._large = False  # that block is a large one, and the next one will be
+        self._block_remaining = 0  # bytes of the present block that have not arrived yet
+        self._is_large = False  # the present block is spliced, and the next one probably, too
         self._splicer: SocketToFileSplicer | None = None
         self._epoch = -1
-        self._known: list[EpochEntry] = []  # the master's epochs, as it told them
+        self._master_epochs: list[EpochEntry] = []  # the epochs of the master's handshake
         self.confirm = -1
-        self._ack_soon = False
+        self._report_scheduled = False
         self._reported_end = reported_end if reported_end is not None else lambda: replica_log.end
         self.reported = -1
-        """How far the master was last told that the log reaches."""
+        """The end offset of the last report to the master."""
 
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: connected."""
+        """Called by asyncio when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
-        if self._introduce is not None:
-            # In one write: a Java master does not wait for the second half.
-            self._write(encode_replica_handshake(self._introduce))
+        if self._own_handshake is not None:
+            # In one write: a RocketMQ master does not wait for the rest of a handshake.
+            self._write(encode_replica_handshake(self._own_handshake))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """asyncio: where the next bytes go."""
-        if self._large:
+        """Called by asyncio: the buffer for the next bytes."""
+        if self._is_large:
             return self._view[self._filled : self._filled + HEADER_BYTES]
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """asyncio: so many bytes are there."""
+        """Called by asyncio when bytes have arrived."""
         self.read_at = self._now()
         self.flow.add(nbytes)
-        if self._why:
+        if self._close_reason:
             return
         try:
             self._filled += nbytes
             self._parse()
-            if self._large:
-                self._pass_on()
+            if self._is_large:
+                self._splice_block()
         except (EpochMQError, DiskFullError, OSError, ValueError) as error:
             self.close(str(error))
 
     def eof_received(self) -> bool:
-        """asyncio: the master sends no more."""
-        self._why = self._why or "the master has closed it"
+        """Called by asyncio when the master has closed its side."""
+        self._close_reason = self._close_reason or "the master has closed the connection"
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: it is over."""
+        """Called by asyncio when the connection has ended."""
         if self._splicer is not None:
             self._splicer.close()
             self._splicer = None
-        self._why = self._why or (str(exc) if exc is not None else "the connection was lost")
+        self._close_reason = self._close_reason or (
+            str(exc) if exc is not None else "the connection was lost"
+        )
         if not self.handshake.done():
             self.handshake.cancel()
         if not self.closed.done():
-            self.closed.set_result(self._why)
+            self.closed.set_result(self._close_reason)
 
     # Reading
 
     def _parse(self) -> None:
-        """Takes all that is whole out of the buffer."""
+        """Consumes the complete frames, and the block bytes, in the buffer."""
         at = 0
         while at < self._filled:
-            if self._left:
-                size = min(self._left, self._filled - at)
-                self._replica_log.write(self._replica_log.end, self._view[at : at + size], more=self._large)
-                self._left -= size
+            if self._block_remaining:
+                size = min(self._block_remaining, self._filled - at)
+                self._replica_log.write(
+                    self._replica_log.end, self._view[at : at + size], more=self._is_large
+                )
+                self._block_remaining -= size
                 at += size
-                self._grown()
+                self._log_grown()
                 continue
-            used = self._frame(self._view[at : self._filled])
+            used = self._decode_header(self._view[at : self._filled])
             if used == 0:
                 break
             at += used
-            if self._why:
+            if self._close_reason:
                 return
         rest = self._filled - at
         if rest and at:
             self._buffer[:rest] = self._buffer[at : self._filled]
         self._filled = rest
 
-    def _pass_on(self) -> None:
-        """What has arrived of a large block, and is not in the buffer, goes into the log as it is."""
+    def _splice_block(self) -> None:
+        """Splices the arrived bytes of a large block into the log, once the buffer is empty."""
         if self._splicer is None:
             assert self._transport is not None
             self._splicer = SocketToFileSplicer(self._transport.get_extra_info("socket").fileno())
-        while self._left and not self._filled and not self._why:
-            took = self._replica_log.splice(self._replica_log.end, self._left, self._splicer.splice)
+        while self._block_remaining and not self._filled and not self._close_reason:
+            took = self._replica_log.splice(
+                self._replica_log.end, self._block_remaining, self._splicer.splice
+            )
             if not took:
                 break
-            self._left -= took
+            self._block_remaining -= took
             self.flow.add(took)
-            self._grown()
+            self._log_grown()
         if not self._splicer.is_supported:
-            self._large = False
+            self._is_large = False
 
-    def _frame(self, data: memoryview) -> int:
-        """One header; the bytes it took, 0 when it is not whole."""
-        if self._introduce is None:
+    def _decode_header(self, data: memoryview) -> int:
+        """Decodes one header; returns its size in bytes, 0 if it is incomplete."""
+        if self._own_handshake is None:
             plain = decode_default_transfer(data)
             if plain is None:
                 return 0
-            self._block(*plain)
+            self._block_received(*plain)
             return 12
         found = decode_from_master(data)
         if found is None:
             return 0
         header, used = found
         if isinstance(header, MasterHandshake):
-            return self._handshaken(header, data)
+            return self._handshake_received(header, data)
         if not self.following:
-            raise RemoteProtocolError("a block before the handshake was over")
-        self._labelled(header)
-        self._block(header.offset, header.body_size)
+            raise RemoteProtocolError("the master sent a block before this replica reported its end offset")
+        self._epoch_received(header)
+        self._block_received(header.offset, header.body_size)
         self.confirm = header.confirm_offset
         if not header.body_size:
-            self._tell_confirm()
+            self._report_confirm_offset()
         return used
 
-    def _handshaken(self, header: MasterHandshake, data: memoryview) -> int:
+    def _handshake_received(self, header: MasterHandshake, data: memoryview) -> int:
         if self.handshake.done():
-            raise RemoteProtocolError("a second handshake")
+            raise RemoteProtocolError("the master sent a second handshake")
         if header.body_size > EPOCHS_MAX * EPOCH_ENTRY_SIZE:
-            raise RemoteProtocolError(f"a handshake with {header.body_size} bytes of epochs")
+            raise RemoteProtocolError(
+                f"the master's handshake has {header.body_size} bytes of epochs, "
+                f"expected at most {EPOCHS_MAX * EPOCH_ENTRY_SIZE}"
+            )
         size = MASTER_HANDSHAKE_SIZE + header.body_size
         if len(data) < size:
             return 0
-        self._known = without_empty_epochs(decode_epoch_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size])))
-        self.handshake.set_result((header, self._known))
+        self._master_epochs = without_empty_epochs(
+            decode_epoch_entries(bytes(data[MASTER_HANDSHAKE_SIZE:size]))
+        )
+        self.handshake.set_result((header, self._master_epochs))
         return size
 
-    def _labelled(self, header: TransferHeader) -> None:
-        """A new epoch is on disk before any byte of it is in the log."""
+    def _epoch_received(self, header: TransferHeader) -> None:
+        """Saves a new epoch, before any byte of it is in the log."""
         if header.epoch == self._epoch:
             return
         assert self._epochs is not None
-        record_received_epoch(self._epochs, self._known, header.epoch, header.epoch_start_offset)
+        record_received_epoch(self._epochs, self._master_epochs, header.epoch, header.epoch_start_offset)
         self._epoch = header.epoch
 
-    def _block(self, offset: int, size: int) -> None:
+    def _block_received(self, offset: int, size: int) -> None:
         end = self._replica_log.end
         if end not in (0, offset):
-            raise RemoteProtocolError(f"the master sends from {offset}, but the log ends at {end}")
+            raise RemoteProtocolError(
+                f"the master sends from offset {offset}, but this replica's log ends at {end}"
+            )
         self.frames += 1
         if size and end != offset:
-            # Our log is empty and begins where the master's does.
+            # This log is empty and starts at the offset of the master's block.
             self._replica_log.writable_file(offset, size)
-        self._left = size
-        self._large = size >= LARGE_BYTES and (self._splicer is None or self._splicer.is_supported)
+        self._block_remaining = size
+        self._is_large = size >= LARGE_BYTES and (self._splicer is None or self._splicer.is_supported)
 
-    def _grown(self) -> None:
+    def _log_grown(self) -> None:
         """The log has grown."""
-        self._tell_confirm()
+        self._report_confirm_offset()
         self.on_bytes()
-        if not self._ack_soon:
-            self._ack_soon = True
-            self._loop.call_soon(self._ack)
+        if not self._report_scheduled:
+            self._report_scheduled = True
+            self._loop.call_soon(self._report_if_changed)
 
-    def _tell_confirm(self) -> None:
-        if self._introduce is not None and self.confirm >= 0:
+    def _report_confirm_offset(self) -> None:
+        if self._own_handshake is not None and self.confirm >= 0:
             self.on_confirm(min(self.confirm, self._reported_end()))
 
     @property
     def lacks_confirmed(self) -> bool:
-        """Whether the master has said that more is confirmed than there is here."""
-        return self._introduce is not None and self.confirm > self._replica_log.end
+        """Whether the master's confirmed offset lies after the end of this log."""
+        return self._own_handshake is not None and self.confirm > self._replica_log.end
 
-    # Writing
+    # Reporting
 
-    def _ack(self) -> None:
-        self._ack_soon = False
+    def _report_if_changed(self) -> None:
+        self._report_scheduled = False
         if self._reported_end() != self.reported:
             self.acknowledge()
 
     def flushed(self) -> None:
-        """More of the log is on disk, or nothing will be any more."""
+        """Reports the new flushed offset to the master, or the failure of the disk."""
         if self.following and self._reported_end() != self.reported:
-            self._tell_confirm()
+            self._report_confirm_offset()
             self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Tells the master how far the log reaches."""
-        if self._why or self._transport is None:
+        """Reports this log's end offset to the master."""
+        if self._close_reason or self._transport is None:
             return
         end = self._reported_end()
         if end < 0:
-            self.close("our disk has failed")
+            self.close("the disk of this replica has failed")
             return
         self.reported = end
-        self._write(encode_default_report(end) if self._introduce is None else encode_ack(end))
+        self._write(encode_default_report(end) if self._own_handshake is None else encode_ack(end))
 
-    def follow(self) -> None:
-        """From here on the master may send: the log is a beginning of its."""
+    def start_transfer(self) -> None:
+        """Starts the transfer: this log is a prefix of the master's now, and the report asks for more."""
         self.following = True
         self.acknowledge()
 
@@ -275,7 +288,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def close(self, why: str) -> None:
-        """Ends the connection at once."""
-        self._why = self._why or why
+        """Closes the connection at once."""
+        self._close_reason = self._close_reason or why
         if self._transport is not None:
             self._transport.abort()

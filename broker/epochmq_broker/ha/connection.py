@@ -1,11 +1,11 @@
-"""A master's side of one HA connection: hears how far a replica is, and sends it the log
+"""The master's side of one HA connection: receives a replica's reports and sends it the log
 (`DefaultHAConnection`, `AutoSwitchHAConnection`).
 
-What is fresh is sent from the event loop, a small block in one system call with its header, a large one by
-`sendfile` straight from the file. A replica that is far behind reads what may lie on disk only: its blocks go
-out on a worker thread, a run at a time, so that no other request waits for the disk.
+Recent bytes are sent from the event loop: a small block with its header in one system call, a large block by
+`sendfile` directly from the file. The bytes for a replica that is far behind may have to be read from disk. A
+worker thread sends them, a run of blocks at a time, so that no other request waits for the disk.
 
-Nothing a replica says is believed beyond what it was sent.
+A report beyond the bytes that were sent is a protocol error.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from epochmq_protocol.ha_frames import (
 
 log = logging.getLogger(__name__)
 
-READ_BYTES: Final = 64 * 1024
-COPY_BYTES: Final = 64 * 1024  # up to here one system call with a copy is cheaper than two without
-TURN_BYTES: Final = 4 * 1024 * 1024  # what one replica gets in one round of the loop
-FAR_BYTES: Final = 32 * 1024 * 1024  # so far behind, the bytes may have to come from disk
-RUN_BYTES: Final = 64 * 1024 * 1024  # what the worker thread sends at a time
-FAR_BLOCK_BYTES: Final = 512 * 1024  # its blocks, where haTransferBatchSize asks for smaller ones
+RECEIVE_BYTES: Final = 64 * 1024
+COPY_BYTES: Final = 64 * 1024  # up to this size one system call with a copy is cheaper than two without
+SEND_TURN_BYTES: Final = 4 * 1024 * 1024  # sent to one replica in one iteration of the event loop
+FAR_BEHIND_BYTES: Final = 32 * 1024 * 1024  # a replica this far behind may need bytes from disk
+BACKGROUND_RUN_BYTES: Final = 64 * 1024 * 1024  # sent by the worker thread in one run
+BACKGROUND_BLOCK_BYTES: Final = 512 * 1024  # the least size of its blocks
 POLL_MS: Final = 200
 
 
 class HAConnectionPhase(enum.Enum):
-    """What the replica has to do next."""
+    """What the master waits for, or does, on one HA connection."""
 
-    INTRODUCE = "introduce itself"
-    SAY_WHERE = "say where its log ends"
-    FOLLOW = "follow"
-    GONE = "gone"
+    AWAITS_HANDSHAKE = "waits for the handshake"
+    AWAITS_OFFSET = "waits for the replica's end offset"
+    TRANSFER = "sends the log"
+    CLOSED = "closed"
 
 
 class HAConnectionContext:
-    """What the links of one mastership share. `now` is monotonic, in seconds."""
+    """What the HA connections of one mastership share."""
 
     def __init__(
         self,
@@ -80,27 +80,29 @@ class HAConnectionContext:
         self.executor = executor
         self.on_introduced: Callable[[HAConnection], None] = lambda connection: None
         self.on_ack: Callable[[HAConnection], None] = lambda connection: None
-        self.on_gone: Callable[[HAConnection], None] = lambda connection: None
+        self.on_closed: Callable[[HAConnection], None] = lambda connection: None
 
     @property
     def now_ms(self) -> int:
-        """Milliseconds of the loop's clock."""
+        """Milliseconds of the event loop's clock."""
         return int(self.loop.time() * 1000)
 
 
 class HAConnection:
-    """One connection. `position` is the log offset of the next byte to send, and so the end of what the
-    replica may claim to have; -1 before the replica has said where it is."""
+    """One HA connection. `position` is the log offset of the next byte to send, and the highest offset that
+    the replica may report; -1 before its first report."""
 
     def __init__(self, sock: socket.socket, remote: str, master: HAConnectionContext, serial: int) -> None:
-        """`serial` is the replica's id as long as it has not told its own."""
+        """`serial` stands for the replica's broker id until its handshake names that."""
         self.remote = remote
         self.broker_id = serial
         self.position = -1
         self.ack_offset = -1
-        self.phase = HAConnectionPhase.SAY_WHERE if master.epochs is None else HAConnectionPhase.INTRODUCE
+        self.phase = (
+            HAConnectionPhase.AWAITS_OFFSET if master.epochs is None else HAConnectionPhase.AWAITS_HANDSHAKE
+        )
         self._learner = False
-        self._last_file = master.epochs is None  # an empty replica begins with the last file
+        self._sync_from_last_file = master.epochs is None  # an empty replica gets the last file only
         self._context = master
         self._sock = sock
         self._fd = sock.fileno()
@@ -111,134 +113,136 @@ class HAConnection:
         epochs = master.epochs.epochs if master.epochs is not None else None
         self._blocks = BlockPlanner(epochs, master.log.files.file_size)
         self._confirm_sent = -1
-        self._announce = False  # the replica has yet to be told the epoch of what comes next
-        # What is being sent: a header, then bytes of a file.
-        self._head = b""
+        self._epoch_unannounced = False  # the replica does not know the epoch of the next bytes yet
+        # Being sent: first the header, then the unsent bytes of a file.
+        self._header = b""
         self._file: MappedFile | None = None
-        self._at = 0
-        self._left = 0
+        self._file_position = 0
+        self._unsent = 0
         self._blocked = False
-        self._again = False
-        self.job: asyncio.Future[None] | None = None  # a run of the worker thread
+        self._resume_scheduled = False
+        self.job: asyncio.Future[None] | None = None  # the present run of the worker thread
         self._stopping = threading.Event()
         master.loop.add_reader(self._fd, self._readable)
 
     def __repr__(self) -> str:
         return f"replica {self.broker_id} at {self.remote}"
 
-    # Hearing
+    # Receiving
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(READ_BYTES)
+            data = self._sock.recv(RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self.close(str(error))
             return
         if not data:
-            self.close("it has closed the connection")
+            self.close("the replica has closed the connection")
             return
         self._read_at = self._context.loop.time()
         self._inbox += data
         try:
             if self._context.epochs is None:
-                self._take_reports()
+                self._decode_default_reports()
             else:
-                self._take_frames()
+                self._decode_frames()
         except EpochMQError as error:
             self.close(str(error))
 
-    def _take_reports(self) -> None:
+    def _decode_default_reports(self) -> None:
         found = decode_default_report(bytes(self._inbox))
         if found is not None:
             offset, used = found
             del self._inbox[:used]
-            self._heard(offset)
+            self._report_received(offset)
 
-    def _take_frames(self) -> None:
+    def _decode_frames(self) -> None:
         offset = -1
         while (found := decode_from_replica(bytes(self._inbox))) is not None:
             frame, used = found
             del self._inbox[:used]
             if isinstance(frame, ReplicaHandshake):
-                self._introduced(frame)
-            elif self.phase is HAConnectionPhase.INTRODUCE:
-                raise RemoteProtocolError("a report before the handshake")
+                self._handshake_received(frame)
+            elif self.phase is HAConnectionPhase.AWAITS_HANDSHAKE:
+                raise RemoteProtocolError("the replica sent a report before its handshake")
             else:
                 offset = frame.max_offset
         if offset >= 0:
-            self._heard(offset)
+            self._report_received(offset)
 
-    def _introduced(self, frame: ReplicaHandshake) -> None:
-        if self.phase is not HAConnectionPhase.INTRODUCE:
-            raise RemoteProtocolError("a second handshake")
+    def _handshake_received(self, frame: ReplicaHandshake) -> None:
+        if self.phase is not HAConnectionPhase.AWAITS_HANDSHAKE:
+            raise RemoteProtocolError("the replica sent a second handshake")
         master = self._context
         assert master.epochs is not None
         if frame.broker_id == master.sync.self_id:
-            raise RemoteProtocolError(f"a replica with our own broker id {frame.broker_id}")
+            raise RemoteProtocolError(f"the replica has the master's own broker id {frame.broker_id}")
         self.broker_id = frame.broker_id
-        self._learner, self._last_file = frame.async_learner, frame.sync_from_last_file
-        self.phase = HAConnectionPhase.SAY_WHERE
+        self._learner, self._sync_from_last_file = frame.async_learner, frame.sync_from_last_file
+        self.phase = HAConnectionPhase.AWAITS_OFFSET
         master.sync.replica_connected(self.broker_id, async_learner=self._learner)
         master.on_introduced(self)
         epochs = master.epochs.epochs
-        self._head = encode_master_handshake(
+        self._header = encode_master_handshake(
             master.log.max_offset,
             epochs.last_epoch,
             encode_epoch_entries(epochs_for_handshake(epochs.entries)),
         )
         self._wrote_at = master.loop.time()
-        self._flush()
+        self._send_queued()
 
-    def _heard(self, offset: int) -> None:
-        """The replica's log reaches up to `offset`."""
+    def _report_received(self, offset: int) -> None:
+        """Takes the replica's report that its log ends at `offset`."""
         master = self._context
         end = master.log.max_offset
-        if self.phase is HAConnectionPhase.SAY_WHERE:
-            self._begin(offset, end)
+        if self.phase is HAConnectionPhase.AWAITS_OFFSET:
+            self._start_transfer(offset, end)
         else:
             check_report(offset, self.position)
         self.ack_offset = offset
         master.sync.log_appended(end)
         if not master.sync.replica_acknowledged(self.broker_id, offset, master.now_ms):
-            raise RemoteProtocolError(f"its report of {offset} cannot be: our log ends at {end}")
+            raise RemoteProtocolError(
+                f"the replica reports offset {offset}, but the master's log ends at {end}"
+            )
         master.on_ack(self)
-        self.pump()
+        self.send_pending()
 
-    def _begin(self, offset: int, end: int) -> None:
-        """Finds the place to send from."""
+    def _start_transfer(self, offset: int, end: int) -> None:
+        """Chooses the offset to send from."""
         commit_log = self._context.log
         self.position = start_position(
             offset,
             max(commit_log.min_offset, 0),
             end,
             commit_log.files.file_size,
-            last_file=self._last_file,
+            last_file=self._sync_from_last_file,
         )
-        self.phase = HAConnectionPhase.FOLLOW
-        self._announce = self._context.epochs is not None
+        self.phase = HAConnectionPhase.TRANSFER
+        self._epoch_unannounced = self._context.epochs is not None
         if self._context.epochs is None:
             self._context.sync.replica_connected(self.broker_id, async_learner=False)
             self._context.on_introduced(self)
-        log.info("%r follows from offset %d", self, self.position)
+        log.info("%r gets the log from offset %d", self, self.position)
 
     # Sending
 
     def epochs_changed(self) -> None:
-        """The master has begun another epoch."""
+        """Announces another epoch of the master to the replica."""
         self._blocks.epochs_changed()
-        self._announce = True
-        self.pump()
+        self._epoch_unannounced = True
+        self.send_pending()
 
-    def pump(self) -> None:
-        """Sends what there is, up to this round's share."""
+    def send_pending(self) -> None:
+        """Sends the bytes that the replica lacks, up to its share of this iteration of the event loop."""
         if (
-            self.phase is not HAConnectionPhase.FOLLOW
+            self.phase is not HAConnectionPhase.TRANSFER
             or self._blocked
             or self.job is not None
-            or self._left
-            or self._head
+            or self._unsent
+            or self._header
         ):
             return
         master = self._context
@@ -246,77 +250,78 @@ class HAConnection:
         end = commit_log.max_offset
         if self.position < end:
             limit = settings.max_ha_transfer_byte_in_second if settings.ha_flow_control_enable else None
-            if limit is None and end - self.position > FAR_BYTES:
-                self._run(end)
+            if limit is None and end - self.position > FAR_BEHIND_BYTES:
+                self._start_background_run(end)
                 return
-            allowed = min(self.flow.allowed(master.loop.time(), limit), TURN_BYTES)
+            allowed = min(self.flow.allowed(master.loop.time(), limit), SEND_TURN_BYTES)
             while self.position < end:
                 size = self._blocks.size(self.position, end, min(settings.block_bytes, allowed))
                 if size <= 0:
                     break
                 file = commit_log.files.find(self.position)
                 if file is None:
-                    self.close(f"our log no longer has the bytes at {self.position}")
+                    self.close(f"the master's log no longer has the bytes at {self.position}")
                     return
                 allowed -= size
-                self._stage(file, size)
+                self._queue_block(file, size)
                 sync.block_sent(self.broker_id, master.now_ms)
-                if not self._flush():
+                if not self._send_queued():
                     return
             if self.position < end and limit is None:
-                self._soon()
-        elif self._announce:
-            self._beat()
+                self._resume_soon()
+        elif self._epoch_unannounced:
+            self._send_heartbeat()
 
-    def _soon(self) -> None:
-        """Goes on in the next round of the loop."""
-        if not self._again:
-            self._again = True
+    def _resume_soon(self) -> None:
+        """Continues in the next iteration of the event loop."""
+        if not self._resume_scheduled:
+            self._resume_scheduled = True
             self._context.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        self._again = False
-        self.pump()
+        self._resume_scheduled = False
+        self.send_pending()
 
-    def _stage(self, file: MappedFile, size: int) -> None:
+    def _queue_block(self, file: MappedFile, size: int) -> None:
         confirm = self._context.sync.confirm_offset
-        self._head = self._blocks.header(self.position, size, confirm)
-        self._file, self._at, self._left = file, self.position - file.start, size
+        self._header = self._blocks.header(self.position, size, confirm)
+        self._file, self._file_position, self._unsent = file, self.position - file.start, size
         self._confirm_sent = confirm
-        self._announce = False
+        self._epoch_unannounced = False
         self.position += size
         self._wrote_at = self._context.loop.time()
         self.flow.add(size)
 
-    def _beat(self) -> None:
-        """A frame without bytes: we are there, this is the epoch, so much is confirmed."""
+    def _send_heartbeat(self) -> None:
+        """Sends a frame without bytes, which carries the epoch and the confirmed offset."""
         confirm = self._context.sync.confirm_offset
-        self._head = self._blocks.header(self.position, 0, confirm)
+        self._header = self._blocks.header(self.position, 0, confirm)
         self._confirm_sent = confirm
-        self._announce = False
+        self._epoch_unannounced = False
         self._wrote_at = self._context.loop.time()
-        self._flush()
+        self._send_queued()
 
-    def _flush(self) -> bool:
-        """Sends what was staged; False when the rest has to wait, or the connection is gone."""
+    def _send_queued(self) -> bool:
+        """Sends the queued header and block. False if the socket does not take all of it now, or has
+        failed."""
         sock = self._sock
         try:
-            if self._head:
-                self._send_head(sock)
+            if self._header:
+                self._send_header(sock)
             file = self._file
-            while self._left and not self._head:
+            while self._unsent and not self._header:
                 assert file is not None
-                sent = os.sendfile(self._fd, file.fd, self._at, self._left)
+                sent = os.sendfile(self._fd, file.fd, self._file_position, self._unsent)
                 if sent == 0:
-                    raise OSError(f"{file.path} ends in front of {self._at}")
-                self._at += sent
-                self._left -= sent
+                    raise OSError(f"{file.path} ends before position {self._file_position}")
+                self._file_position += sent
+                self._unsent -= sent
         except (BlockingIOError, InterruptedError):
             pass
         except (OSError, ValueError) as error:
             self.close(str(error))
             return False
-        if self._head or self._left:
+        if self._header or self._unsent:
             if not self._blocked:
                 self._blocked = True
                 self._context.loop.add_writer(self._fd, self._writable)
@@ -324,37 +329,37 @@ class HAConnection:
         self._file = None
         return True
 
-    def _send_head(self, sock: socket.socket) -> None:
-        head = self._head
-        if self._file is None or not self._left or self._left > COPY_BYTES:
-            sent = sock.send(head, socket.MSG_MORE if self._left else 0)
-            self._head = head[sent:]
+    def _send_header(self, sock: socket.socket) -> None:
+        head = self._header
+        if self._file is None or not self._unsent or self._unsent > COPY_BYTES:
+            sent = sock.send(head, socket.MSG_MORE if self._unsent else 0)
+            self._header = head[sent:]
             return
-        with memoryview(self._file.map)[self._at : self._at + self._left] as body:
+        with memoryview(self._file.map)[self._file_position : self._file_position + self._unsent] as body:
             sent = sock.sendmsg((head, body))
-        self._head = head[sent:]
+        self._header = head[sent:]
         taken = max(sent - len(head), 0)
-        self._at += taken
-        self._left -= taken
+        self._file_position += taken
+        self._unsent -= taken
 
     def _writable(self) -> None:
-        if self._flush():
+        if self._send_queued():
             self._blocked = False
             self._context.loop.remove_writer(self._fd)
-            self.pump()
+            self.send_pending()
 
-    # Far behind
+    # Replicas far behind
 
-    def _run(self, end: int) -> None:
-        """Has the worker thread send a run of blocks of one file."""
+    def _start_background_run(self, end: int) -> None:
+        """Lets the worker thread send a run of blocks of one file."""
         master = self._context
         file = master.log.files.find(self.position)
         if file is None:
-            self.close(f"our log no longer has the bytes at {self.position}")
+            self.close(f"the master's log no longer has the bytes at {self.position}")
             return
-        run_end = min(end, self.position + RUN_BYTES)
+        run_end = min(end, self.position + BACKGROUND_RUN_BYTES)
         pieces: list[tuple[bytes, int, int]] = []
-        most = max(master.settings.block_bytes, FAR_BLOCK_BYTES)
+        most = max(master.settings.block_bytes, BACKGROUND_BLOCK_BYTES)
         confirm = self._confirm_sent = master.sync.confirm_offset
         while self.position < run_end:
             at = self.position - file.start
@@ -363,56 +368,56 @@ class HAConnection:
             size = self._blocks.size(self.position, run_end, most)
             pieces.append((self._blocks.header(self.position, size, confirm), at, size))
             self.position += size
-        self._announce = False
+        self._epoch_unannounced = False
         sent = sum(size for _, _, size in pieces)
-        # The file may expire, and its number go to another one, while the thread is at it.
+        # A duplicate, for the file may expire during the run, and its descriptor be reused.
         fd = os.dup(file.fd)
         self.job = master.loop.run_in_executor(
-            master.executor, _send_run, self._sock, fd, pieces, self._stopping
+            master.executor, _send_blocks, self._sock, fd, pieces, self._stopping
         )
         master.sync.block_sent(self.broker_id, master.now_ms)
-        self.job.add_done_callback(lambda job: self._ran(job, sent))
+        self.job.add_done_callback(lambda job: self._background_run_ended(job, sent))
 
-    def _ran(self, job: asyncio.Future[None], sent: int) -> None:
+    def _background_run_ended(self, job: asyncio.Future[None], sent: int) -> None:
         self.job = None
         self._wrote_at = self._context.loop.time()
         error = None if job.cancelled() else job.exception()
-        if self.phase is HAConnectionPhase.GONE:
+        if self.phase is HAConnectionPhase.CLOSED:
             self._sock.close()
         elif job.cancelled() or error is not None:
             self.close(str(error))
         else:
             self.flow.add(sent)
-            self.pump()
+            self.send_pending()
 
-    # Life
+    # Timer and end
 
     def tick(self) -> None:
-        """Ten times a second: silence, heartbeats, and what the last round could not send."""
+        """Called ten times a second: checks for timeouts, sends heartbeats and pending bytes."""
         master = self._context
         settings = master.settings
         now = master.loop.time()
         self.flow.turn(now)
         if now - self._read_at > settings.ha_housekeeping_interval / 1000:
-            self.close(f"nothing was heard for {settings.ha_housekeeping_interval} ms")
+            self.close(f"the replica has sent nothing for {settings.ha_housekeeping_interval} ms")
             return
-        if self.phase is not HAConnectionPhase.FOLLOW or self._blocked or self.job is not None:
+        if self.phase is not HAConnectionPhase.TRANSFER or self._blocked or self.job is not None:
             return
-        self.pump()
-        if self.position != master.log.max_offset or self._head or self._left:
+        self.send_pending()
+        if self.position != master.log.max_offset or self._header or self._unsent:
             return
         master.sync.nothing_to_send(self.broker_id, master.now_ms)
         due = now - self._wrote_at > settings.ha_send_heartbeat_interval / 1000
         if due or (master.epochs is not None and self._confirm_sent < master.sync.confirm_offset):
-            self._beat()
+            self._send_heartbeat()
 
     def close(self, why: str) -> None:
         """Ends the connection."""
-        if self.phase is HAConnectionPhase.GONE:
+        if self.phase is HAConnectionPhase.CLOSED:
             return
-        met = self.position >= 0 or self.phase is not HAConnectionPhase.INTRODUCE
-        self.phase = HAConnectionPhase.GONE
-        log.warning("the connection of %r ends: %s", self, why)
+        was_counted = self.position >= 0 or self.phase is not HAConnectionPhase.AWAITS_HANDSHAKE
+        self.phase = HAConnectionPhase.CLOSED
+        log.warning("the HA connection of %r ends: %s", self, why)
         self._stopping.set()
         self._context.loop.remove_reader(self._fd)
         if self._blocked:
@@ -421,15 +426,15 @@ class HAConnection:
             self._sock.shutdown(socket.SHUT_RDWR)
         if self.job is None:
             self._sock.close()
-        if met:
+        if was_counted:
             self._context.sync.replica_disconnected(self.broker_id)
-        self._context.on_gone(self)
+        self._context.on_closed(self)
 
 
-def _send_run(
+def _send_blocks(
     sock: socket.socket, fd: int, pieces: list[tuple[bytes, int, int]], stopping: threading.Event
 ) -> None:
-    """On a worker thread: sends the blocks (header, position in the file, bytes). Raises OSError."""
+    """Sends blocks (header, position in the file, bytes) on a worker thread. Raises OSError."""
     try:
         out = sock.fileno()
         poller = select.poll()
@@ -438,7 +443,7 @@ def _send_run(
         def wait() -> None:
             while not poller.poll(POLL_MS):
                 if stopping.is_set():
-                    raise OSError("the connection was closed meanwhile")
+                    raise OSError("the HA connection was closed during the run")
 
         for head, at, left in pieces:
             while head:
@@ -453,7 +458,7 @@ def _send_run(
                     wait()
                     continue
                 if sent == 0:
-                    raise OSError(f"the file ends in front of {at}")
+                    raise OSError(f"the commit log file ends before position {at}")
                 at += sent
                 left -= sent
     finally:

@@ -23,12 +23,12 @@ from epochmq_broker.store.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 
-LINKS_MAX: Final = 64
-ACCEPTS: Final = 16  # connections accepted in one iteration of the event loop
-THREADS: Final = 2  # threads that send bytes which have to be read from disk
+CONNECTIONS_MAX: Final = 64
+ACCEPTS_PER_TURN: Final = 16  # connections accepted in one iteration of the event loop
+SENDER_THREADS: Final = 2  # threads that send bytes which have to be read from disk
 TICK_S: Final = 0.1
 BACKLOG: Final = 64
-SERIALS: Final = 1 << 40
+FIRST_SERIAL: Final = 1 << 40
 """Without a controller replicas have no id of their own. The ids that a master gives them start here."""
 
 
@@ -46,23 +46,23 @@ class HAServer:
         *,
         on_progress: Callable[[], None],
         on_members: Callable[[], None],
-        on_links: Callable[[Callable[[], None] | None], None],
+        on_connections: Callable[[Callable[[], None] | None], None],
     ) -> None:
-        """`epochs` is None without a controller. `on_links` gets the function to call after each append to
-        the log, or None while no replica is connected."""
+        """`epochs` is None without a controller. `on_connections` gets the function to call after each append
+        to the log, or None while no replica is connected."""
         self.connections: list[HAConnection] = []
         self.sync = sync
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="ha-send")
-        self._shared = HAConnectionContext(commit_log, sync, epochs, settings, loop, self._executor)
-        self._shared.on_introduced = self._introduced
-        self._shared.on_ack = self._acked
-        self._shared.on_gone = self._gone
+        self._executor = ThreadPoolExecutor(SENDER_THREADS, thread_name_prefix="ha-send")
+        self._context = HAConnectionContext(commit_log, sync, epochs, settings, loop, self._executor)
+        self._context.on_introduced = self._handshake_received
+        self._context.on_ack = self._report_received
+        self._context.on_closed = self._connection_closed
         self._on_progress = on_progress
         self._on_members = on_members
-        self._on_links = on_links
-        self._serials = itertools.count(SERIALS)
+        self._on_connections = on_connections
+        self._serials = itertools.count(FIRST_SERIAL)
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
@@ -107,28 +107,28 @@ class HAServer:
 
     def configure(self, settings: HASettings) -> None:
         """Uses new settings."""
-        self._shared.settings = settings
+        self._context.settings = settings
 
     def log_appended(self) -> None:
         """Sends appended bytes to the replicas in the next iteration of the event loop, once for many
         appends."""
         if not self._scheduled and self.connections:
             self._scheduled = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._send_pending)
 
     def epochs_changed(self) -> None:
         """Tells every connection that this mastership continues under another epoch."""
         for connection in list(self.connections):
             connection.epochs_changed()
 
-    def _pump(self) -> None:
+    def _send_pending(self) -> None:
         self._scheduled = False
-        self.sync.log_appended(self._shared.log.max_offset)
+        self.sync.log_appended(self._context.log.max_offset)
         for connection in list(self.connections):
-            connection.pump()
+            connection.send_pending()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
+        for _ in range(ACCEPTS_PER_TURN):
             if self._listener is None:
                 return
             try:
@@ -138,7 +138,7 @@ class HAServer:
             except OSError as error:
                 log.error("the master could not accept a replica's connection: %s", error)
                 return
-            if len(self.connections) >= LINKS_MAX:
+            if len(self.connections) >= CONNECTIONS_MAX:
                 log.error(
                     "the master rejected the replica at %s: %d replicas are connected already",
                     address[0],
@@ -150,33 +150,33 @@ class HAServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             remote = f"{address[0]}:{address[1]}"
-            self.connections.append(HAConnection(sock, remote, self._shared, next(self._serials)))
-            self._on_links(self.log_appended)
+            self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
+            self._on_connections(self.log_appended)
 
-    def _introduced(self, connection: HAConnection) -> None:
+    def _handshake_received(self, connection: HAConnection) -> None:
         """Closes the former connection of a replica that has connected again."""
         for other in list(self.connections):
             if other is not connection and other.broker_id == connection.broker_id:
                 other.close("the replica has connected again")
 
-    def _acked(self, connection: HAConnection) -> None:
+    def _report_received(self, connection: HAConnection) -> None:
         self._on_progress()
         if connection.broker_id not in self.sync.members:
             self._on_members()
 
-    def _gone(self, connection: HAConnection) -> None:
+    def _connection_closed(self, connection: HAConnection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
         if not self._stopped:
             if not self.connections:
-                self._on_links(None)
+                self._on_connections(None)
             self._on_progress()
             self._on_members()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         before = self.sync.confirm_offset
-        self.sync.log_appended(self._shared.log.max_offset)
+        self.sync.log_appended(self._context.log.max_offset)
         if self.sync.confirm_offset != before:
             self._on_progress()
         for connection in list(self.connections):
@@ -188,6 +188,8 @@ class HAServer:
                 connection.close("an internal error of the master")
 
     @property
-    def following(self) -> list[HAConnection]:
+    def transferring(self) -> list[HAConnection]:
         """The connections whose replica has reported its end offset."""
-        return [connection for connection in self.connections if connection.phase is HAConnectionPhase.FOLLOW]
+        return [
+            connection for connection in self.connections if connection.phase is HAConnectionPhase.TRANSFER
+        ]

@@ -1,24 +1,24 @@
-"""Replication as the rest of the broker sees it: one of four roles, and the way from one to another
-(`DefaultHAService`, `AutoSwitchHAService`).
+"""Gives a broker its HA role, and leads from one role to the next (`DefaultHAService`,
+`AutoSwitchHAService`).
 
-Roles, without a controller: a master whoever wants to may follow, or a replica of the master that the
-configuration or the nameserver names. With a controller: idle until it has spoken, then master or replica of
-an epoch.
+Without a controller a broker is a master, which any replica may follow, or a replica of the master that the
+configuration or the nameserver names. With a controller it is idle until the controller has responded, and
+then master or replica of an epoch.
 
-Becoming a master (`become_master`), in this order; an interruption leaves a broker that serves nobody, and
-the next call takes all steps again:
+`become_master` takes these steps. If it is interrupted, the broker is neither master nor replica, and the
+next call takes all steps again:
 
-1. stop following; cut the record that is not whole; go on at the next file when the log ends in a blank
-2. put what was not confirmed into the queues, so that no queue offset is given twice (#7689)
-3. append the epoch, durably, before a byte of it is written or served (#9689)
-4. take the controller's SyncStateSet as it is (#6342); readers see what is confirmed
-5. listen for replicas, take messages
+1. Stop following. Truncate an incomplete record, and go on at the next file if the log ends in a blank
+record. 2. Dispatch the records that were not confirmed, so that no queue offset is given twice (#7689).
+3. Append the epoch durably, before a byte of it is written or served (#9689).
+4. Use the controller's SyncStateSet as it is (#6342); consumers see the confirmed messages.
+5. Listen for replicas, and accept messages.
 
-Becoming a replica (`become_replica`):
+`become_replica` takes these:
 
-1. take no more messages; answer the senders that wait; close and refuse the replicas' connections
-2. readers see what was confirmed
-3. follow (see `replica`)
+1. Accept no more messages, answer the waiting sends, and close the replicas' connections.
+2. Show consumers the messages that were confirmed.
+3. Follow the master (`client`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 
 class HARole(enum.Enum):
-    """What this broker is to its group."""
+    """The present role of a broker's replication."""
 
     IDLE = "idle"
     CHANGING = "changing"
@@ -72,15 +72,13 @@ class HARole(enum.Enum):
 
 
 class HAService:
-    """The replication of one broker. Calls that change the role wait for one another.
+    """The replication of one broker. Calls that change the role run one after another.
 
-    `on_proposal` is called with a SyncStateSet to ask of the controller; from that moment its members count
-    as members, until `adopt` or `refused` says what became of it."""
+    `on_proposal` is called with a SyncStateSet to propose to the controllers. From then on its members count
+    as members, until `adopt` or `proposal_rejected` reports its fate."""
 
-    def __init__(
-        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
-    ) -> None:
-        """`controlled`: a controller decides about roles (enableControllerMode)."""
+    def __init__(self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool) -> None:
+        """`controlled`: controllers decide the role (enableControllerMode)."""
         self.role = HARole.IDLE
         self.controlled = controlled
         self.sync_state: SyncState | None = None
@@ -91,14 +89,14 @@ class HAService:
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())
         self.doubt = log_doubt.LogDoubt()
-        """What may not be relied on of the log."""
+        """What the log may lack since the last start."""
         self.on_doubt_cleared: Callable[[], None] = lambda: None
-        """Called when the log turned out to be the group's, and `doubt` has ended."""
+        """Called when `doubt` has ended, because the log is known to lack nothing."""
         self.master_checksums: MasterChecksumClient | None = None
-        """Where a replica's log is compared with its master's; None: it is not."""
+        """The client that gets the master's checksums for log comparisons; None: logs are not compared."""
         self.checksums = LogChecksums(store.log)
         self._verified = 0
-        """Up to where the log is known to be the group's."""
+        """Up to which offset the log is known to be equal to the master's."""
         self._doubt_file = LogDoubtFile(self.epochs.path.with_name(LOG_DOUBT_FILE))
         self._clearing_doubt: asyncio.Task[None] | None = None
         self._live = live
@@ -114,12 +112,12 @@ class HAService:
         store.on_expire.append(self._forget_expired_epochs)
         store.on_flush.append(self._flushed)
 
-    # Life
+    # Start and stop
 
     def load(self) -> None:
-        """After the store's `load`, before anything is served: reads the epochs; with a controller nothing
-        may be put, and nothing be read that was not confirmed, before it has spoken (#6609, #6703). Raises
-        RemoteProtocolError for a broken epoch file."""
+        """Reads the epochs, after the store's `load` and before anything is served. With a controller,
+        nothing may be stored, and only confirmed messages may be read, until it has responded (#6609, #6703).
+        Raises RemoteProtocolError for a broken epoch file."""
         store = self._store
         if not self.controlled:
             return
@@ -132,8 +130,8 @@ class HAService:
         store.state.set_flag(RunningFlags.REPLICA, True)
 
     def _judge_log(self) -> None:
-        """What this start finds out about the log, and what the lives before left. It is on disk before the
-        store's own record of it ends. Raises OSError when the file cannot be read."""
+        """Determines what the log may lack, from this start and from the doubt on disk. The result is on disk
+        before the store's abort record is cleared. Raises OSError if the file cannot be read."""
         store, file, epochs = self._store, self._doubt_file, self.epochs
         file.load()
         self.doubt = log_doubt.doubt_after_start(
@@ -145,68 +143,69 @@ class HAService:
             recovery_start=store.recovery_start,
         )
         if self.doubt.is_open:
-            log.warning("the log ends at %d, what it may lack: %s", store.max_phy_offset, self.doubt)
+            log.warning("the log ends at %d and may lack messages: %s", store.max_phy_offset, self.doubt)
         try:
-            # An epoch is on disk before its first byte: its start may lie behind what recovery found.
+            # An epoch is on disk before its first byte, so it may start after the end that recovery found.
             epochs.truncate_suffix(store.max_phy_offset + 1)
             file.save(self.doubt)
             if store.tail.state is not TailState.INTACT:
                 store.clear_log_doubt()
         except OSError as error:
-            log.error("%s cannot be written: %s", file.path, error)
+            log.error("%s could not be written: %s", file.path, error)
 
     @property
     def may_lack_acknowledged(self) -> bool:
-        """Whether acknowledged messages may be missing, now or after a restart."""
+        """Whether the log is in doubt now, or will be after a restart."""
         return self.doubt.in_doubt or bool(self._store.state.flags & RunningFlags.FLUSH_FAILED)
 
     @property
     def written_epoch(self) -> int:
-        """The epoch of the log's last byte, -1 without any."""
+        """The epoch of the log's last byte; -1 if the log is empty."""
         return log_doubt.written_epoch(self.epochs.epochs.entries, self._store.max_phy_offset)
 
     @property
     def confirmed_by_all(self) -> int:
-        """How far every member of the SyncStateSet has the log, as far as is known here; -1 when masters
-        confirm what they alone have."""
+        """The end offset that every member of the SyncStateSet has, as far as this broker knows; -1 without
+        `allAckInSyncStateSet`, because masters then confirm bytes that no replica has."""
         if not self.controlled or not self._live.current.all_ack_in_sync_state_set:
             return -1
         return self.confirm_offset
 
     async def give_up(self, epoch: int) -> None:
-        """The mastership of this epoch is from before the log lost its end. OSError when that cannot be kept
-        on disk."""
+        """Gives up the mastership of this epoch, which is from before the log lost its end. Raises OSError if
+        that cannot be saved."""
         async with self._lock:
             self.doubt = log_doubt.given_up(self.doubt, max(epoch, self.epochs.epochs.last_epoch))
             await asyncio.to_thread(self._doubt_file.save, self.doubt)
 
     def _caught_up(self) -> None:
-        self._clearing_doubt = asyncio.create_task(self._clear_doubt(), name="settle what the log may lack")
+        self._clearing_doubt = asyncio.create_task(self._clear_doubt(), name="clear the log's doubt")
 
     def _diverged(self) -> None:
-        """Our log differs from the master's below what was confirmed: no election must choose it."""
+        """Puts the log in doubt, so that this broker is not elected: it differs from the master's below the
+        confirmed offset."""
         if not self.doubt.in_doubt:
             self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
             if self._client is not None:
                 self._client.on_caught_up = self._caught_up
 
     async def _clear_doubt(self) -> None:
-        """The log is the group's: it was compared with a living master's and lacks nothing, or it is that of
+        """Ends the doubt: the log was compared with a living master's and lacks nothing, or it is the log of
         a new master."""
         if log_doubt.LogDoubt() == self.doubt == self._doubt_file.now:
             return
-        settled = log_doubt.no_doubt()
+        no_doubt = log_doubt.no_doubt()
         try:
-            await asyncio.to_thread(self._doubt_file.save, settled)
+            await asyncio.to_thread(self._doubt_file.save, no_doubt)
             await asyncio.to_thread(self._store.clear_log_doubt)
         except OSError as error:
-            log.error("%s stays as it is: %s", self._doubt_file.path, error)
-        self.doubt = settled
-        log.info("the log is the group's own again, up to %d", self._store.max_phy_offset)
+            log.error("the end of the doubt could not be saved in %s: %s", self._doubt_file.path, error)
+        self.doubt = no_doubt
+        log.info("the log is no longer in doubt, up to %d", self._store.max_phy_offset)
         self.on_doubt_cleared()
 
     async def start(self) -> None:
-        """Without a controller: takes the configured role. Raises OSError when the HA port is taken."""
+        """Without a controller, takes the configured role. Raises OSError if the HA port is in use."""
         self._live.on_change.append(self._reconfigured)
         if self.controlled:
             return
@@ -220,7 +219,7 @@ class HAService:
                 self._start_serving(self._make_sync_state(0, frozenset({0}), 0, 0, end), epochs=None)
 
     async def stop(self) -> None:
-        """Ends replication; the log ends as it is."""
+        """Ends replication, and leaves the log as it is."""
         async with self._lock:
             if self._reconfigured in self._live.on_change:
                 self._live.on_change.remove(self._reconfigured)
@@ -266,13 +265,13 @@ class HAService:
     async def become_master(
         self, epoch: int, sync_state_set: Collection[int], set_epoch: int, *, broker_id: int
     ) -> None:
-        """This broker, `broker_id`, is the master of `epoch`. Raises EpochMQError for an epoch older than the
-        log's, OSError or DiskFullError when it cannot be."""
+        """Makes this broker, `broker_id`, the master of `epoch`. Raises EpochMQError if the epoch is older
+        than the log's or was given up, and OSError or DiskFullError."""
         async with self._lock:
             self._reject_old_epoch(epoch)
             if not log_doubt.may_lead(self.doubt, epoch):
                 raise EpochMQError(
-                    f"the mastership of epoch {epoch} is given up: the log may have lost its end"
+                    f"this broker has given up the mastership of epoch {epoch}: its log may have lost its end"
                 )
             members = frozenset(sync_state_set) | {broker_id}
             if self.role is HARole.MASTER and self.sync_state is not None:
@@ -291,11 +290,16 @@ class HAService:
                 broker_id, members, set_epoch, last.start_offset, min(self._confirmed, end)
             )
             self._start_serving(sync, epochs=self.epochs)
-            log.info("master of epoch %d from offset %d on, in sync: %s", epoch, end, sorted(members))
+            log.info(
+                "this broker is the master of epoch %d from offset %d on, SyncStateSet %s",
+                epoch,
+                end,
+                sorted(members),
+            )
 
     async def become_replica(self, master_ha_address: str | None, epoch: int, *, broker_id: int) -> None:
-        """Another broker is the master of `epoch`; None while its address is not known (`follow` tells it).
-        Raises EpochMQError for an epoch older than the log's."""
+        """Makes this broker a replica of the master of `epoch`. The address is None while unknown; `follow`
+        sets it later. Raises EpochMQError if the epoch is older than the log's."""
         async with self._lock:
             self._reject_old_epoch(epoch)
             if self._client is not None and self._broker_id == broker_id:
@@ -311,13 +315,13 @@ class HAService:
             self._start_following(master_ha_address, epochs=self.epochs)
 
     def follow(self, master_ha_address: str | None) -> None:
-        """The master's HA address is known, or another one; a living connection to the former one is
-        dropped. Does nothing on a master."""
+        """Follows the master at this HA address, and ends the connection to another one. Does nothing on a
+        master."""
         if self._client is not None:
             self._client.follow(master_ha_address)
 
     def adopt(self, members: Collection[int], set_epoch: int) -> bool:
-        """The controller's SyncStateSet; False for one that is not newer than the known one."""
+        """Uses the controllers' SyncStateSet; False if it is not newer than the known one."""
         sync = self.sync_state
         if sync is None or not sync.adopt(frozenset(members), set_epoch):
             return False
@@ -326,24 +330,24 @@ class HAService:
         return True
 
     def proposal_rejected(self) -> None:
-        """The controller has surely not taken the last proposal. One that was only not answered stays: it may
-        have been taken."""
+        """Drops the last proposal, because the controllers surely did not accept it. A proposal whose
+        response was lost must not be dropped: it may have been accepted."""
         if self.sync_state is not None:
             self.sync_state.proposal_rejected()
             self._publish_progress()
 
     def answer_replicated(self) -> None:
-        """Messages may be acknowledged again."""
+        """Answers the sends that enough replicas have, after messages may be acknowledged again."""
         if self._acks is not None:
             self._acks.answer_replicated()
 
     def _reject_old_epoch(self, epoch: int) -> None:
         last = self.epochs.epochs.last_epoch
         if epoch < last:
-            raise EpochMQError(f"epoch {epoch} is over, the log's is {last}")
+            raise EpochMQError(f"epoch {epoch} is over: the log has epoch {last}")
 
     def _continue_mastership(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
-        """The same master under another epoch: nothing is rolled back (#6344)."""
+        """Continues the same mastership under another epoch; nothing is rolled back (#6344)."""
         sync, store = self.sync_state, self._store
         assert sync is not None
         if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
@@ -355,13 +359,17 @@ class HAService:
         self._propose()
 
     async def _truncate_torn_tail(self) -> None:
-        """The log ends with a whole record, at a place where the next one may begin."""
+        """Makes the log end with a complete record, at an offset where the next one may start."""
         store = self._store
         store.replica_log.complete_blank_record()
         store.note_replicated_bytes()
         end = await find_sound_end(store)
         if end < store.max_phy_offset:
-            log.warning("the log ends at %d within a record: cut to %d", store.max_phy_offset, end)
+            log.warning(
+                "the log ends at %d with an incomplete record: it is truncated to %d",
+                store.max_phy_offset,
+                end,
+            )
             store.truncate(end, torn=True)
         self._confirmed = min(self._confirmed, store.max_phy_offset)
 
@@ -370,7 +378,7 @@ class HAService:
         more = store.replica_log.has_undispatched
         while more:
             more = store.replica_log.dispatch(store.max_phy_offset, DISPATCH_BATCH_RECORDS)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # the event loop serves other work
         store.replica_log.complete_blank_record()
         store.note_replicated_bytes()
 
@@ -394,11 +402,11 @@ class HAService:
         )
 
     def _counted_as_flushed(self) -> int | None:
-        """How far our own log is on disk, where only that counts."""
+        """The flushed offset of this log if only flushed bytes count, else None."""
         return self._store.flushed_where if self.controlled and self._store.config.sync_flush else None
 
     def _flushed(self, offset: int) -> None:
-        """More of the log is on disk."""
+        """More of this log was flushed."""
         sync, counted = self.sync_state, self._counted_as_flushed()
         if sync is not None and (counted is not None or sync.flushed is not None):
             sync.log_appended(self._store.max_phy_offset)
@@ -415,7 +423,7 @@ class HAService:
             settings,
             on_progress=self._publish_progress,
             on_members=self._propose,
-            on_links=self._writer.wakes,
+            on_connections=self._writer.wakes,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
@@ -455,7 +463,7 @@ class HAService:
         client.start(address)
 
     def _publish_progress(self) -> None:
-        """Somebody has acknowledged, joined or left."""
+        """Publishes the confirmed offset and answers sends, after a replica acknowledged, joined or left."""
         sync = self.sync_state
         if sync is None:
             return
@@ -470,7 +478,7 @@ class HAService:
     def _confirmed_by_master(self, offset: int) -> None:
         self._confirmed = offset
         self._store.visibility.set_confirm_offset(offset)
-        # Of whole records: a part of one does not survive a kill, and its loss is no sign of a damaged log.
+        # Only complete records: a partial one does not survive a kill, and its loss is no damage.
         self._store.checkpoint.confirm_phy_offset = min(offset, self._store.replica_log.dispatched_offset)
 
     def _save_confirmed(self) -> None:
@@ -483,20 +491,24 @@ class HAService:
             return
         proposal = sync.change_to_propose(int(asyncio.get_running_loop().time() * 1000))
         if proposal is not None:
-            log.info("proposes %s instead of %s", sorted(proposal.members), sorted(sync.members))
+            log.info(
+                "the master proposes the SyncStateSet %s instead of %s",
+                sorted(proposal.members),
+                sorted(sync.members),
+            )
             sync.proposal_sent(proposal.members)
             self._publish_progress()
             self.on_proposal(proposal)
 
     def _check_members(self) -> None:
-        """Periodically: has a member fallen behind?"""
+        """Periodically proposes to remove members that have fallen behind."""
         period_s = self._live.current.check_sync_state_set_period / 1000
         self._timer = asyncio.get_running_loop().call_later(period_s, self._check_members)
         try:
             self._propose()
         except Exception:
-            # The next check must come all the same. (#7219)
-            log.exception("looking for members that fell behind failed")
+            # A failure must not end the periodic checks (#7219).
+            log.exception("the check for members that have fallen behind failed")
 
     def _forget_expired_epochs(self, min_offset: int) -> None:
         if self.controlled:
@@ -520,23 +532,23 @@ class HAService:
                 self._client.follow(after.ha_master_address or None)
         self._publish_progress()
 
-    # What is told of it
+    # Status
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where the log is confirmed, as far as this broker knows."""
+        """The confirmed offset, as far as this broker knows it."""
         if self.sync_state is not None:
             return self.sync_state.confirm_offset
         return self._client.confirm_offset if self._client is not None else self._confirmed
 
     @property
     def client(self) -> HAClient | None:
-        """The following half, while this broker is a replica."""
+        """The HA client; None unless this broker is a replica."""
         return self._client
 
     @property
-    def master(self) -> HAServer | None:
-        """The serving half, while this broker is a master."""
+    def server(self) -> HAServer | None:
+        """The HA server; None unless this broker is a master."""
         return self._server
 
     def runtime_info(self) -> HARuntimeInfo:
@@ -549,16 +561,16 @@ class HAService:
         if sync is None or master is None:
             return info
         gap = self._live.current.ha_max_gap_not_in_sync
-        for link in master.following:
-            near = end - link.ack_offset < gap
+        for connection in master.transferring:
+            near = end - connection.ack_offset < gap
             info.ha_connection_info.append(
                 HAConnectionRuntimeInfo(
-                    addr=link.remote,
-                    slave_ack_offset=link.ack_offset,
-                    diff=end - link.ack_offset,
-                    in_sync=link.broker_id in sync.members if self.controlled else near,
-                    transferred_byte_in_second=link.flow.bytes_per_second,
-                    transfer_from_where=link.position,
+                    addr=connection.remote,
+                    slave_ack_offset=connection.ack_offset,
+                    diff=end - connection.ack_offset,
+                    in_sync=connection.broker_id in sync.members if self.controlled else near,
+                    transferred_byte_in_second=connection.flow.bytes_per_second,
+                    transfer_from_where=connection.position,
                 )
             )
         near_count = sum(one.in_sync for one in info.ha_connection_info)

@@ -1,4 +1,4 @@
-"""What replication needs to know of the broker's configuration: RocketMQ's keys in snake case."""
+"""Defines the settings of replication: RocketMQ's keys in snake case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epochmq_protocol.ha_frames import BODY_SIZE_MAX
 
 
 class HASettings(Struct, frozen=True, kw_only=True):
-    """Times in ms, sizes in bytes; defaults are 5.3.3's."""
+    """Times are in milliseconds, sizes in bytes. The defaults are those of RocketMQ 5.3.3."""
 
     broker_role: str = "ASYNC_MASTER"
     enable_slave_acting_master: bool = False
@@ -31,12 +31,11 @@ class HASettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: object) -> HASettings:
-        """Takes every field of this struct from the attribute of the same name, where the settings have
-        one."""
+        """Takes every field from the attribute of the same name, if `settings` has it."""
         names = (field.name for field in msgspec.structs.fields(cls))
         return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
 
     @property
     def block_bytes(self) -> int:
-        """The largest block to send: a Java replica takes no frame above 4 MiB."""
+        """The largest block to send, in bytes; RocketMQ's replicas accept no frame above 4 MiB."""
         return min(self.ha_transfer_batch_size, BODY_SIZE_MAX)

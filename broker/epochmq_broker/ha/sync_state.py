@@ -1,21 +1,22 @@
-# pure: who is in sync
-"""A master's view of its replicas: how far each is, who is in sync, what is confirmed
+# pure: which replicas are in sync
+"""Keeps a master's view of its replicas: their end offsets, who is in sync, what is confirmed
 (`AutoSwitchHAService`).
 
-The SyncStateSet is the controller's; the master proposes changes and lives with not knowing their fate for a
-while. The rules:
+The controllers own the SyncStateSet. The master proposes changes, and may not know their fate for a while.
+The rules:
 
-- **Proposing.** A replica that reached both the confirmed offset and the start of the present epoch is to
-  be added; one that was not caught up for too long, or never connected, is to be removed. One proposal is
-  under way at a time.
-- **Not knowing.** Until the controller's answer is known, whoever is in the old set *or* in the proposed
-  one counts as a member: its acknowledgement is waited for. An answer that got lost may have been a yes.
+- **Proposals.** A replica that has reached both the confirmed offset and the start of the present epoch is
+  proposed to be added. A member that was not caught up for too long, or never connected, is proposed to be
+  removed. One proposal is under way at a time.
+- **Unknown fate.** Until the controllers' response is known, every broker in the old set *or* in the proposed
+  set counts as a member, and its acknowledgement is required. A lost response may have been an acceptance.
   (#5663)
-- **Confirmed** is what every member has: `min(own end, every member's acknowledgement)`; with SYNC_FLUSH our
-  own end is what is flushed, else a loss of power could take what is confirmed from the master alone. A
-  member without a connection holds it where it is (#6662), an acknowledgement of zero or beyond what was sent
-  is none (#6728, #1155). It never goes back while this mastership lasts.
-- An acknowledgement beyond our own end is a lie or a mistake, and refused.
+- **Confirmed** are the bytes that every member has: `min(own end, every member's acknowledgement)`. With
+  SYNC_FLUSH the own end is the flushed offset, because a power loss could otherwise take confirmed bytes from
+  the master alone. A member without a connection holds the confirmed offset where it is (#6662). An
+  acknowledgement of zero, or beyond what was sent, does not count (#6728, #1155). The confirmed offset never
+  decreases during a mastership.
+- An acknowledgement beyond the end of the master's log is a protocol error, and is rejected.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ConnectedReplica:
-    """One connected replica. Times are milliseconds of the master's monotonic clock."""
+    """One connected replica. Times are milliseconds of the master's monotonic clock, offsets are log
+    offsets."""
 
     broker_id: int
     async_learner: bool = False
     ack_offset: int = -1
-    """How far its log reaches, as it said; -1 before it said anything."""
+    """The end offset that it reported last; -1 before its first report."""
     sent_end: int = -1
-    """The master's end when a block was last sent to it."""
+    """The end offset of the master's log when the last block was sent to it."""
     sent_ms: int = 0
     connections: int = 1
 
 
 @dataclass(frozen=True)
 class SyncStateSetProposal:
-    """A SyncStateSet to be asked of the controller, on top of the one of `set_epoch`."""
+    """A SyncStateSet to propose to the controllers, as the successor of the set of `set_epoch`."""
 
     members: frozenset[int]
     set_epoch: int
@@ -47,37 +49,37 @@ class SyncStateSetProposal:
 
 @dataclass
 class SyncState:
-    """One mastership."""
+    """The state of one mastership."""
 
     self_id: int
     epoch_start: int
-    """Where this mastership's epoch starts in the log."""
+    """The start offset of this mastership's epoch."""
     members: frozenset[int]
     set_epoch: int
     confirm_offset: int
     end: int
-    """The end of our own log."""
+    """The end offset of the master's own log."""
     not_caught_up_max_ms: int
     since_ms: int
     all_ack: bool = False
-    """`allAckInSyncStateSet`: only what every member has is shown to consumers and acknowledged."""
+    """`allAckInSyncStateSet`: only bytes that every member has are shown to consumers and acknowledged."""
     replicas: dict[int, ConnectedReplica] = field(default_factory=dict)
     caught_up_ms: dict[int, int] = field(default_factory=dict)
     proposed: frozenset[int] | None = None
-    """A proposal whose fate is not known."""
+    """The members of the proposal whose fate is unknown; None if there is none."""
     flushed: int | None = None
-    """How far our own log is on disk, where only that counts (SYNC_FLUSH); None: all of it counts."""
+    """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
 
-    # What replicas do ---------------------------------------------------------------------------------------
+    # Events of replicas -------------------------------------------------------------------------------------
 
     def replica_connected(self, broker_id: int, *, async_learner: bool) -> None:
-        """A replica has introduced itself. A second connection takes the place of the first."""
+        """A replica has sent its handshake. A second connection replaces the first."""
         known = self.replicas.get(broker_id)
         connections = known.connections + 1 if known is not None else 1
         self.replicas[broker_id] = ConnectedReplica(broker_id, async_learner, connections=connections)
 
     def replica_disconnected(self, broker_id: int) -> None:
-        """A connection of the replica ended; while another is there the replica is."""
+        """A connection of the replica has ended; the replica stays connected while it has another one."""
         known = self.replicas.get(broker_id)
         if known is None:
             return
@@ -86,20 +88,21 @@ class SyncState:
             del self.replicas[broker_id]
 
     def block_sent(self, broker_id: int, now_ms: int) -> None:
-        """A block was sent: whoever acknowledges our present end was caught up now."""
+        """A block was sent: if the replica later acknowledges the present end, it was caught up at
+        `now_ms`."""
         replica = self.replicas.get(broker_id)
         if replica is not None:
             replica.sent_end, replica.sent_ms = self.end, now_ms
 
     def nothing_to_send(self, broker_id: int, now_ms: int) -> None:
-        """The replica was sent everything there is."""
+        """Everything was sent: if the replica has acknowledged all of it, it is caught up now."""
         replica = self.replicas.get(broker_id)
         if replica is not None and replica.ack_offset >= self.end:
             self._caught_up(replica, now_ms)
 
     def replica_acknowledged(self, broker_id: int, offset: int, now_ms: int) -> bool:
-        """The replica says how far its log reaches; False for an offset that cannot be, after which it should
-        be disconnected."""
+        """Records the end offset that a replica reports. False for an invalid offset, after which the caller
+        should close the connection."""
         replica = self.replicas.get(broker_id)
         if replica is None or offset > self.end or offset < 0:
             return False
@@ -117,37 +120,36 @@ class SyncState:
             self.caught_up_ms[replica.broker_id] = max(known, at_ms)
 
     def log_appended(self, end: int) -> None:
-        """Our own log has grown."""
+        """Records the new end of the master's own log."""
         self.end = end
         if not self.waits_for_replicas:
             self._advance()
 
     def log_flushed_to(self, offset: int | None) -> None:
-        """Our own log is on disk up to `offset`; None: what is on disk does not matter."""
+        """Records the flushed offset of the own log; None: flushing does not matter."""
         self.flushed = offset
         self._advance()
 
     @property
     def own_end(self) -> int:
-        """Up to where our own log counts."""
+        """The end offset up to which the own log counts."""
         return self.end if self.flushed is None else min(self.end, self.flushed)
 
     # Members ------------------------------------------------------------------------------------------------
 
     @property
     def members_or_proposed(self) -> frozenset[int]:
-        """Whoever may be a member by now."""
+        """Every broker that may be a member now."""
         return self.members | self.proposed if self.proposed is not None else self.members
 
     @property
     def in_sync_count(self) -> int:
-        """How many replicas, this one included, a send may count on (`inSyncReplicasNums`)."""
+        """How many brokers, the master included, may be in sync (RocketMQ's `inSyncReplicasNums`)."""
         proposed = len(self.proposed) if self.proposed is not None else 0
         return max(len(self.members), proposed)
 
     def change_to_propose(self, now_ms: int) -> SyncStateSetProposal | None:
-        """The change to propose now, if any. While one is under way there is none; ask again after its
-        answer."""
+        """The change to propose now; None if there is none, or while another proposal is under way."""
         if self.proposed is not None:
             return None
         wanted = frozenset(
@@ -161,7 +163,7 @@ class SyncState:
         if broker_id == self.self_id:
             return False
         if broker_id not in self.replicas:
-            # A closed connection says at once what silence says later.
+            # A closed connection shows at once what silence shows only later.
             return now_ms - self.since_ms > self.not_caught_up_max_ms or broker_id in self.caught_up_ms
         known = self.caught_up_ms.get(broker_id, self.since_ms)
         return now_ms - known > self.not_caught_up_max_ms
@@ -169,33 +171,35 @@ class SyncState:
     def _may_join(self, broker_id: int, replica: ConnectedReplica) -> bool:
         if broker_id in self.members or replica.async_learner:
             return False
-        # Zero may be the word of one that has not looked yet, but in an empty group it is all there is.
-        said = replica.ack_offset > 0 or replica.ack_offset == self.end == 0
-        return said and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
+        # Zero may be the first report of a replica that has not looked at its log yet. In an empty group it
+        # is the right value.
+        has_reported = replica.ack_offset > 0 or replica.ack_offset == self.end == 0
+        return has_reported and replica.ack_offset >= max(self.confirm_offset, self.epoch_start)
 
     def proposal_sent(self, members: frozenset[int]) -> None:
-        """The proposal is on its way: from now on its members count, whatever becomes of it."""
+        """The proposal is under way: from now on its members count, whatever its fate."""
         assert self.proposed is None
         self.proposed = members
 
     def proposal_rejected(self) -> None:
-        """The controller has surely not taken the proposal."""
+        """The controllers surely did not accept the proposal."""
         self.proposed = None
         self._advance()
 
     def adopt(self, members: frozenset[int], set_epoch: int) -> bool:
-        """The controller's set, by its answer or by looking; False for one that is not newer."""
+        """Uses the controllers' set; False if it is not newer than the known one."""
         if set_epoch <= self.set_epoch:
             return False
         self.members, self.set_epoch, self.proposed = members, set_epoch, None
         self._advance()
         return True
 
-    # Confirmed ----------------------------------------------------------------------------------------------
+    # The confirmed offset -----------------------------------------------------------------------------------
 
     @property
     def waits_for_replicas(self) -> bool:
-        """Whether what is confirmed depends on others. (RocketMQ: only with `allAckInSyncStateSet`.)"""
+        """Whether the confirmed offset depends on other members. (As in RocketMQ, only with
+        `allAckInSyncStateSet`.)"""
         return self.all_ack and self.members_or_proposed != {self.self_id}
 
     def _advance(self) -> None:
@@ -215,19 +219,19 @@ class SyncState:
         return lowest
 
     def replicated_to(self, offset: int) -> int:
-        """How many logs, our own included, reach `offset` (learners do not count)."""
+        """How many logs, the master's included, reach `offset`. Learners do not count."""
         return 1 + sum(
             replica.ack_offset >= offset for replica in self.replicas.values() if not replica.async_learner
         )
 
     def replicated_to_all(self, offset: int) -> bool:
-        """Whether everybody who may be a member reaches `offset`."""
+        """Whether the log of every broker that may be a member reaches `offset`."""
         others = self.members_or_proposed - {self.self_id}
         return all(one in self.replicas and self.replicas[one].ack_offset >= offset for one in others)
 
     def offset_reached_by(self, count: int) -> int:
-        """The end of what `count` logs have, our own included; -1 when there are not so many (learners do not
-        count)."""
+        """The end offset that `count` logs have, the master's included; -1 if there are fewer. Learners do
+        not count."""
         if count <= 1:
             return self.end
         acks = sorted(
@@ -237,7 +241,8 @@ class SyncState:
         return acks[count - 2] if len(acks) >= count - 1 else -1
 
     def offset_reached_by_all(self) -> int:
-        """The end of what everybody has who may be a member; -1 while one of them is not connected."""
+        """The end offset that every broker which may be a member has; -1 while one of them is not
+        connected."""
         lowest = self.end
         for one in self.members_or_proposed:
             if one != self.self_id:
@@ -246,6 +251,6 @@ class SyncState:
         return lowest
 
     def count_within(self, gap: int) -> int:
-        """How many logs, our own included, lack fewer than `gap` bytes (`inSyncReplicasNums` without a
-        controller)."""
+        """How many logs, the master's included, lack fewer than `gap` bytes (RocketMQ's `inSyncReplicasNums`
+        without a controller)."""
         return 1 + sum(self.end - replica.ack_offset < gap for replica in self.replicas.values())

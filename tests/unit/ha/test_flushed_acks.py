@@ -175,7 +175,7 @@ async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_
         disks.release()
         await same(a, b)
         await until(lambda: a.ha.confirm_offset == end)
-        assert "but the log ends at" not in caplog.text, "it is sent what it lacks, and nothing twice"
+        assert "but this replica's log ends at" not in caplog.text, "it is sent what it lacks, and nothing twice"
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

@@ -93,7 +93,7 @@ async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of files that end within a block, too, and while the log grows on."""
-    monkeypatch.setattr(connection, "FAR_BYTES", 16 * 1024)
+    monkeypatch.setattr(connection, "FAR_BEHIND_BYTES", 16 * 1024)
     monkeypatch.setattr(client_connection, "LARGE_BYTES", 16 * 1024)
     moved: list[int] = []
     move = SocketToFileSplicer.splice

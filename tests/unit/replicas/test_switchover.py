@@ -18,7 +18,7 @@ from epochmq_broker.replicas.state_machine_types import (
     QuestionRejected,
     ReplyLost,
 )
-from epochmq_broker.replicas.switchover import NEAR_BYTES, Switchover
+from epochmq_broker.replicas.switchover import LAG_MAX_BYTES, Switchover
 from epochmq_protocol.errors import CallTimeoutError, RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
@@ -30,7 +30,7 @@ NEXT = "10.0.0.2:10911"
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands still gives no switch up, where a test does not say so."""
-    monkeypatch.setattr(module, "HOLD_MS", 60_000)
+    monkeypatch.setattr(module, "HOLD_MAX_MS", 60_000)
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 60.0)
 
 
@@ -68,7 +68,7 @@ class SwitchoverHarness:
             cast(Any, self),
             election_obstacle=self._obstacle,
             elect=self._elect,
-            given_up=lambda: self.story.append("given up"),
+            election_failed=lambda: self.story.append("given up"),
         )
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
@@ -132,7 +132,7 @@ async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() 
 
 async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_there() -> None:
     harness = SwitchoverHarness()
-    harness.grow(NEAR_BYTES + 1)
+    harness.grow(LAG_MAX_BYTES + 1)
     switch = asyncio.ensure_future(harness.handover.to(2, NEXT, 10_000))
     for _ in range(5):
         await asyncio.sleep(0.001)
@@ -148,26 +148,26 @@ async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_ther
 
 async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> None:
     harness = SwitchoverHarness()
-    harness.undispatched = [NEAR_BYTES + 1] * 3 + [NEAR_BYTES]
+    harness.undispatched = [LAG_MAX_BYTES + 1] * 3 + [LAG_MAX_BYTES]
     assert (await harness.handover.to(2, NEXT, 10_000)).master_id == 2
     assert harness.undispatched == []
     harness = SwitchoverHarness()
-    harness.undispatched = [NEAR_BYTES + 1] * 1000
-    assert f"still has {NEAR_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
+    harness.undispatched = [LAG_MAX_BYTES + 1] * 1000
+    assert f"still has {LAG_MAX_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
     assert harness.gate.phase is GatePhase.OPEN
     assert harness.story == []
 
 
 async def test_a_replica_that_does_not_say_how_much_it_has_to_dispatch_holds_up_no_switch() -> None:
     harness = SwitchoverHarness()
-    harness.undispatched = [CallTimeoutError("no answer")]
+    harness.undispatched = [CallTimeoutError("no response")]
     assert (await harness.handover.to(2, NEXT, 1000)).master_id == 2
 
 
 async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "OTHERS_MS", 5)
+    monkeypatch.setattr(module, "OTHER_REPLICAS_MS", 5)
     harness = SwitchoverHarness()
     harness.grow(10)
     harness.acknowledge(2)
@@ -191,11 +191,12 @@ async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None
 
 async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = SwitchoverHarness()
-    harness.grow(NEAR_BYTES + 1)
-    assert await harness.refused(timeout_ms=20) == f"broker 2 still lacks {NEAR_BYTES + 1} bytes"
+    harness.grow(LAG_MAX_BYTES + 1)
+    why = f"broker 2 still lacks {LAG_MAX_BYTES + 1} bytes of the log"
+    assert await harness.refused(timeout_ms=20) == why
     harness.acknowledge(2, lacking=5)
-    monkeypatch.setattr(module, "HOLD_MS", 20)
-    assert await harness.refused() == "broker 2 still lacked 5 bytes after 20 ms"
+    monkeypatch.setattr(module, "HOLD_MAX_MS", 20)
+    assert await harness.refused() == "broker 2 still lacked 5 bytes of the log after 20 ms"
     assert harness.gate.phase is GatePhase.OPEN
     assert not any("elect" in str(one) for one in harness.story)
 
@@ -216,7 +217,7 @@ async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -
     ("reply", "why"),
     [
         (QuestionRejected(2012, "nobody lives"), "did not elect broker 2: nobody lives"),
-        (ReplyLost("no answer"), "did not elect broker 2: no answer"),
+        (ReplyLost("no response"), "did not elect broker 2: no response"),
         (MasterView(3, "x", 7, frozenset({3}), 9), "elected broker 3"),
     ],
     ids=["refused", "lost", "another"],
@@ -237,18 +238,18 @@ async def test_an_election_that_fails_is_left_to_the_controllers_and_sends_wait_
 async def test_an_election_that_fails_for_good_lets_sends_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.02)
     harness = SwitchoverHarness()
-    harness.reply = ReplyLost("no answer")
-    assert "no answer" in await harness.refused()
+    harness.reply = ReplyLost("no response")
+    assert "no response" in await harness.refused()
     assert harness.gate.phase is GatePhase.OPEN
 
 
 async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elect() -> None:
     harness = SwitchoverHarness()
-    harness.obstacles = ["its heartbeats do not reach them"] * 2
+    harness.obstacles = ["its heartbeats do not reach the controllers"] * 2
     assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
     harness = SwitchoverHarness()
-    harness.obstacles = ["it is not in their SyncStateSet"] * 1000
-    why = "the controllers would not elect broker 2: it is not in their SyncStateSet"
+    harness.obstacles = ["it is not in the SyncStateSet"] * 1000
+    why = "the controllers would not elect broker 2: it is not in the SyncStateSet"
     assert await harness.refused(timeout_ms=100) == why
     assert harness.story == []
 
@@ -260,7 +261,7 @@ async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
         harness = SwitchoverHarness()
         harness.tables = tables
         assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
-    assert caplog.text.count("does not copy the tables now") == 4
+    assert caplog.text.count("did not copy the tables") == 4
 
 
 async def test_there_is_one_switch_at_a_time() -> None:
@@ -268,6 +269,6 @@ async def test_there_is_one_switch_at_a_time() -> None:
     harness.grow(10)
     first = asyncio.ensure_future(harness.handover.to(2, NEXT, 60_000))
     await until(lambda: harness.gate.phase is GatePhase.HOLDING)
-    assert await harness.refused(3) == "a switch is under way"
+    assert await harness.refused(3) == "another switchover is under way"
     harness.acknowledge(2, 3)
     assert (await first).master_id == 2
