@@ -541,7 +541,7 @@ CONTROLLERS = [
     ),
     Mutation(
         "dead masters are looked for only when a connection closes",
-        "test_scenarios_controller.test_an_election_that_found_nobody_is_tried_again",
+        "test_scenarios_controller.test_an_election_without_a_candidate_is_retried",
         rules,
         "_needs_election",
         "if group.master_id is not None:",

@@ -217,7 +217,7 @@ GROUPS = [
     ),
     Mutation(
         "doubt is forgotten at the next start",
-        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         log_doubt,
         "doubt_after_start",
         "in_doubt=kept.in_doubt or may_lack_acknowledged",
@@ -225,7 +225,7 @@ GROUPS = [
     ),
     Mutation(
         "a power loss with ASYNC_FLUSH raises no doubt",
-        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         LogTail,
         "may_lack_acknowledged",
         "return self.state is TailState.UNFLUSHED_LOST and self.acknowledged_unflushed",
@@ -233,7 +233,7 @@ GROUPS = [
     ),
     Mutation(
         "a log that ends before what was confirmed is trusted",
-        "test_scenarios_power.test_a_log_that_ends_before_what_was_confirmed_is_not_elected",
+        "test_scenarios_power.test_a_log_that_ends_before_the_confirmed_offset_is_not_elected",
         log_doubt,
         "doubt_after_start",
         "if confirmed > end and",
@@ -249,7 +249,7 @@ GROUPS = [
     ),
     Mutation(
         "an election passes nobody over for doubt",
-        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "electable_members",
         "if info.has_trusted_log)",
@@ -257,7 +257,7 @@ GROUPS = [
     ),
     Mutation(
         "one of the doubtful is elected before all are there",
-        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "electable_members",
         "if sound or not living or not missing:",
@@ -265,7 +265,7 @@ GROUPS = [
     ),
     Mutation(
         "the oldest of doubtful logs is elected",
-        "test_scenarios_power.test_the_doubtful_wait_for_who_is_missing",
+        "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "_choose",
         "return (-info.epoch, -info.max_offset, priority, one)",

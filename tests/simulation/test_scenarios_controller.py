@@ -26,7 +26,7 @@ REPLACED_MS = 4_000
 """A master that vanished without a word is replaced by then."""
 
 
-def test_an_expansion_is_committed_and_its_answer_lost() -> None:
+def test_an_expansion_is_committed_and_its_response_lost() -> None:
     """5663: the old set went on to acknowledge alone, and the new member was elected without the data."""
     world = settled()
     first, (second, third) = master(world), replicas(world)
@@ -47,7 +47,7 @@ def test_an_expansion_is_committed_and_its_answer_lost() -> None:
     ends_well(world)
 
 
-def test_a_shrinking_is_committed_and_its_answer_lost() -> None:
+def test_a_removal_is_committed_and_its_response_lost() -> None:
     """5663, the other way: a master that does not know whether a member is out waits for it all the same."""
     world = settled()
     first, (_, third) = master(world), replicas(world)
@@ -86,7 +86,7 @@ def test_a_master_is_stopped_and_goes_on() -> None:
     ends_well(world)
 
 
-def test_a_planned_switch_takes_a_moment() -> None:
+def test_a_switchover_is_short() -> None:
     """Seen on 5.3.3: 9.9 s and 14.3 s from electMaster's answer to the first acknowledged send, because the
     set had shrunk to one."""
     world = settled()
@@ -146,7 +146,7 @@ def test_a_dead_master_is_replaced_in_every_state_of_the_controllers(state: str,
     ends_well(world)
 
 
-def test_an_election_that_found_nobody_is_tried_again() -> None:
+def test_an_election_without_a_candidate_is_retried() -> None:
     """6382: a failed election was never retried. Here no broker asks for one, either."""
     world = settled()
     other = replicas(world)[0]
@@ -159,7 +159,7 @@ def test_an_election_that_found_nobody_is_tried_again() -> None:
     until(world, lambda: world.master_of("a") is other and other.writable, 5_000)
 
 
-def test_a_replica_s_death_elects_nobody() -> None:
+def test_a_replica_s_death_causes_no_election() -> None:
     """8380: the death of a follower led to an election."""
     world = settled()
     first, (second, third) = master(world), replicas(world)
@@ -230,7 +230,7 @@ def test_a_master_that_does_not_hear_the_leading_controller_writes_no_more() -> 
     ends_well(world)
 
 
-def test_a_replica_that_comes_back_at_another_address_is_itself() -> None:
+def test_a_replica_keeps_its_identity_at_another_address() -> None:
     """5745, 4808, 5989: the address was the identity."""
     world = settled()
     moved, known = replicas(world)[0], len(world.tables.groups["a"].replicas)
@@ -289,7 +289,7 @@ def leading_name(world: object) -> str | None:
         return None
 
 
-def test_an_entry_that_is_no_event_stops_nothing() -> None:
+def test_an_entry_that_is_no_event_is_ignored() -> None:
     """7219: one exception killed the periodic work for ever."""
     world = settled()
     first, leader = master(world), leading(world)

@@ -80,7 +80,7 @@ def diverged(world: GroupWorld, one: GroupBroker) -> int:
     return begins
 
 
-def test_a_master_s_unconfirmed_tail_is_cut_off() -> None:
+def test_a_master_s_unconfirmed_tail_is_truncated() -> None:
     """RIP-44: the log of a former master is cut where it stops being the new one's."""
     world = settled()
     first = master(world)
@@ -257,7 +257,7 @@ def test_a_new_master_gives_no_queue_offset_twice() -> None:
     ends_well(world)
 
 
-def test_a_replica_that_has_not_spoken_confirms_nothing_and_holds_what_is_confirmed() -> None:
+def test_a_replica_without_a_report_confirms_nothing_and_holds_the_confirmed_offset() -> None:
     """6728, 6662: the zero of a new connection distorted the confirmed offset, and a master with one replica
     went on confirming without the other member."""
     world = settled()
@@ -281,7 +281,7 @@ def test_a_demoted_master_serves_nobody() -> None:
     ends_well(world)
 
 
-def test_a_planned_switch_keeps_every_replica_in_the_set() -> None:
+def test_a_switchover_keeps_every_replica_in_the_set() -> None:
     """6342 and seen on 5.3.3: the set shrank to the new master, and for many seconds nothing was
     acknowledged with two wanted."""
     world = settled(min_in_sync=2)
@@ -294,7 +294,7 @@ def test_a_planned_switch_keeps_every_replica_in_the_set() -> None:
     ends_well(world)
 
 
-def test_a_lost_answer_to_an_expansion() -> None:
+def test_a_lost_response_to_an_expansion() -> None:
     """5663: the master acknowledges by the union of what it knows and what it asked for."""
     world = settled()
     first, (second, third) = master(world), others(world)
@@ -316,7 +316,7 @@ def test_a_lost_answer_to_an_expansion() -> None:
     ends_well(world)
 
 
-def test_a_lying_replica_is_not_believed() -> None:
+def test_a_replica_that_reports_too_much_is_disconnected() -> None:
     """1155, 3015: a garbage offset satisfied synchronous replication."""
     world = settled()
     first = master(world)
@@ -326,7 +326,7 @@ def test_a_lying_replica_is_not_believed() -> None:
     ends_well(world)
 
 
-def test_the_world_notices() -> None:
+def test_the_world_detects_a_difference_below_the_confirmed_offset() -> None:
     """The checks themselves: a log that differs below what is confirmed is found."""
     world = settled()
     second = others(world)[0]

@@ -116,7 +116,7 @@ def test_an_acknowledgement_under_sync_flush_is_on_every_member_s_disk() -> None
 
 
 @FLUSH_TYPES
-def test_an_epoch_without_a_byte_left_wins_no_election(sync_flush: bool) -> None:
+def test_an_epoch_that_has_lost_all_its_bytes_wins_no_election(sync_flush: bool) -> None:
     """The epoch is on disk before its first byte; the end of the log before it is not. After the power loss
     the broker's last epoch is newer than that of every byte that it has."""
     world = settled(min_in_sync=2, sync_flush=sync_flush)
@@ -153,7 +153,7 @@ def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupB
     return first, second, third
 
 
-def test_a_log_that_ends_before_what_was_confirmed_is_not_elected() -> None:
+def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
     """A bit rots while a broker is down, and recovery truncates the log there. The machine did not lose
     power: only the confirmed offset says that something is missing."""
     world = settled(min_in_sync=2, sync_flush=True)
@@ -192,7 +192,7 @@ def test_a_broker_whose_flush_failed_is_not_elected() -> None:
     ends_well(world)
 
 
-def test_the_doubtful_wait_for_who_is_missing() -> None:
+def test_brokers_in_doubt_wait_for_the_missing_member() -> None:
     """ASYNC_FLUSH, the whole site loses power. The master is back first, with the shortest log, and once more
     after a kill -9: it waits for the others, and the newest log is elected."""
     world, first, rest, _ = with_unflushed_tail(sync_flush=False)
@@ -211,7 +211,7 @@ def test_the_doubtful_wait_for_who_is_missing() -> None:
     assert acked.items() <= world.acknowledged["a"].items()
 
 
-def test_doubt_lasts_until_everything_is_there() -> None:
+def test_doubt_lasts_until_the_replica_has_caught_up() -> None:
     """A replica that lost its log's end follows, but has not caught up when the others are gone."""
     world = settled(min_in_sync=2, sync_flush=False, slow_copies=True)
     first, (second, third) = master(world), others(world)

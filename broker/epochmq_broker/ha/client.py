@@ -371,8 +371,8 @@ class HAClient:
         raise HADivergedError(
             f"the log in {store.config.commit_log_dir} differs from that of the master at {self.address} at "
             f"offset {difference}, in the record at {start}, below the confirmed offset "
-            f"{self.confirm_offset}. Nothing was changed. Compare the two logs (epochmq audit), and clear the "
-            "store that is wrong"
+            f"{self.confirm_offset}. Nothing was changed. Compare the two logs (epochmq audit), and clear "
+            "the store that is wrong"
         )
 
     def _truncate(self, offset: int, *, torn: bool = False) -> None:

@@ -120,7 +120,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
             assert slave.broker.request_modes.encode() == master.broker.request_modes.encode()
 
 
-async def test_only_what_has_changed_travels_again(tmp_path: Path) -> None:
+async def test_only_changed_tables_are_sent_again(tmp_path: Path) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
         line = FakeMaster(master)
@@ -175,7 +175,7 @@ async def test_tables_of_any_size_are_copied_in_slices(
         assert_equal(slave, master)
 
 
-async def test_an_entry_that_cannot_be_read_is_named_and_the_rest_taken(
+async def test_an_unreadable_entry_is_logged_and_the_rest_is_copied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def spoil(command: Command, answer: Command) -> Command:
@@ -199,7 +199,7 @@ async def test_an_entry_that_cannot_be_read_is_named_and_the_rest_taken(
     assert "orders cannot be copied" in caplog.text
 
 
-async def test_an_answer_without_entries_erases_nothing_and_stops_no_other_table(tmp_path: Path) -> None:
+async def test_a_response_without_entries_changes_no_table(tmp_path: Path) -> None:
     def erase(command: Command, answer: Command) -> Command:
         if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
             answer.body = to_json(TopicConfigSerializeWrapper(data_version=DataVersion(9, 9, 9)))
@@ -224,7 +224,7 @@ async def test_an_answer_without_entries_erases_nothing_and_stops_no_other_table
         assert slave.broker.offsets.table == master.broker.offsets.table
 
 
-async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path) -> None:
+async def test_a_table_that_an_older_master_lacks_stays_unchanged(tmp_path: Path) -> None:
     def older(command: Command, answer: Command) -> Command:
         if command.code == RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
             return response(
@@ -245,7 +245,7 @@ async def test_a_table_that_an_older_master_has_not_is_left_alone(tmp_path: Path
         assert slave.broker.request_modes.encode() == request_modes
 
 
-async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
+async def test_a_failing_master_is_retried_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -276,7 +276,7 @@ async def test_a_master_that_fails_is_asked_again_and_complained_about_once(
     assert said[1:] == [f"the tables of {MASTER} are copied again"]
 
 
-async def test_what_a_former_master_says_is_not_taken_over(tmp_path: Path) -> None:
+async def test_the_response_of_a_former_master_is_ignored(tmp_path: Path) -> None:
     asked, let_go = asyncio.Event(), asyncio.Event()
 
     class Slow(FakeMaster):
@@ -297,7 +297,7 @@ async def test_what_a_former_master_says_is_not_taken_over(tmp_path: Path) -> No
         assert "orders" not in slave.broker.topics
 
 
-async def test_offsets_copied_ahead_of_the_log_are_taken_back_when_the_slave_is_promoted(
+async def test_copied_offsets_ahead_of_the_log_are_lowered_at_a_promotion(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:

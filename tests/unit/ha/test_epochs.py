@@ -42,7 +42,7 @@ def test_an_epoch_ends_where_the_next_begins() -> None:
     assert Epochs(entries((4, 50))).find(49) is None
 
 
-def test_what_is_cut_from_the_log_is_cut_from_its_epochs() -> None:
+def test_truncating_the_log_truncates_its_epochs() -> None:
     epochs = Epochs(entries((1, 0), (2, 100), (3, 200)))
     assert epochs.truncate_suffix(200)
     assert epochs.entries == entries((1, 0), (2, 100))
@@ -80,13 +80,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_replica_cuts_where_it_stops_being_its_master_s(case: str) -> None:
+def test_a_replica_truncates_where_its_log_differs_from_its_master_s(case: str) -> None:
     local, local_end, master, master_end, expected = CASES[case]
     assert truncation_point(entries(*local), local_end, entries(*master), master_end) == expected
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 90)), max_size=8), st.data())
-def test_a_common_history_is_never_cut(steps: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_a_common_history_is_never_truncated(steps: list[tuple[int, int]], data: st.DataObject) -> None:
     """Two logs that share a prefix of history and then part are cut at or after the end of what they
     share."""
     history = Epochs()
@@ -117,12 +117,12 @@ def test_the_file_counts_and_sums_its_lines() -> None:
     "text",
     ["", "1", "x\n0\n1-0\n", "2\n0\n1-0\n", "1\n5\n1-0\n", "1\n0\n1\n", "2\n0\n2-0\n1-5\n", "1\n0\n-1-5\n"],
 )
-def test_a_broken_file_is_refused(text: str) -> None:
+def test_a_broken_epoch_file_is_rejected(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         parse_epoch_file(text)
 
 
-def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
+def test_the_backup_is_read_when_the_epoch_file_is_broken(tmp_path: Path) -> None:
     path = tmp_path / "epochFileCheckpoint"
     file = EpochFile(path)
     file.load()
@@ -139,7 +139,7 @@ def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_entries_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
     try:
         found = decode_epoch_entries(data)
     except RemoteProtocolError:
@@ -147,7 +147,7 @@ def test_any_bytes_are_entries_or_refused(data: bytes) -> None:
     assert encode_epoch_entries(found) == data
 
 
-def test_epochs_before_the_first_byte_are_named_to_replicas() -> None:
+def test_a_handshake_names_earlier_epochs_without_bytes() -> None:
     """A replica of RocketMQ's may know one of them, and must find it. Ours go by those that have bytes."""
     assert epochs_for_handshake(entries((3, 0), (5, 100))) == entries((1, 0), (2, 0), (3, 0), (5, 100))
     assert epochs_for_handshake(entries((1, 0), (5, 100))) == entries((1, 0), (5, 100))
@@ -159,7 +159,7 @@ def test_epochs_before_the_first_byte_are_named_to_replicas() -> None:
     assert decode_epoch_entries(encode_epoch_entries(many)) == many
 
 
-def test_java_ends_a_byteless_epoch_at_the_first_byte() -> None:
+def test_rocketmq_ends_an_epoch_without_bytes_at_the_first_byte() -> None:
     """By RocketMQ's rule for two histories: whatever a former master wrote alone is cut, nothing else is."""
     told = epochs_for_handshake(entries((2, 0), (3, 700)))
     assert truncation_point(entries((1, 0)), 0, told, 900) == 0
@@ -168,6 +168,6 @@ def test_java_ends_a_byteless_epoch_at_the_first_byte() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=6))
-def test_naming_byteless_epochs_tells_ours_nothing_new(steps: list[tuple[int, int]]) -> None:
+def test_our_replicas_ignore_epochs_without_bytes(steps: list[tuple[int, int]]) -> None:
     epochs = Epochs(EpochEntry(epoch, start * 100) for epoch, start in sorted(steps))
     assert without_empty_epochs(epochs_for_handshake(epochs.entries)) == epochs.entries

@@ -105,9 +105,7 @@ async def test_a_sync_flush_replica_acknowledges_only_what_it_has_flushed(
         await until(lambda: a.ha.confirm_offset == end == b.ha.confirm_offset)
 
 
-async def test_one_flush_takes_along_everything_that_was_received_meanwhile(
-    tmp_path: Path, disks: Disks
-) -> None:
+async def test_one_flush_covers_everything_received_before_it(tmp_path: Path, disks: Disks) -> None:
     async with nodes(tmp_path, 2, SAFE) as (a, b):
         await both(a, b)
         disks.hold(b)
@@ -133,7 +131,7 @@ async def test_an_async_flush_replica_acknowledges_what_it_has_received(tmp_path
         disks.release()
 
 
-async def test_what_is_confirmed_is_on_the_master_s_own_disk(tmp_path: Path, disks: Disks) -> None:
+async def test_confirmed_bytes_are_flushed_on_the_master(tmp_path: Path, disks: Disks) -> None:
     """Else a loss of power takes from the master what its replicas have, flushed and confirmed."""
     async with nodes(tmp_path, 2, SAFE) as (a, b):
         await both(a, b)
@@ -160,7 +158,7 @@ async def test_what_is_confirmed_is_on_the_master_s_own_disk(tmp_path: Path, dis
         await until(lambda: a.ha.confirm_offset == later)
 
 
-async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_of_it(
+async def test_bytes_of_a_former_master_are_flushed_before_they_are_reported(
     tmp_path: Path, disks: Disks, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nodes(tmp_path, 2, SAFE) as (a, b):
@@ -175,7 +173,8 @@ async def test_what_a_former_master_sent_is_flushed_before_the_next_one_is_told_
         disks.release()
         await same(a, b)
         await until(lambda: a.ha.confirm_offset == end)
-        assert "but this replica's log ends at" not in caplog.text, "it is sent what it lacks, and nothing twice"
+        rejected = "but this replica's log ends at"
+        assert rejected not in caplog.text, "the master sends what the replica lacks, and nothing twice"
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -203,7 +202,7 @@ async def test_a_replica_whose_disk_failed_stops_acknowledging_and_leaves_the_se
         disks.failing.clear()
 
 
-def test_how_far_a_replica_says_that_its_log_reaches() -> None:
+def test_the_end_offset_that_a_replica_reports() -> None:
     assert log_doubt.reported_end(sync_flush=True, flushed=90, end=98) == 90
     assert log_doubt.reported_end(sync_flush=True, flushed=98, end=90) == 90, "cut meanwhile"
     assert log_doubt.reported_end(sync_flush=False, flushed=90, end=98) == 98

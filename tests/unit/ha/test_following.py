@@ -46,7 +46,7 @@ async def same(*group: BrokerNode) -> None:
         assert node.log_bytes() == first.log_bytes()
 
 
-async def test_a_replica_takes_over_the_log_and_what_is_put_meanwhile(tmp_path: Path) -> None:
+async def test_a_replica_copies_the_log_while_it_grows(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as (a, b, c):
         address = await a.lead(1)
         a.put(700)  # more than two files
@@ -70,7 +70,7 @@ async def test_a_replica_takes_over_the_log_and_what_is_put_meanwhile(tmp_path: 
         assert [one.epoch for one in a.ha.epoch_cache(1).epoch_list] == [1]
 
 
-async def test_getting_what_is_confirmed_comes_before_dispatching_it(
+async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an empty replica would be as slow as its queues: it has the whole log when little is in them."""
@@ -126,7 +126,7 @@ def slow(seldom: list[int], node: BrokerNode) -> Callable[..., asyncio.TimerHand
     return noted
 
 
-async def test_a_connection_cut_anywhere_costs_nothing_but_time(tmp_path: Path) -> None:
+async def test_a_connection_that_breaks_anywhere_loses_no_byte(tmp_path: Path) -> None:
     rng = random.Random(5)
     async with nodes(tmp_path, 2, {"haTransferBatchSize": "777"}) as (a, b):
         await a.lead(1)
@@ -195,7 +195,7 @@ class Proxy:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def test_what_an_isolated_master_wrote_alone_is_cut_when_it_comes_back(tmp_path: Path) -> None:
+async def test_what_an_isolated_master_wrote_alone_is_truncated_when_it_returns(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2) as (a, b):
         await a.lead(1)
         a.put(50)
@@ -213,7 +213,7 @@ async def test_what_an_isolated_master_wrote_alone_is_cut_when_it_comes_back(tmp
         assert b"alone" not in a.log_bytes()
 
 
-async def test_three_logs_that_parted_at_different_places_become_one(tmp_path: Path) -> None:
+async def test_three_diverged_logs_become_equal(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as (a, b, c):
         await a.lead(1)
         a.put(40)
@@ -257,7 +257,7 @@ async def test_a_replica_several_epochs_behind_records_them_all(tmp_path: Path) 
         assert [epoch for epoch, _ in c.epochs] == [1, 2, 3, 4, 5]
 
 
-async def test_an_epoch_without_a_byte_is_not_agreed_on(tmp_path: Path) -> None:
+async def test_an_epoch_without_bytes_is_not_taken_for_a_common_one(tmp_path: Path) -> None:
     """Two elections over an empty log: what the first master wrote alone is not the second one's."""
     async with nodes(tmp_path, 2) as (a, b):
         await a.lead(1)
@@ -273,7 +273,7 @@ async def test_an_epoch_without_a_byte_is_not_agreed_on(tmp_path: Path) -> None:
         assert a.epochs == b.epochs == [(2, 0)]
 
 
-async def test_a_log_of_another_history_is_left_alone_loudly(
+async def test_a_log_of_another_history_stays_unchanged_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nodes(tmp_path, 2) as (a, b):
@@ -291,7 +291,7 @@ async def test_a_log_of_another_history_is_left_alone_loudly(
         assert not a.ha.runtime_info().ha_connection_info
 
 
-async def test_a_replica_that_is_ahead_is_refused_and_cut_by_epochs(tmp_path: Path) -> None:
+async def test_a_replica_that_is_ahead_is_truncated_by_epochs(tmp_path: Path) -> None:
     """A master that lost its tail goes on in a new epoch; the replica that still has it gives it up."""
     async with nodes(tmp_path, 2) as (a, b):
         await a.lead(1)
@@ -311,7 +311,7 @@ async def test_a_replica_that_is_ahead_is_refused_and_cut_by_epochs(tmp_path: Pa
         assert a.epochs == b.epochs == [(1, 0), (2, kept)]
 
 
-async def test_a_record_that_came_in_half_is_cut_before_the_replica_leads(tmp_path: Path) -> None:
+async def test_an_incomplete_record_is_truncated_before_the_replica_leads(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2, ALL_ACK) as (a, b):
         await a.lead(1)
         a.put(10)
@@ -425,7 +425,7 @@ async def test_a_demoted_master_serves_nobody(tmp_path: Path) -> None:
         await same(b, a, c)
 
 
-async def test_a_silent_peer_is_given_up_by_either_side(tmp_path: Path) -> None:
+async def test_either_side_closes_a_silent_connection(tmp_path: Path) -> None:
     settings = {"haHousekeepingInterval": "300", "haSendHeartbeatInterval": "100"}
     async with nodes(tmp_path, 1, settings) as (a,):
         await a.lead(1)
@@ -450,7 +450,7 @@ async def test_a_silent_peer_is_given_up_by_either_side(tmp_path: Path) -> None:
         server.close()
 
 
-async def test_what_was_cut_or_received_is_the_same_after_a_restart(tmp_path: Path) -> None:
+async def test_truncated_and_received_bytes_are_the_same_after_a_restart(tmp_path: Path) -> None:
     a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     await a.lead(1)
     a.put(40)

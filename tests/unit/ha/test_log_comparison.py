@@ -80,7 +80,7 @@ def test_a_tail_that_differs_is_followed_back_to_where_the_logs_parted() -> None
     assert compare(data, other, 0, verified=len(data))[0] == at
 
 
-def test_what_the_master_no_longer_has_is_not_compared() -> None:
+def test_bytes_that_the_master_has_expired_are_not_compared() -> None:
     found = LogComparison(0, 0, 1000)
     found.begins(600)
     wanted = found.next()
@@ -91,13 +91,13 @@ def test_what_the_master_no_longer_has_is_not_compared() -> None:
 
 
 @pytest.mark.parametrize("theirs", [b"", b"1234", b"12345678" * 2])
-def test_an_answer_of_another_size_is_refused(theirs: bytes) -> None:
+def test_a_response_of_another_size_is_rejected(theirs: bytes) -> None:
     found = LogComparison(0, 0, 100_000)
     with pytest.raises(RemoteProtocolError):
         found.answered(b"12345678", theirs)
 
 
-def test_a_log_that_changes_meanwhile_is_refused() -> None:
+def test_a_log_that_changes_during_the_comparison_is_rejected() -> None:
     found = LogComparison(0, 0, 100_000)
     found.answered(b"12345678", b"12345670")
     wanted = found.next()
@@ -106,7 +106,7 @@ def test_a_log_that_changes_meanwhile_is_refused() -> None:
         found.answered(bytes(4 * wanted.count), bytes(4 * wanted.count))
 
 
-def test_only_what_nobody_was_promised_is_cut() -> None:
+def test_confirmed_bytes_are_never_truncated() -> None:
     assert may_truncate(100, 100)
     assert not may_truncate(99, 100)
 
@@ -149,7 +149,7 @@ async def diverged(tmp_path: Path, *, confirmed: bool) -> tuple[BrokerNode, Brok
     return master, replica, parted
 
 
-async def test_what_differs_above_the_confirmed_offset_is_cut(tmp_path: Path) -> None:
+async def test_a_difference_above_the_confirmed_offset_is_truncated(tmp_path: Path) -> None:
     master, replica, parted = await diverged(tmp_path, confirmed=False)
     try:
         assert replica.end > parted
@@ -161,7 +161,7 @@ async def test_what_differs_above_the_confirmed_offset_is_cut(tmp_path: Path) ->
         await master.close()
 
 
-async def test_what_differs_below_the_confirmed_offset_is_left_alone_and_said(
+async def test_a_difference_below_the_confirmed_offset_is_reported_and_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     master, replica, parted = await diverged(tmp_path, confirmed=True)
@@ -183,7 +183,7 @@ async def test_what_differs_below_the_confirmed_offset_is_left_alone_and_said(
         await master.close()
 
 
-async def test_a_record_that_power_loss_spoiled_is_cut_and_copied_anew_though_it_was_confirmed(
+async def test_a_confirmed_record_that_a_power_loss_damaged_is_copied_again(
     tmp_path: Path,
 ) -> None:
     """Its page was never flushed: it may look whole, for its checksum is of the body only."""
@@ -211,7 +211,7 @@ async def test_a_record_that_power_loss_spoiled_is_cut_and_copied_anew_though_it
             await back.close()
 
 
-async def test_a_replica_that_comes_back_compares_little(tmp_path: Path) -> None:
+async def test_a_replica_that_returns_compares_only_the_tail(tmp_path: Path) -> None:
     async with nodes(tmp_path, 2, ALL_ACK) as (a, b):
         address = await a.lead(1)
         a.put(1500)
@@ -272,7 +272,7 @@ async def test_a_log_whose_epoch_file_is_lost_follows_no_master_that_cannot_comp
         await b.open()
 
 
-async def test_checksums_go_over_the_ends_of_files(tmp_path: Path) -> None:
+async def test_checksums_cross_the_ends_of_files(tmp_path: Path) -> None:
     async with nodes(tmp_path, 1) as (a,):
         await a.lead(1)
         a.put(700)

@@ -41,7 +41,7 @@ ASYNC = {**ALL_ACK, "flushDiskType": "ASYNC_FLUSH"}
         (TailState.UNKNOWN, True, LogDoubt(gives_up=True, in_doubt=True, verify_all=True)),
     ],
 )
-def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -> None:
+def test_the_doubt_after_a_start(tail: TailState, lacks: bool, found: LogDoubt) -> None:
     assert (
         doubt_after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovery_start=70)
         == found
@@ -53,7 +53,7 @@ def test_what_a_start_finds_out(tail: TailState, lacks: bool, found: LogDoubt) -
     )
 
 
-def test_a_log_shorter_than_what_was_confirmed_is_not_believed_whatever_the_store_says() -> None:
+def test_a_log_that_ends_before_the_confirmed_offset_is_in_doubt() -> None:
     found = doubt_after_start(SOUND, TailState.INTACT, may_lack_acknowledged=False, confirmed=101, end=100)
     assert found == LogDoubt(gives_up=True, in_doubt=True, verify_all=True)
     # With SYNC_FLUSH what is confirmed is flushed: a loss of power does not explain that it is gone.
@@ -67,7 +67,7 @@ def test_a_log_shorter_than_what_was_confirmed_is_not_believed_whatever_the_stor
     assert lost == LogDoubt(gives_up=True, in_doubt=True, unflushed_from=0)
 
 
-def test_a_mastership_that_was_given_up_is_not_taken_up_again() -> None:
+def test_a_given_up_mastership_is_not_taken_again() -> None:
     lost = LogDoubt(gives_up=True, in_doubt=True)
     assert not may_lead(lost, 99), "which mastership is the old one is not known yet"
     told = given_up(lost, 5)
@@ -83,7 +83,7 @@ def test_a_replica_has_caught_up_when_it_has_what_its_master_had_and_has_confirm
     assert not has_caught_up(reported=100, master_end=90, confirmed=101)
 
 
-def test_what_is_known_to_be_the_group_s() -> None:
+def test_up_to_where_a_log_needs_no_comparison() -> None:
     assert verified_until(SOUND, 90, 100) == 90
     assert verified_until(SOUND, 110, 100) == 100
     assert verified_until(LogDoubt(verify_all=True), 90, 100) == 0
@@ -91,7 +91,7 @@ def test_what_is_known_to_be_the_group_s() -> None:
     assert verified_until(LogDoubt(unflushed_from=95), 90, 100) == 90
 
 
-def test_a_broker_may_cut_what_it_knows_to_have_lost_and_nothing_else_that_was_confirmed() -> None:
+def test_only_confirmed_bytes_that_may_be_lost_may_be_truncated() -> None:
     assert protected_until(SOUND, 90) == 90
     assert protected_until(LogDoubt(verify_all=True), 90) == 90
     assert protected_until(LogDoubt(unflushed_from=70), 90) == 70
@@ -124,7 +124,7 @@ def test_an_epoch_without_a_byte_makes_no_log_newer() -> None:
         (None, False, None, 0, False),
     ],
 )
-def test_when_a_broker_keeps_quiet_under_rocketmq_s_controllers(
+def test_when_a_broker_suspends_its_heartbeats_under_rocketmq_s_controllers(
     grants: bool | None, in_doubt: bool, gives_up_epoch: int | None, since_ms: int, quiet: bool
 ) -> None:
     assert (
@@ -135,7 +135,7 @@ def test_when_a_broker_keeps_quiet_under_rocketmq_s_controllers(
     )
 
 
-def test_what_is_kept_survives_and_an_unreadable_file_is_the_worst_case(tmp_path: Path) -> None:
+def test_the_doubt_file_is_durable_and_an_unreadable_one_is_the_worst_case(tmp_path: Path) -> None:
     file = LogDoubtFile(tmp_path / "new" / FILE)
     file.load()
     assert file.now == SOUND
@@ -237,7 +237,7 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
         await once_more.close()
 
 
-async def test_epochs_behind_what_recovery_found_are_forgotten(tmp_path: Path) -> None:
+async def test_epochs_after_the_recovered_end_are_removed(tmp_path: Path) -> None:
     """An epoch is on disk before its first byte. Its number must win no election for a log without one."""
     async with nodes(tmp_path, 1, ASYNC) as (a,):
         await a.lead(5)
@@ -253,7 +253,7 @@ async def test_epochs_behind_what_recovery_found_are_forgotten(tmp_path: Path) -
             await back.close()
 
 
-def test_a_failed_disk_speaks_against_an_election_at_once(tmp_path: Path) -> None:
+def test_a_failed_disk_puts_the_log_in_doubt_at_once(tmp_path: Path) -> None:
     node = BrokerNode(tmp_path, 1, ASYNC)
     node.store.load()
     node.ha.load()

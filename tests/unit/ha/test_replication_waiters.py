@@ -77,7 +77,7 @@ def test_how_many_logs_a_send_needs(
     )
 
 
-def test_learners_and_strangers_do_not_count() -> None:
+def test_learners_and_brokers_outside_the_set_do_not_count() -> None:
     sync = state({1, 2}, {2: 400, 3: 900, 4: 1000}, learners=(4,))
     assert sync.offset_reached_by(2) == 900
     assert sync.offset_reached_by(3) == 400
@@ -87,7 +87,7 @@ def test_learners_and_strangers_do_not_count() -> None:
     assert sync.offset_reached_by_all() == -1
 
 
-async def test_everybody_is_answered_as_soon_as_their_own_bytes_are_safe() -> None:
+async def test_each_send_is_answered_as_soon_as_its_own_bytes_are_replicated() -> None:
     sync = state({1, 2}, {2: 100})
     acks = ReplicationWaiters(
         sync,
@@ -129,7 +129,7 @@ def bench_state(bench: Bench, values: dict[str, Any], *, controlled: bool, membe
 
 
 @pytest.mark.parametrize("ordinary", [False, True])
-async def test_the_producer_is_told_the_truth(tmp_path: Path, ordinary: bool) -> None:
+async def test_the_producer_gets_the_right_status(tmp_path: Path, ordinary: bool) -> None:
     async with running(tmp_path) as bench:
         peer = bench.peer(ordinary=ordinary)
         assert peer.call(send_command("TBW102")).code == 0
@@ -151,7 +151,9 @@ async def test_the_producer_is_told_the_truth(tmp_path: Path, ordinary: bool) ->
 
 
 @pytest.mark.parametrize("ordinary", [False, True])
-async def test_too_few_replicas_refuse_before_anything_is_stored(tmp_path: Path, ordinary: bool) -> None:
+async def test_with_too_few_replicas_a_send_is_rejected_before_it_is_stored(
+    tmp_path: Path, ordinary: bool
+) -> None:
     async with running(tmp_path) as bench:
         bench_state(bench, {"min_in_sync_replicas": 3}, controlled=True, members={1, 2})
         peer = bench.peer(ordinary=ordinary)

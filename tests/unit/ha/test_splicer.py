@@ -49,7 +49,7 @@ def way(tmp_path: Path) -> Iterator[Way]:
     made.close()
 
 
-def test_what_arrived_is_put_where_it_belongs_and_no_byte_more(way: Way) -> None:
+def test_arrived_bytes_are_moved_to_their_position(way: Way) -> None:
     way.near.sendall(BODY[:5000])
     assert way.take(100, 4000) == 4000
     assert way.take(4100, 4000) == 1000
@@ -59,14 +59,16 @@ def test_what_arrived_is_put_where_it_belongs_and_no_byte_more(way: Way) -> None
     assert not any(found[5100:])
 
 
-def test_nothing_is_moved_when_nothing_came_or_the_other_side_has_closed(way: Way) -> None:
+def test_nothing_is_moved_without_bytes_or_after_the_peer_has_closed(way: Way) -> None:
     assert way.take(0, 100) == 0
     way.near.close()
     assert way.take(0, 100) == 0
     assert way.passage.is_supported
 
 
-def test_a_file_that_takes_nothing_from_a_pipe_is_written(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_splice_gets_the_bytes_by_write(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What had been taken from the socket by then is not lost."""
     real = os.splice
 
@@ -93,7 +95,7 @@ def test_a_socket_that_cannot_be_spliced_keeps_its_bytes(way: Way, monkeypatch: 
     assert not way.passage.is_supported
 
 
-def test_an_error_of_the_disk_is_told(way: Way) -> None:
+def test_a_disk_error_is_raised(way: Way) -> None:
     way.near.sendall(BODY[:10])
     with pytest.raises(OSError, match="Bad file descriptor"):
         way.passage.splice(-1, 0, 10)

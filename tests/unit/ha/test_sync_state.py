@@ -40,7 +40,7 @@ def test_a_member_without_a_connection_holds_the_confirmed_offset() -> None:
     assert sync.confirm_offset == 400
 
 
-def test_a_first_acknowledgement_of_zero_is_none() -> None:
+def test_a_first_acknowledgement_of_zero_does_not_count() -> None:
     sync = state({1, 2}, confirm=400)
     sync.replica_connected(2, async_learner=False)
     sync.replica_acknowledged(2, 0, 10)
@@ -48,7 +48,7 @@ def test_a_first_acknowledgement_of_zero_is_none() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1001, 1 << 62])
-def test_an_acknowledgement_that_cannot_be_is_refused(offset: int) -> None:
+def test_an_impossible_acknowledgement_is_rejected(offset: int) -> None:
     sync = state({1, 2}, confirm=400)
     sync.replica_connected(2, async_learner=False)
     assert not sync.replica_acknowledged(2, offset, 10)
@@ -56,7 +56,7 @@ def test_an_acknowledgement_that_cannot_be_is_refused(offset: int) -> None:
     assert not sync.replicated_to_all(500)
 
 
-def test_an_answer_that_got_lost_may_have_been_a_yes() -> None:
+def test_a_lost_response_may_have_been_an_acceptance() -> None:
     """Expansion proposed, the reply lost: from then on the new member's acknowledgement is needed too."""
     sync = state({1})
     sync.replica_connected(2, async_learner=False)
@@ -73,7 +73,7 @@ def test_an_answer_that_got_lost_may_have_been_a_yes() -> None:
     assert sync.confirm_offset == 2000
 
 
-def test_a_shrink_of_unknown_fate_still_waits_for_the_one_to_go() -> None:
+def test_a_removal_of_unknown_fate_still_waits_for_the_member() -> None:
     sync = state({1, 2, 3})
     for one in (2, 3):
         sync.replica_connected(one, async_learner=False)
@@ -107,7 +107,7 @@ def test_learners_never_join_nor_count() -> None:
     assert sync.replicated_to(1000) == 1
 
 
-def test_a_slow_replica_is_to_go_after_its_time_and_a_caught_up_one_stays() -> None:
+def test_a_slow_replica_is_removed_after_its_time_and_a_caught_up_one_stays() -> None:
     sync = state({1, 2, 3}, end=1000)
     for one in (2, 3):
         sync.replica_connected(one, async_learner=False)

@@ -37,7 +37,7 @@ def offered(a: BrokerNode) -> GetStatus:
     return a.store.get(queue, 1, 32).status
 
 
-async def test_5663_an_expansion_whose_answer_got_lost_counts(tmp_path: Path) -> None:
+async def test_5663_an_expansion_whose_response_was_lost_counts(tmp_path: Path) -> None:
     """The controller took the new member, the master did not hear of it: what the old set alone has must not
     be acknowledged, or the new member is elected without it."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
@@ -57,7 +57,7 @@ async def test_5663_an_expansion_whose_answer_got_lost_counts(tmp_path: Path) ->
         assert a.ha.confirm_offset < end
 
 
-async def test_6662_and_6728_confirmed_stays_while_a_member_has_not_spoken(tmp_path: Path) -> None:
+async def test_6662_and_6728_the_confirmed_offset_waits_for_a_member_without_report(tmp_path: Path) -> None:
     """A master alone with one of two replicas; and a connection that has said nothing, or zero."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
         await a.lead(1, {1, 2, 3}, 5)
@@ -74,7 +74,7 @@ async def test_6662_and_6728_confirmed_stays_while_a_member_has_not_spoken(tmp_p
         await until(lambda: a.ha.confirm_offset == end, "all three have all")
 
 
-async def test_6609_and_6703_after_a_crash_only_what_was_confirmed_and_is_there_is_shown(
+async def test_6609_and_6703_after_a_crash_only_confirmed_and_present_bytes_are_shown(
     tmp_path: Path,
 ) -> None:
     async with node(tmp_path) as a:

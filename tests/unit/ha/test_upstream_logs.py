@@ -105,7 +105,7 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
             await one.close()
 
 
-async def test_10666_what_was_cut_stays_cut_after_a_crash(tmp_path: Path) -> None:
+async def test_10666_a_truncation_survives_a_crash(tmp_path: Path) -> None:
     """RocketMQ cut in memory only, and the tail was there again after a crash. Here it is zeros on the disk
     before the replica says where its log ends."""
     a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()

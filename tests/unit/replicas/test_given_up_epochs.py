@@ -37,7 +37,7 @@ def returned(*, gives_up: bool = True, given_up_epoch: int = 0) -> StateMachineH
     return harness
 
 
-def test_the_first_mastership_heard_of_is_given_up_and_none_but_a_newer_one_taken() -> None:
+def test_the_first_mastership_is_given_up_and_only_a_newer_one_is_taken() -> None:
     harness = returned()
     harness.answer(view(1, 5))
     assert harness.only(GiveUpEpoch).epoch == 5
@@ -67,7 +67,7 @@ def test_another_s_mastership_is_followed_at_once() -> None:
     assert harness.only(GiveUpEpoch).epoch == 7
 
 
-def test_who_has_caught_up_gives_nothing_up() -> None:
+def test_a_broker_that_has_caught_up_gives_nothing_up() -> None:
     harness = returned()
     harness.answer(view(2, 6))
     harness.take()
@@ -77,7 +77,7 @@ def test_who_has_caught_up_gives_nothing_up() -> None:
     assert harness.only(TakeRole).view.epoch == 7
 
 
-def test_what_was_given_up_in_the_life_before_stays_given_up() -> None:
+def test_a_given_up_epoch_stays_given_up_after_a_restart() -> None:
     harness = returned(gives_up=False, given_up_epoch=5)
     harness.answer(view(1, 5))
     assert harness.all(TakeRole) == harness.all(GiveUpEpoch) == []
@@ -120,7 +120,7 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
 
 
 @pytest.mark.parametrize("left", [LogDoubt(gives_up=True), LogDoubt(in_doubt=True, gives_up=True)])
-async def test_rocketmq_s_controllers_do_not_hear_a_master_that_gave_up(
+async def test_rocketmq_s_controllers_get_no_heartbeats_of_a_master_that_gave_up(
     tmp_path: Path, left: LogDoubt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They know no epoch that is given up, and replace a master only when it is silent."""

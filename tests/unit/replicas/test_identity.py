@@ -37,7 +37,7 @@ def test_names_and_content_are_rocketmqs(files: IdentityFiles, tmp_path: Path) -
     assert files.load(ME.cluster, ME.name) == (ME, None)
 
 
-def test_a_new_store_knows_nobody(files: IdentityFiles) -> None:
+def test_a_new_store_has_no_identity(files: IdentityFiles) -> None:
     assert files.load("c", "g") == (None, None)
 
 
@@ -48,9 +48,7 @@ def test_a_kill_between_the_two_files_leaves_the_identity(files: IdentityFiles) 
 
 
 @pytest.mark.parametrize("cut", range(len(APPLIED.encode())))
-def test_a_half_written_application_of_javas_counts_for_none_or_belongs_to_us(
-    files: IdentityFiles, cut: int
-) -> None:
+def test_a_half_written_application_of_rocketmq_is_ignored_or_usable(files: IdentityFiles, cut: int) -> None:
     """RocketMQ writes it in place. Only the code may be short: then the id is applied for with another code,
     which the controller takes for another broker's, and refuses."""
     files.path.parent.mkdir()
@@ -79,7 +77,7 @@ def test_a_failure_to_write_leaves_what_was_there(
     [("Other", "broker-a", "brokerClusterName"), ("DefaultCluster", "broker-b", "brokerName")],
 )
 @pytest.mark.parametrize("applied", [False, True])
-def test_the_store_of_another_broker_is_refused(
+def test_the_store_of_another_broker_is_rejected(
     files: IdentityFiles, cluster: str, name: str, key: str, applied: bool
 ) -> None:
     if applied:
@@ -104,6 +102,6 @@ def test_a_broken_identity_is_not_guessed(files: IdentityFiles, text: str) -> No
         parse_identity(text)
 
 
-def test_texts_round_trip() -> None:
+def test_identities_and_applications_round_trip() -> None:
     assert parse_identity(ME.encode()) == ME
     assert parse_application(APPLIED.encode()) == APPLIED

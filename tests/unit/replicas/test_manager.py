@@ -73,7 +73,7 @@ async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: P
         assert one.topics.data_version.state_version == 1
 
 
-async def test_before_a_controller_has_spoken_it_serves_nobody(tmp_path: Path) -> None:
+async def test_before_a_controller_responds_the_broker_serves_no_client(tmp_path: Path) -> None:
     """(#6508, #6609, #6703)"""
     async with broker(tmp_path, "127.76.250.250:1") as one:
         topics = set(one.topics)
@@ -83,7 +83,7 @@ async def test_before_a_controller_has_spoken_it_serves_nobody(tmp_path: Path) -
         assert not one.registration.registered
 
 
-async def test_without_a_lease_sends_are_refused_at_once_and_with_one_taken(tmp_path: Path) -> None:
+async def test_sends_are_rejected_without_a_lease_and_accepted_with_one(tmp_path: Path) -> None:
     """SERVICE_NOT_AVAILABLE: a Java client tries again, elsewhere."""
     async with fake_controller(lease_ms=0) as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
@@ -131,7 +131,9 @@ async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None
         assert (await send(one)).code == 0
 
 
-async def test_when_a_controller_of_ours_leads_after_a_java_one_leases_count_again(tmp_path: Path) -> None:
+async def test_leases_count_again_when_an_epochmq_controller_leads_after_a_rocketmq_one(
+    tmp_path: Path,
+) -> None:
     async with fake_controller(grants=False, lease_ms=1000) as controller:
         settings = {"syncControllerMetadataPeriod": "600000"}
         async with broker(tmp_path, controller.address, settings) as one:
@@ -164,7 +166,7 @@ async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path:
         assert epochs == [8], "epochs without a byte are replaced, and 3 was never taken"
 
 
-async def test_a_change_that_nobody_told_is_seen_by_looking(tmp_path: Path) -> None:
+async def test_a_change_without_a_notification_is_found_by_polling(tmp_path: Path) -> None:
     """A lost notification costs time only."""
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
@@ -190,7 +192,7 @@ async def test_a_restarted_broker_keeps_its_id_and_tells_its_new_address(tmp_pat
         assert asked[-1]["brokerAddress"] == after
 
 
-async def test_slow_and_dead_controllers_delay_nobody(tmp_path: Path) -> None:
+async def test_slow_and_dead_controllers_delay_no_heartbeats_to_others(tmp_path: Path) -> None:
     """(#5929)"""
     with socket.socket() as deaf:
         deaf.bind(("127.76.249.1", 0))
@@ -215,7 +217,7 @@ async def test_slow_and_dead_controllers_delay_nobody(tmp_path: Path) -> None:
                 one_of_many.close()
 
 
-async def test_a_heartbeat_says_what_an_election_needs(tmp_path: Path) -> None:
+async def test_a_heartbeat_carries_what_an_election_needs(tmp_path: Path) -> None:
     settings = {"brokerElectionPriority": "7", "controllerHeartBeatTimeoutMills": "4000"}
     async with (
         fake_controller(grants=False) as controller,
@@ -242,7 +244,7 @@ async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> Non
         assert "writeLeaseEpoch" not in controller.heartbeats[-1]
 
 
-async def test_heartbeats_do_not_tell_of_a_fence_before_the_request_that_names_the_successor(
+async def test_heartbeats_report_no_fence_before_the_election_request_has_ended(
     tmp_path: Path,
 ) -> None:
     """The controllers would choose somebody themselves, and refuse the one who was to be the master."""
@@ -321,7 +323,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
         ({"controllerAddr": "a:1", "brokerName": "a#b"}, "brokerName"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, str], key: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, str], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         from_properties(SMALL | {"enableControllerMode": "true"} | settings)
     assert caught.value.key == key
@@ -338,7 +340,7 @@ def test_the_id_of_rocketmqs_examples_is_taken() -> None:
     assert from_properties(SMALL | values).config.enable_controller_mode
 
 
-async def test_the_store_of_another_broker_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_a_start_with_the_store_of_another_broker_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "brokerIdentity").write_text("TestCluster#group-b#1")
     with pytest.raises(ConfigError, match="group-b"):
         async with broker(tmp_path, "127.76.250.250:1"):

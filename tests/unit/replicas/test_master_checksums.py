@@ -56,7 +56,7 @@ async def test_a_master_answers_for_its_epoch_and_for_ranges_that_may_be_asked_f
                 await log.checksums(asked, of)
 
 
-async def test_a_master_of_rocketmq_s_cannot_be_asked() -> None:
+async def test_a_rocketmq_master_gives_no_checksums() -> None:
     def unknown(_: RemotingConnection, command: Command) -> Command:
         return response(command, 3, "request type not supported")
 
@@ -73,7 +73,9 @@ async def test_a_master_of_rocketmq_s_cannot_be_asked() -> None:
         await server.stop(0)
 
 
-async def test_only_so_many_comparisons_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_waiting_comparisons_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_checksums, "WAITING_MAX", 1)
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is HARole.MASTER)

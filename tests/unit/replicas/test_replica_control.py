@@ -47,7 +47,7 @@ async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: P
         assert sent(bench) == 0
 
 
-async def test_what_cannot_be_kept_is_not_done(tmp_path: Path) -> None:
+async def test_a_control_state_that_cannot_be_saved_is_not_applied(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         (tmp_path / "config" / f"{FILE}.tmp").mkdir()
         answer = await steer(bench, fenced=True)
@@ -56,7 +56,7 @@ async def test_what_cannot_be_kept_is_not_done(tmp_path: Path) -> None:
         assert sent(bench) == 0
 
 
-async def test_without_controllers_there_is_nobody_to_hand_over_to(tmp_path: Path) -> None:
+async def test_without_controllers_there_is_no_switchover(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         answer = await steer(bench, drained=True)
         assert (answer.code, answer.remark) == (1, "there are no controllers: nobody else is the master")
@@ -68,7 +68,7 @@ async def test_without_controllers_there_is_nobody_to_hand_over_to(tmp_path: Pat
         assert (answer.code, answer.remark) == (1, "no master is followed")
 
 
-async def test_a_drained_replica_says_so_when_it_introduces_itself(tmp_path: Path) -> None:
+async def test_a_drained_replica_reports_it_in_its_handshake(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / FILE).write_text('{"fenced":false,"drained":true}')
     async with running(tmp_path) as bench:
@@ -77,7 +77,7 @@ async def test_a_drained_replica_says_so_when_it_introduces_itself(tmp_path: Pat
         assert not bench.broker.live.current.async_learner
 
 
-async def test_a_damaged_file_keeps_the_broker_from_starting_as_if_nothing_had_been_said(
+async def test_a_damaged_control_state_prevents_the_start(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "config").mkdir()

@@ -89,7 +89,7 @@ async def refused(asked: asyncio.Task[Command | None]) -> int:
     return caught.value.code
 
 
-def test_an_open_gate_is_no_detour() -> None:
+def test_an_open_gate_calls_the_handler_directly() -> None:
     harness = GateHarness()
     answer = harness.handlers[SEND](NOBODY, request(SEND))
     assert isinstance(answer, Command)
@@ -99,7 +99,7 @@ def test_an_open_gate_is_no_detour() -> None:
     assert isinstance(harness.handlers[COMMIT](NOBODY, request(COMMIT)), Command)
 
 
-async def test_what_was_held_is_handled_here_in_order_when_nothing_comes_of_the_switch() -> None:
+async def test_held_requests_are_served_here_in_order_when_the_switchover_fails() -> None:
     harness = GateHarness()
     harness.gate.hold()
     asked = [harness.ask(body=bytes([number])) for number in range(5)]
@@ -112,7 +112,7 @@ async def test_what_was_held_is_handled_here_in_order_when_nothing_comes_of_the_
     assert harness.gate.held == 0
 
 
-async def test_what_was_held_goes_to_the_new_master_and_so_does_what_comes_later() -> None:
+async def test_held_and_later_requests_are_relayed_to_the_new_master() -> None:
     harness = GateHarness()
     harness.gate.hold()
     held = harness.ask(ext={"a": "group"})
@@ -127,7 +127,7 @@ async def test_what_was_held_goes_to_the_new_master_and_so_does_what_comes_later
     assert harness.gate.relayed == 1 + len(RELAYED_CODES)
 
 
-async def test_a_master_that_is_not_one_yet_is_asked_again() -> None:
+async def test_relaying_is_retried_while_the_new_master_is_not_ready() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     a_replica = "[REJECTREQUEST]system busy, start flow control for a while"
@@ -136,7 +136,7 @@ async def test_a_master_that_is_not_one_yet_is_asked_again() -> None:
     assert len(harness.elsewhere.asked) == 4
 
 
-async def test_what_may_have_been_done_is_not_asked_twice_and_refusals_are_passed_on() -> None:
+async def test_a_request_that_may_have_been_served_is_not_sent_twice() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     harness.elsewhere.answers = [CallTimeoutError("silence")]
@@ -149,7 +149,7 @@ async def test_what_may_have_been_done_is_not_asked_twice_and_refusals_are_passe
         assert answer.code == code
 
 
-async def test_patience_ends_before_a_producers_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_held_request_times_out_before_its_producer_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.05)
     harness = GateHarness()
     harness.gate.hold()
@@ -170,7 +170,7 @@ async def test_a_request_is_relayed_once() -> None:
     assert harness.elsewhere.asked == []
 
 
-async def test_a_broker_that_becomes_the_master_again_relays_no_more() -> None:
+async def test_a_broker_that_is_master_again_serves_requests_itself() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     harness.elsewhere.answers = [ResponseCode.SERVICE_NOT_AVAILABLE] * 1000
@@ -184,7 +184,7 @@ async def test_a_broker_that_becomes_the_master_again_relays_no_more() -> None:
     assert await remark(harness.ask()) == "here"
 
 
-async def test_clients_that_never_learn_are_refused_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relaying_ends_after_its_period(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     assert await remark(harness.ask()) == "there"
@@ -194,7 +194,7 @@ async def test_clients_that_never_learn_are_refused_in_the_end(monkeypatch: pyte
     assert harness.gate.phase is GatePhase.OPEN
 
 
-async def test_no_more_is_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_and_size_of_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELD_MAX", 3)
     monkeypatch.setattr(module, "HELD_BYTES_MAX", 100)
     harness = GateHarness()
@@ -215,7 +215,7 @@ async def test_no_more_is_held_than_there_is_room_for(monkeypatch: pytest.Monkey
     assert await refused(harness.ask()) == ResponseCode.SYSTEM_BUSY
 
 
-async def test_one_way_requests_are_passed_on_one_way() -> None:
+async def test_one_way_requests_are_relayed_one_way() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     command = Command(SEND, flag=FLAG_ONEWAY, body=b"x")

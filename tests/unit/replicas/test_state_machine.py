@@ -46,7 +46,7 @@ APPLIED = BrokerIdApplication(ME, "10.0.1.1:10911;7")
 # The ladder -------------------------------------------------------------------------------------------------
 
 
-def test_a_new_broker_asks_for_an_id_keeps_it_and_is_elected() -> None:
+def test_a_new_broker_applies_for_an_id_saves_it_and_is_elected() -> None:
     harness = StateMachineHarness()
     assert harness.only(FindControllerLeader)
     harness.meet()
@@ -83,7 +83,7 @@ def test_after_a_kill_the_same_identity_registers() -> None:
     assert harness.only(AskController).question == RegisterQuestion(1)
 
 
-def test_an_id_that_is_another_brokers_is_given_up_for_a_free_one() -> None:
+def test_an_id_of_another_broker_is_dropped_for_a_free_one() -> None:
     harness = StateMachineHarness(application=APPLIED)
     harness.meet()
     harness.answer(QuestionRejected(Code.CONTROLLER_BROKER_ID_INVALID, "taken"))
@@ -92,7 +92,7 @@ def test_an_id_that_is_another_brokers_is_given_up_for_a_free_one() -> None:
     assert harness.only(AskController).question == NextBrokerIdQuestion()
 
 
-def test_an_application_that_cannot_be_kept_is_not_sent() -> None:
+def test_an_application_that_cannot_be_saved_is_not_sent() -> None:
     harness = StateMachineHarness()
     harness.meet()
     harness.answer(FreeBrokerId(1, APPLIED.check_code))
@@ -102,7 +102,7 @@ def test_an_application_that_cannot_be_kept_is_not_sent() -> None:
     assert harness.only(AskController).question == NextBrokerIdQuestion()
 
 
-def test_an_identity_that_cannot_be_kept_is_applied_for_again() -> None:
+def test_an_identity_that_cannot_be_saved_is_applied_for_again() -> None:
     harness = StateMachineHarness(application=APPLIED)
     harness.meet()
     harness.answer(BrokerIdGranted())
@@ -143,7 +143,7 @@ def test_a_forgotten_broker_applies_for_its_id_again_and_comes_back() -> None:
     assert harness.only(TakeRole).view == view(2, 5)
 
 
-def test_a_forgotten_group_is_not_begun_anew_with_an_old_log() -> None:
+def test_a_forgotten_group_is_not_created_again_with_an_old_log() -> None:
     """Its epochs would begin at 1, and this log's are newer: said once, and looked at again and again."""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
@@ -189,7 +189,7 @@ def test_a_failed_election_is_asked_for_again() -> None:
 # Controllers ------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_answer_looks_for_the_leader_and_asks_again() -> None:
+def test_after_a_lost_response_the_leader_is_searched_and_asked_again() -> None:
     """(#10812, #5712)"""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
@@ -201,7 +201,7 @@ def test_a_lost_answer_looks_for_the_leader_and_asks_again() -> None:
     assert (asked.address, asked.question) == (OTHER, RegisterQuestion(1))
 
 
-def test_of_two_that_say_they_lead_the_newer_term_wins() -> None:
+def test_of_two_controllers_that_claim_to_lead_the_newer_term_wins() -> None:
     harness = StateMachineHarness(identity=ME)
     harness.feed(
         SearchFinished(
@@ -214,7 +214,7 @@ def test_of_two_that_say_they_lead_the_newer_term_wins() -> None:
     assert harness.only(ControllerLeaderFound) == ControllerLeaderFound(OTHER, True)
 
 
-def test_a_leader_that_only_others_name_is_asked() -> None:
+def test_a_leader_that_only_other_controllers_name_is_asked() -> None:
     """An asymmetric partition: the leader does not answer us in time, others know it. (#4800)"""
     harness = StateMachineHarness(identity=ME)
     harness.feed(SearchFinished((ControllerMetadata(OTHER, LEADER, False, True, 5),)))
@@ -222,7 +222,7 @@ def test_a_leader_that_only_others_name_is_asked() -> None:
     assert harness.only(AskController).address == LEADER
 
 
-def test_without_any_controller_it_keeps_looking() -> None:
+def test_without_any_controller_the_search_goes_on() -> None:
     harness = StateMachineHarness(identity=ME)
     for _ in range(5):
         harness.meet(None)
@@ -231,7 +231,7 @@ def test_without_any_controller_it_keeps_looking() -> None:
     assert not harness.all(AskController)
 
 
-def test_a_master_without_a_lease_looks_for_the_leader() -> None:
+def test_a_master_without_a_lease_searches_for_the_leader() -> None:
     harness = StateMachineHarness()
     harness.lead()
     assert not harness.feed(LeaseMissing()), "one has just ended"
@@ -240,7 +240,7 @@ def test_a_master_without_a_lease_looks_for_the_leader() -> None:
     assert not harness.feed(LeaseMissing()), "one search at a time"
 
 
-def test_controllers_that_have_lost_their_memory_are_named() -> None:
+def test_controllers_that_have_lost_their_state_are_reported() -> None:
     """What they say is older than what this broker knows: it stays what it is, and says why."""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
@@ -265,7 +265,7 @@ def test_an_older_epoch_changes_nothing() -> None:
     assert harness.state_machine.role.epoch == 5
 
 
-def test_a_notification_of_a_newer_epoch_fences_at_once_and_changes_the_role() -> None:
+def test_a_notification_of_a_newer_epoch_stops_writing_and_changes_the_role() -> None:
     """(#6508, #6706)"""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
@@ -277,7 +277,7 @@ def test_a_notification_of_a_newer_epoch_fences_at_once_and_changes_the_role() -
     assert (harness.state_machine.role.leads, harness.state_machine.role.master_id) == (False, 2)
 
 
-def test_what_is_heard_while_a_role_is_taken_waits_and_the_newest_is_next() -> None:
+def test_views_wait_while_a_role_is_taken_and_the_newest_is_next() -> None:
     harness = StateMachineHarness()
     harness.lead(epoch=5)
     harness.feed(RoleNotification(view(2, 6)))
@@ -291,7 +291,7 @@ def test_what_is_heard_while_a_role_is_taken_waits_and_the_newest_is_next() -> N
     assert harness.only(TakeRole).view == view(1, 8)
 
 
-def test_a_role_that_cannot_be_taken_is_tried_again() -> None:
+def test_a_role_that_could_not_be_taken_is_taken_again() -> None:
     harness = StateMachineHarness()
     harness.identify()
     harness.answer(view(1, 3))
@@ -302,7 +302,7 @@ def test_a_role_that_cannot_be_taken_is_tried_again() -> None:
     assert harness.state_machine.role is not None
 
 
-def test_a_group_without_a_master_fences_its_old_one_and_elects() -> None:
+def test_in_a_group_without_a_master_the_old_one_stops_writing_and_asks_for_an_election() -> None:
     """The controllers found nobody; RocketMQ's leave such a group to its brokers."""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
@@ -348,7 +348,7 @@ def taken(members: set[int], set_epoch: int) -> MasterView:
     return MasterView(members=frozenset(members), set_epoch=set_epoch)
 
 
-def test_a_proposal_that_is_taken_is_adopted() -> None:
+def test_an_accepted_proposal_is_adopted() -> None:
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(ReplyReceived(propose(harness), taken({1, 2}, 2)))
@@ -368,7 +368,7 @@ def test_a_proposal_made_while_the_role_is_taken_is_sent() -> None:
     assert harness.only(AdoptSyncStateSet).set_epoch == 2
 
 
-def test_a_proposal_without_an_answer_is_sent_again_and_not_forgotten() -> None:
+def test_a_proposal_without_a_response_is_sent_again() -> None:
     """Its answer got lost: it may have been taken, so its members count until that is known. (#5663)"""
     harness = StateMachineHarness()
     harness.lead()
@@ -392,7 +392,7 @@ def test_a_proposal_without_an_answer_is_sent_again_and_not_forgotten() -> None:
         Code.CONTROLLER_BROKER_NOT_ALIVE,
     ],
 )
-def test_a_refusal_after_a_lost_answer_is_cleared_by_registering_anew(code: Code) -> None:
+def test_a_rejection_after_a_lost_response_is_resolved_by_registering_again(code: Code) -> None:
     """The first may have been taken. Registering raises the set's epoch, so nothing asked before counts.
     (#5663)"""
     harness = StateMachineHarness()
@@ -411,7 +411,7 @@ def test_a_refusal_after_a_lost_answer_is_cleared_by_registering_anew(code: Code
     assert not harness.all(ProposalRejected)
 
 
-def test_registering_under_a_java_controller_raises_no_epoch_and_the_proposal_is_over() -> None:
+def test_after_registering_with_a_rocketmq_controller_the_proposal_counts_as_rejected() -> None:
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(
@@ -423,7 +423,7 @@ def test_registering_under_a_java_controller_raises_no_epoch_and_the_proposal_is
     assert harness.only(ProposalRejected)
 
 
-def test_a_sure_refusal_ends_the_proposal_but_not_at_once() -> None:
+def test_a_sure_rejection_ends_the_proposal_after_a_pause() -> None:
     """A dead replica would be proposed again with every acknowledgement."""
     harness = StateMachineHarness()
     harness.lead()
@@ -439,7 +439,7 @@ def test_a_sure_refusal_ends_the_proposal_but_not_at_once() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER])
-def test_a_proposal_of_a_former_master_makes_it_look(code: Code) -> None:
+def test_a_rejected_former_master_asks_who_is_master(code: Code) -> None:
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(ReplyReceived(propose(harness), QuestionRejected(code, "no")))
@@ -452,7 +452,7 @@ def test_a_proposal_of_a_former_master_makes_it_look(code: Code) -> None:
     )
 
 
-def test_a_proposal_of_an_epoch_before_the_one_that_is_led_is_over() -> None:
+def test_a_proposal_of_an_older_epoch_counts_as_rejected() -> None:
     """The same master got a new epoch, whose role could not be taken at first. Its set was adopted meanwhile,
     and the change that was proposed then names the old epoch: nobody else would say what became of it."""
     harness = StateMachineHarness()
@@ -466,7 +466,7 @@ def test_a_proposal_of_an_epoch_before_the_one_that_is_led_is_over() -> None:
     assert harness.only(ProposalRejected)
 
 
-def test_a_newer_set_that_is_seen_by_looking_is_adopted_once() -> None:
+def test_a_newer_set_found_by_polling_is_adopted_once() -> None:
     """(#6342: the controller's set is taken as it is)"""
     harness = StateMachineHarness()
     harness.lead(set_epoch=4)
@@ -479,7 +479,7 @@ def test_a_newer_set_that_is_seen_by_looking_is_adopted_once() -> None:
     assert not harness.all(AdoptSyncStateSet)
 
 
-def test_time_alone_never_busies_it() -> None:
+def test_time_alone_causes_a_bounded_number_of_questions() -> None:
     """Whatever state it is in, a minute without any answer costs a bounded number of questions."""
     for harness in (
         StateMachineHarness(),

@@ -116,7 +116,7 @@ class SwitchoverHarness:
         return caught.value.remark
 
 
-async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() -> None:
+async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> None:
     harness = SwitchoverHarness()
     harness.takes = [False, True]
     done = await harness.handover.to(2, NEXT, 60_000)
@@ -130,7 +130,7 @@ async def test_a_switch_elects_a_replica_that_has_everything_and_relays_to_it() 
     assert harness.gate.phase is GatePhase.RELAYING
 
 
-async def test_sends_are_held_only_when_the_replica_is_near_and_until_it_is_there() -> None:
+async def test_sends_are_held_only_while_a_near_replica_catches_up() -> None:
     harness = SwitchoverHarness()
     harness.grow(LAG_MAX_BYTES + 1)
     switch = asyncio.ensure_future(harness.handover.to(2, NEXT, 10_000))
@@ -158,13 +158,13 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
     assert harness.story == []
 
 
-async def test_a_replica_that_does_not_say_how_much_it_has_to_dispatch_holds_up_no_switch() -> None:
+async def test_a_replica_that_does_not_tell_its_dispatch_lag_delays_no_switchover() -> None:
     harness = SwitchoverHarness()
     harness.undispatched = [CallTimeoutError("no response")]
     assert (await harness.handover.to(2, NEXT, 1000)).master_id == 2
 
 
-async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
+async def test_a_slow_third_replica_is_waited_for_only_shortly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "OTHER_REPLICAS_MS", 5)
@@ -174,7 +174,7 @@ async def test_a_third_replica_that_is_slow_is_waited_for_only_for_a_moment(
     assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
 
 
-async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None:
+async def test_an_unfit_replica_is_rejected_before_sends_are_held() -> None:
     harness = SwitchoverHarness()
     harness.gate.hold = harness.story.append  # type: ignore[method-assign, assignment]
     assert await harness.refused(1) == "broker 1 is the master already"
@@ -189,7 +189,7 @@ async def test_who_cannot_take_over_is_refused_before_anything_is_held() -> None
     assert harness.story == []
 
 
-async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_stays_behind_fails_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = SwitchoverHarness()
     harness.grow(LAG_MAX_BYTES + 1)
     why = f"broker 2 still lacks {LAG_MAX_BYTES + 1} bytes of the log"
@@ -201,7 +201,7 @@ async def test_a_replica_that_stays_behind_costs_no_send(monkeypatch: pytest.Mon
     assert not any("elect" in str(one) for one in harness.story)
 
 
-async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -> None:
+async def test_sends_continue_here_when_the_replica_disconnects() -> None:
     harness = SwitchoverHarness()
     harness.grow(10)
     switch = asyncio.ensure_future(harness.refused())
@@ -222,7 +222,7 @@ async def test_a_replica_that_goes_while_sends_are_held_lets_them_go_on_here() -
     ],
     ids=["refused", "lost", "another"],
 )
-async def test_an_election_that_fails_is_left_to_the_controllers_and_sends_wait_for_whom_they_elect(
+async def test_after_a_failed_election_sends_wait_for_the_member_that_is_elected(
     reply: ControllerReply, why: str
 ) -> None:
     harness = SwitchoverHarness()
@@ -235,7 +235,7 @@ async def test_an_election_that_fails_is_left_to_the_controllers_and_sends_wait_
     assert harness.gate.phase is GatePhase.RELAYING
 
 
-async def test_an_election_that_fails_for_good_lets_sends_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sends_are_rejected_when_the_election_fails_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.02)
     harness = SwitchoverHarness()
     harness.reply = ReplyLost("no response")
@@ -243,7 +243,7 @@ async def test_an_election_that_fails_for_good_lets_sends_be_refused(monkeypatch
     assert harness.gate.phase is GatePhase.OPEN
 
 
-async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elect() -> None:
+async def test_no_send_is_held_for_a_replica_that_cannot_be_elected() -> None:
     harness = SwitchoverHarness()
     harness.obstacles = ["its heartbeats do not reach the controllers"] * 2
     assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
@@ -254,7 +254,7 @@ async def test_nothing_is_held_for_a_replica_that_the_controllers_would_not_elec
     assert harness.story == []
 
 
-async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
+async def test_a_failed_table_copy_does_not_prevent_a_switchover(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for tables in (CallTimeoutError("silence"), 1):
@@ -264,7 +264,7 @@ async def test_tables_that_cannot_be_copied_now_do_not_keep_a_switch(
     assert caplog.text.count("did not copy the tables") == 4
 
 
-async def test_there_is_one_switch_at_a_time() -> None:
+async def test_there_is_one_switchover_at_a_time() -> None:
     harness = SwitchoverHarness()
     harness.grow(10)
     first = asyncio.ensure_future(harness.handover.to(2, NEXT, 60_000))

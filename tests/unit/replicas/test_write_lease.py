@@ -29,14 +29,14 @@ def test_a_mastership_begins_without_the_right_to_write() -> None:
     assert not lease.is_open(0)
 
 
-def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+def test_a_lease_counts_from_its_request() -> None:
     lease = master()
     lease.record_grant(3, 1000.0, 600)
     assert lease.is_open(1599.9)
     assert not lease.is_open(1600.0)
 
 
-def test_an_answer_that_comes_too_late_grants_nothing() -> None:
+def test_a_late_response_grants_no_lease() -> None:
     """A process that was stopped reads old answers when it goes on."""
     lease = master()
     lease.record_grant(3, 1000.0, 600)
@@ -59,7 +59,7 @@ def test_an_older_grant_does_not_shorten_a_newer_one() -> None:
     assert lease.is_open(2500.0)
 
 
-def test_under_a_java_leader_a_master_writes_as_rocketmq_does() -> None:
+def test_under_a_rocketmq_controller_a_master_writes_without_a_lease() -> None:
     lease = master()
     lease.leader_grants = False
     assert lease.is_open(10**12)
@@ -80,7 +80,7 @@ def test_a_fenced_master_writes_no_more_under_its_epoch() -> None:
     assert lease.is_open(1201.0)
 
 
-def test_it_knows_when_it_starves() -> None:
+def test_it_tells_when_it_needs_renewal() -> None:
     lease = master()
     lease.record_grant(3, 1000.0, 600)
     assert not lease.needs_renewal(1200.0)
