@@ -1,16 +1,17 @@
-"""A slave's copies of its master's tables: topics, subscription groups, message request modes, delay offsets
+"""Copies a master's tables to this slave: topics, subscription groups, message request modes, delay offsets
 and consumer offsets (RocketMQ's SlaveSynchronize).
 
-A table is replaced whole or not at all. RocketMQ's slave empties its topic table and then fills it through
-the rules for administrators, which one topic with an attribute breaks, in the middle and for ever; here an
-entry that cannot be read is skipped and named, and the rest taken over.
+A table is replaced as a whole or not at all. RocketMQ's slave empties its topic table and then fills it
+through the rules for administrators. One topic with an attribute violates these rules, and the table then
+stays incomplete for ever. Here an entry that cannot be read is skipped and logged, and the others are copied.
 
-A master of ours is asked every second, which costs it next to nothing (see `processors.tables`), so that what
-a switch can lose of the tables is a second; RocketMQ's is asked every 10 s, as RocketMQ's slaves do. A master
-that does not answer is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and metrics (60, 61) are
-not asked for: there is no timer here.
+An EpochMQ master is asked every second, at almost no cost (see `processors.table_sync`), so that a failover loses
+at most a second of changes to the tables. A RocketMQ master is asked every 10 s, as by RocketMQ's slaves. A
+master that does not respond is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and metrics (60,
+61) are not copied, because this broker has no timer.
 
-What was copied may be ahead of this broker's log, or behind it; `promoted` sets that right before it serves.
+The copied tables may be ahead of this broker's log, or behind it. `align_with_log` corrects that before the broker
+becomes master.
 """
 
 from __future__ import annotations
@@ -52,18 +53,18 @@ PERIOD_OF_JAVA_S = 10.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 10.0
 CALL_TIMEOUT_MS = 3000
 FAILURE_LOG_INTERVAL_S = 60.0
-"""A failure that goes on is logged again after this long."""
+"""How often a lasting failure is logged."""
 SLICE = 1000
-"""Entries of an offset table read in one go."""
+"""Entries of an offset table that are decoded before the event loop serves other work."""
 AUTO_CREATE_QUEUES = 4
-"""What a Java producer asks for when its first message makes a topic (defaultTopicQueueNums)."""
+"""How many queues a Java producer asks for when its first message creates a topic (defaultTopicQueueNums)."""
 
 
 class MasterClient(Protocol):
-    """What is needed of a RemotingClient."""
+    """The part of `RemotingClient` that copies tables."""
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The answer of the peer at `address`."""
+        """The response of the peer at `address`."""
         ...
 
 
@@ -81,8 +82,9 @@ ApplyCopy = Callable[[], None]
 
 
 class _SyncedTable:
-    """One table: its request, how its own state is told, and how an answer is read, which gives the change to
-    make. `state` is the master's state that was copied last, `own` what the copy's was then."""
+    """One table. `code` is its request, `own_state` returns the state of the copy, and `read` decodes a
+    response into the change to make. `state` is the master's table state of the last copy, `own` that of the
+    copy then."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class _SyncedTable:
 
 
 class SlaveSync:
-    """The copying of one broker. `follow` says whom."""
+    """Copies the tables of the master that `follow` names."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class SlaveSync:
     ) -> None:
         self.master: str | None = None
         self.rounds = 0
-        """How many times everything was asked for and taken over."""
+        """How many times all tables were copied."""
         self._client = client
         self._store = store
         self._topics = topics
@@ -158,11 +160,11 @@ class SlaveSync:
             ),
         )
 
-    # Whom to follow
+    # The master to copy from
 
     def follow(self, master_address: str | None) -> None:
-        """From now on the tables of this broker (host:port) are copied, None: nobody's. Nothing of a former
-        master is taken over any more. Needs a running loop."""
+        """Copies the tables of this broker (host:port) from now on; None: of no broker. Responses of a former
+        master are ignored. Needs a running loop."""
         if master_address == self.master:
             return
         self.master = master_address
@@ -177,26 +179,26 @@ class SlaveSync:
             )
 
     async def stop(self) -> None:
-        """Copies nothing any more."""
+        """Stops copying."""
         task = self._task
         self.follow(None)
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
 
     async def refresh(self) -> None:
-        """Everything as the master has it now. Raises EpochMQError when it does not say, or nobody is
-        followed; OSError when a file cannot be written."""
+        """Copies all tables now. Raises EpochMQError if the master does not respond or none is followed, and
+        OSError if a file cannot be written."""
         if self.master is None:
             raise EpochMQError("no master is followed")
         await self._round(self.master)
 
     def align_with_log(self) -> None:
-        """This broker has become the master, and its queues hold its whole log: sets right where the copied
-        tables and the log do not agree.
+        """Corrects the copied tables where they contradict the log, when this broker becomes the master and
+        its queues hold the whole log.
 
-        A consumer's offset behind the end of a queue would skip what comes to lie there. (#4771) A topic
-        whose first messages came after the tables were copied for the last time would have messages that
-        nobody can read."""
+        A consumer offset after the end of a queue would skip the messages that are stored there later
+        (#4771). A topic whose first messages arrived after the last copy of the tables would have messages
+        that no consumer can read."""
         store = self._store
 
         def end(topic: str, queue_id: int) -> int:
@@ -205,14 +207,19 @@ class SlaveSync:
 
         taken_back = self._offsets.clamp(end)
         if taken_back:
-            log.warning("%d consumer offsets were ahead of the log and are taken back to its end", taken_back)
+            log.warning(
+                "%d consumer offsets were ahead of the log and were lowered to the end of their queues",
+                taken_back,
+            )
         for topic, queues in self._unknown_topics().items():
-            log.warning("topic %s has new messages, and no settings were copied yet: made anew", topic)
+            log.warning(
+                "topic %s has messages, but its settings were not copied: it gets default settings", topic
+            )
             self._topics.create_if_absent(topic_config(topic, queues))
 
     def _unknown_topics(self) -> dict[str, int]:
-        """Topic → queues, of those without settings that have messages from after the last copy. (Older ones
-        belong to topics that were deleted.)"""
+        """Topic → number of queues, of the topics without settings that have messages newer than the last
+        copy. (Older messages belong to deleted topics.)"""
         found: dict[str, int] = {}
         for name in self._store.lookup.topics():
             if name in self._topics:
@@ -223,7 +230,7 @@ class SlaveSync:
                 found[name] = max(fewest, *(queue.queue_id + 1 for queue in queues))
         return found
 
-    # Asking
+    # Copying
 
     async def _run(self, master: str) -> None:
         complaints = _FailureLog(master)
@@ -232,7 +239,7 @@ class SlaveSync:
             try:
                 await self._round(master)
             except Exception as error:
-                # The next round must come all the same; anything may be wrong with an answer. (#7219)
+                # No response, however wrong, may end the copying (#7219).
                 complaints.failed(error, asyncio.get_running_loop().time())
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, RETRY_MAX_S)
@@ -242,7 +249,7 @@ class SlaveSync:
             await asyncio.sleep(PERIOD_S if all(part.state for part in self._parts) else PERIOD_OF_JAVA_S)
 
     async def _round(self, master: str) -> None:
-        """Asks for every table; one that fails keeps none of the others from being copied."""
+        """Copies every table; a failure of one does not prevent the others."""
         async with self._one_round:
             await self._ask_all(master)
         self.rounds += 1
@@ -253,7 +260,7 @@ class SlaveSync:
             try:
                 await self._copy(part, master)
             except RetryableError:
-                raise  # it would fail for the next one too
+                raise  # the next table would fail, too
             except (EpochMQError, OSError) as error:
                 failure = failure or EpochMQError(f"{part.name}: {error}")
             except Exception as error:
@@ -267,20 +274,22 @@ class SlaveSync:
         command = request(part.code, ext={KNOWN_STATE: known})
         answer = await self._client.call(master, command, CALL_TIMEOUT_MS)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return  # an older master, which has no such table
+            return  # an older master without this table
         if answer.code != ResponseCode.SUCCESS:
-            raise EpochMQError(f"answered {answer.code}: {answer.remark or 'no remark'}")
+            raise EpochMQError(
+                f"the master responded with code {answer.code}: {answer.remark or 'no remark'}"
+            )
         ext = answer.ext or {}
         if ext.get(UNCHANGED) != "true":
             adopt = await part.read(answer.body)
             if self.master != master:
-                raise EpochMQError("it is followed no more")
+                raise EpochMQError("this broker follows another master now")
             adopt()
             part.state, part.own = ext.get(STATE, ""), part.own_state()
         if part.code == RequestCode.GET_ALL_TOPIC_CONFIG:
             self._topics_known_until = end
 
-    # Reading answers
+    # Decoding responses
 
     async def _read_topics(self, body: bytes) -> ApplyCopy:
         try:
@@ -289,7 +298,7 @@ class SlaveSync:
         except BodyError:
             table, version = _readable(body, "topicConfigTable", TopicConfig)
         if not table:
-            raise EpochMQError("an answer without any topic; every broker has some")
+            raise EpochMQError("the response has no topic, and every broker has some")
 
         def adopt() -> None:
             if version != self._topics.data_version or table != self._topics.table:
@@ -306,7 +315,7 @@ class SlaveSync:
         except BodyError:
             table, version = _readable(body, "subscriptionGroupTable", SubscriptionGroupConfig)
         if not table:
-            raise EpochMQError("an answer without any group; every broker has some")
+            raise EpochMQError("the response has no subscription group, and every broker has some")
 
         def adopt() -> None:
             groups = self._groups
@@ -327,7 +336,7 @@ class SlaveSync:
         quoted = await _quote_keys(body)
         try:
             answer = _decode_offsets(quoted)
-        except ValueError:  # not as brokers write it
+        except ValueError:  # not in the form that brokers write
             answer = from_json(_OffsetTableBody, body)
         return lambda: self._offsets.restore(answer.offset_table, answer.data_version)
 
@@ -337,7 +346,8 @@ _NUMBER_AS_KEY = re.compile(rb"([{,])(\d+):")
 
 
 async def _quote_keys(body: bytes) -> bytes:
-    """An offset table as strict JSON: queue ids in quotes. In slices: a large one takes long."""
+    """Turns an offset table into strict JSON, with queue ids in quotes; in slices, as a large one takes
+    long."""
     entries = body.split(b"},")
     quoted = []
     for start in range(0, len(entries), SLICE):
@@ -348,7 +358,7 @@ async def _quote_keys(body: bytes) -> bytes:
 
 
 def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], DataVersion]:
-    """The entries of a table that can be read; those that cannot are named in the log."""
+    """The readable entries of a table; the others are logged."""
     value = fastjson.loads(body)
     rows = value.get(field) if isinstance(value, dict) else None
     if not isinstance(rows, dict):
@@ -358,12 +368,12 @@ def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], Data
         try:
             table[name] = convert(cls, row)
         except BodyError as error:
-            log.error("the master's %s cannot be copied: %s", name, error)
+            log.error("the master's entry %s could not be copied: %s", name, error)
     return table, convert(DataVersion, value.get("dataVersion") or {})
 
 
 class _FailureLog:
-    """Says that a master fails when it begins, now and then while it goes on, and when it is over."""
+    """Logs the failures of a master: the first one, then now and then, and the recovery."""
 
     def __init__(self, master: str) -> None:
         self._master = master
@@ -380,7 +390,7 @@ class _FailureLog:
         self._said = now_s
         known = isinstance(error, EpochMQError | OSError)
         log.warning(
-            "the tables of %s are not copied (%d times in %d s): %s",
+            "the tables of %s could not be copied (%d failures in %d s): %s",
             self._master, self._count, now_s - self._since, error,
             exc_info=None if known else error,
         )  # fmt: skip
