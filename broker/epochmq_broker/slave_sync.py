@@ -5,13 +5,13 @@ A table is replaced as a whole or not at all. RocketMQ's slave empties its topic
 through the rules for administrators. One topic with an attribute violates these rules, and the table then
 stays incomplete for ever. Here an entry that cannot be read is skipped and logged, and the others are copied.
 
-An EpochMQ master is asked every second, at almost no cost (see `processors.table_sync`), so that a failover loses
-at most a second of changes to the tables. A RocketMQ master is asked every 10 s, as by RocketMQ's slaves. A
-master that does not respond is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and metrics (60,
-61) are not copied, because this broker has no timer.
+An EpochMQ master is asked every second, at almost no cost (see `processors.table_sync`), so that a failover
+loses at most a second of changes to the tables. A RocketMQ master is asked every 10 s, as by RocketMQ's
+slaves. A master that does not respond is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and
+metrics (60, 61) are not copied, because this broker has no timer.
 
-The copied tables may be ahead of this broker's log, or behind it. `align_with_log` corrects that before the broker
-becomes master.
+The copied tables may be ahead of this broker's log, or behind it. `align_with_log` corrects that before the
+broker becomes master.
 """
 
 from __future__ import annotations

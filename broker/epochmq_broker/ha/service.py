@@ -77,7 +77,9 @@ class HAService:
     `on_proposal` is called with a SyncStateSet to propose to the controllers. From then on its members count
     as members, until `adopt` or `proposal_rejected` reports its fate."""
 
-    def __init__(self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool) -> None:
+    def __init__(
+        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
+    ) -> None:
         """`controlled`: controllers decide the role (enableControllerMode)."""
         self.role = HARole.IDLE
         self.controlled = controlled

@@ -344,7 +344,9 @@ class ReplicasManager:
     def _is_ready(self) -> bool:
         """Whether this broker is a master that may take and acknowledge messages now."""
         return (
-            self._ha.role is HARole.MASTER and self.may_acknowledge() and self._parts.writer.has_replicas_enough
+            self._ha.role is HARole.MASTER
+            and self.may_acknowledge()
+            and self._parts.writer.has_replicas_enough
         )
 
     def _role_taken(self, master_address: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A slave's tables become those of its master, and are fit to serve when it becomes one."""
+"""Tests that a slave copies its master's tables, and can serve with them when it becomes the master."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MASTER = "127.53.7.9:10911"
 
 
 class FakeMaster:
-    """The slave's way to its master: what is asked, and what it costs. `alter` may spoil the answers."""
+    """The slave's connection to its master; counts requests and bytes. `alter` may change the responses."""
 
     def __init__(self, master: Bench) -> None:
         self._peer = master.peer()
@@ -40,7 +40,7 @@ class FakeMaster:
         self.alter: Callable[[Command, Command], Command] = lambda command, answer: answer
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """As a RemotingClient does it."""
+        """Sends a request as `RemotingClient` does."""
         assert address == MASTER
         answer = self.alter(command, await self._peer.answer(self._peer.send(command)))
         if answer.body:
@@ -49,7 +49,7 @@ class FakeMaster:
 
 
 def as_java(command: Command, answer: Command) -> Command:
-    """A master that knows nothing of states."""
+    """Makes a response as that of a RocketMQ master, which knows no table states."""
     if answer.ext is not None:
         answer.ext.pop(table_sync.STATE, None)
     return answer
@@ -63,7 +63,7 @@ def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
 
 
 def fill(master: Bench) -> None:
-    """Something in every table."""
+    """Puts an entry into every table."""
     broker = master.broker
     broker.topics.put(
         TopicConfig(topic_name="orders", read_queue_nums=3, attributes={"message.type": "FIFO"}, order=True)

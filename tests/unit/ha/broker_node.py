@@ -1,4 +1,4 @@
-"""Brokers' stores with their replication, in one process, over loopback."""
+"""Runs the stores of several brokers with their replication in one process, over loopback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {
 
 
 async def until(condition: Callable[[], object], what: str = "the condition", timeout_s: float = 120) -> None:
-    """Waits for what the running loop brings about."""
+    """Waits until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], object], what: str = "the condition", ti
 
 
 class BrokerNode:
-    """One broker's store, puts and replication."""
+    """The store, the message writer and the replication of one broker."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BrokerNode:
         self.controlled = controlled
 
     async def open(self) -> BrokerNode:
-        """Recovers and starts."""
+        """Recovers the store and starts it."""
         self.store.load()
         self.ha.load()
         self.store.start()
@@ -74,32 +74,32 @@ class BrokerNode:
         return self
 
     async def close(self) -> None:
-        """An orderly stop."""
+        """Stops in an orderly way."""
         await self.ha.stop()
         self.store.stop()
 
     async def lead(self, epoch: int, members: set[int] | None = None, set_epoch: int = 0) -> str:
-        """Becomes the master of an epoch; its HA address."""
+        """Becomes the master of an epoch; returns its HA address."""
         await self.ha.become_master(epoch, members or {self.id}, set_epoch or epoch, broker_id=self.id)
         return self.address
 
     async def follow(self, address: str | None, epoch: int, master: BrokerNode | None = None) -> None:
-        """Becomes a replica; with `master` it can compare its log with that one's."""
+        """Becomes a replica; with `master` it can compare its log with that master's."""
         self.ha.master_checksums = DirectChecksumClient(master) if master is not None else None
         await self.ha.become_replica(address, epoch, broker_id=self.id)
 
     @property
     def address(self) -> str:
-        """Where it serves replicas."""
+        """Its HA address."""
         return self.live.current.ha_server_addr
 
     @property
     def end(self) -> int:
-        """The end of its log."""
+        """The end offset of its log."""
         return self.store.max_phy_offset
 
     def put(self, count: int, body: bytes = b"x" * 300) -> int:
-        """Stores messages; the end of the log."""
+        """Stores messages; returns the end offset of the log."""
         for number in range(count):
             status, *_ = put(self.store, Message(body=body + b"%d" % number, queue_id=number % 3))
             assert status is PutStatus.PUT_OK, status
@@ -108,14 +108,14 @@ class BrokerNode:
         return self.end
 
     def log_bytes(self, end: int | None = None) -> bytes:
-        """The log up to `end`."""
+        """The bytes of the log up to `end`."""
         data = b""
         for file in self.store.log.files.files:
             data += file.map[: file.wrote]
         return data[: end if end is None else end - max(self.store.min_phy_offset, 0)]
 
     def offsets(self) -> dict[int, int]:
-        """Queue → its end."""
+        """Queue id → end offset of the queue."""
         return {
             queue_id: queue.max_offset
             for (_, queue_id), queue in self.store.queues.items()
@@ -124,12 +124,12 @@ class BrokerNode:
 
     @property
     def epochs(self) -> list[tuple[int, int]]:
-        """The epochs it knows."""
+        """The epochs that it knows, as (epoch, start offset)."""
         return [(entry.epoch, entry.start_offset) for entry in self.ha.epochs.epochs.entries]
 
 
 class DirectChecksumClient(MasterChecksumClient):
-    """A master's log, asked without a connection. `asked` is what for."""
+    """Gets checksums from a master's node without a connection. `asked` holds the ranges."""
 
     def __init__(self, master: BrokerNode) -> None:
         super().__init__(RemotingClient(), master.address)

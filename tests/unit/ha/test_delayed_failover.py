@@ -1,4 +1,5 @@
-"""No acknowledged delayed message is lost by a fail-over: what counts as delivered is on the replicas."""
+"""Tests that a failover loses no acknowledged delayed message: the delivered copy is on the replicas
+first."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def delays_of(node: BrokerNode) -> DelayService:
 
 
 def delay(node: BrokerNode, body: bytes = b"later") -> int:
-    """A delayed message; where the log ends behind it."""
+    """Stores a delayed message; returns the end offset of the log."""
     stored = node.puts.put(
         InnerMessage(
             topic="orders", queue_id=0, body=body, properties={"DELAY": "1"}, born_timestamp=1, born_host=HOST
@@ -84,7 +85,7 @@ async def test_the_offset_moves_when_every_member_has_the_copy(tmp_path: Path) -
 
 
 class Members:
-    """Replicas that have the log as far as the test says."""
+    """Replicas that have the log up to the offset that the test sets."""
 
     gates = waits = False
 

@@ -1,4 +1,4 @@
-"""Epochs are kept, stored and compared as RocketMQ does."""
+"""Tests that epochs are kept, stored and compared as in RocketMQ."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ def test_a_replica_truncates_where_its_log_differs_from_its_master_s(case: str) 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 90)), max_size=8), st.data())
 def test_a_common_history_is_never_truncated(steps: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Two logs that share a prefix of history and then part are cut at or after the end of what they
-    share."""
+    """Two logs that share a prefix of history and then diverge are truncated at or after its end."""
     history = Epochs()
     epoch, offset = 1, 0
     for more, size in steps:
@@ -148,7 +147,8 @@ def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
 
 
 def test_a_handshake_names_earlier_epochs_without_bytes() -> None:
-    """A replica of RocketMQ's may know one of them, and must find it. Ours go by those that have bytes."""
+    """A RocketMQ replica may know one of these epochs, and must find it. Our replicas use those that have
+    bytes."""
     assert epochs_for_handshake(entries((3, 0), (5, 100))) == entries((1, 0), (2, 0), (3, 0), (5, 100))
     assert epochs_for_handshake(entries((1, 0), (5, 100))) == entries((1, 0), (5, 100))
     assert epochs_for_handshake([]) == []
@@ -160,7 +160,8 @@ def test_a_handshake_names_earlier_epochs_without_bytes() -> None:
 
 
 def test_rocketmq_ends_an_epoch_without_bytes_at_the_first_byte() -> None:
-    """By RocketMQ's rule for two histories: whatever a former master wrote alone is cut, nothing else is."""
+    """By RocketMQ's rule for two histories, what a former master wrote alone is truncated, and nothing
+    else."""
     told = epochs_for_handshake(entries((2, 0), (3, 700)))
     assert truncation_point(entries((1, 0)), 0, told, 900) == 0
     assert truncation_point(entries((1, 0)), 300, told, 900) == 0

@@ -1,5 +1,6 @@
-"""With SYNC_FLUSH a replica acknowledges what it has flushed, and what is confirmed is on all members' disks;
-a replica whose disk failed acknowledges nothing any more and leaves the SyncStateSet."""
+"""Tests acknowledgements with SYNC_FLUSH: a replica acknowledges what it has flushed, and confirmed bytes are
+on the disks of all members. A replica whose disk has failed acknowledges nothing and leaves the SyncStateSet.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SAFE = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH", "minInSyn
 
 
 class Disks:
-    """The flushes of commit logs, by the directory of the store they belong to: held, failing, or counted."""
+    """Holds, fails or counts the flushes of commit logs, by the directory of the store."""
 
     def __init__(self) -> None:
         self.held: set[Path] = set()
@@ -62,14 +63,14 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disks]:
 
 @contextmanager
 def answers(node: BrokerNode, end: int) -> Iterator[list[PutStatus]]:
-    """What the sender of a message that ends here is told."""
+    """The statuses that the sender of a message which ends at this offset gets."""
     told: list[PutStatus] = []
     node.puts.when_safe(end, told.append)
     yield told
 
 
 async def both(a: BrokerNode, b: BrokerNode) -> str:
-    """1 is master of epoch 1 with 2 in its SyncStateSet."""
+    """Broker 1 is master of epoch 1, and broker 2 is in its SyncStateSet."""
     address = await a.lead(1, {1, 2})
     await b.follow(address, 1)
     await until(lambda: a.ha.sync_state is not None and 2 in a.ha.sync_state.replicas)
@@ -132,7 +133,7 @@ async def test_an_async_flush_replica_acknowledges_what_it_has_received(tmp_path
 
 
 async def test_confirmed_bytes_are_flushed_on_the_master(tmp_path: Path, disks: Disks) -> None:
-    """Else a loss of power takes from the master what its replicas have, flushed and confirmed."""
+    """Otherwise a power loss could take confirmed bytes from the master, which its replicas have flushed."""
     async with nodes(tmp_path, 2, SAFE) as (a, b):
         await both(a, b)
         before = a.put(9)

@@ -1,4 +1,6 @@
-"""A replica's log becomes and stays its master's, wherever connections break and logs part."""
+"""Tests that a replica's log becomes and stays equal to its master's, wherever connections break and logs
+diverge.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ async def nodes(
 
 
 async def same(*group: BrokerNode) -> None:
-    """Waits until all logs and queues are the first one's, byte for byte."""
+    """Waits until all logs and queues are equal to the first node's, byte by byte."""
     first = group[0]
     await until(lambda: all(node.end == first.end for node in group), "equal ends")
     await until(lambda: all(node.offsets() == first.offsets() for node in group), "equal queues")
@@ -73,7 +75,8 @@ async def test_a_replica_copies_the_log_while_it_grows(tmp_path: Path) -> None:
 async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an empty replica would be as slow as its queues: it has the whole log when little is in them."""
+    """Otherwise dispatching would slow down an empty replica. It has the whole log while its queues hold
+    little of it."""
     monkeypatch.setattr(client, "DISPATCH_BATCH_RECORDS", 1)
     monkeypatch.setattr(client, "CATCH_UP_DISPATCH_INTERVAL_S", 0.0)
     async with nodes(tmp_path, 2) as (a, b):
@@ -92,7 +95,7 @@ async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
 async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of files that end within a block, too, and while the log grows on."""
+    """Also where a file ends within a block, and while the log grows."""
     monkeypatch.setattr(connection, "FAR_BEHIND_BYTES", 16 * 1024)
     monkeypatch.setattr(client_connection, "LARGE_BYTES", 16 * 1024)
     moved: list[int] = []
@@ -115,7 +118,7 @@ async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
 
 
 def slow(seldom: list[int], node: BrokerNode) -> Callable[..., asyncio.TimerHandle]:
-    """The loop's `call_later`, which notes where the log ended when dispatching was put off."""
+    """Replaces the loop's `call_later`, and notes the end of the log whenever dispatching is postponed."""
     call_later = asyncio.get_running_loop().call_later
 
     def noted(delay: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
@@ -142,7 +145,7 @@ async def test_a_connection_that_breaks_anywhere_loses_no_byte(tmp_path: Path) -
 
 
 class Proxy:
-    """Passes bytes on, and breaks connections after so many of the master's."""
+    """Relays bytes, and breaks each connection after a number of the master's bytes."""
 
     def __init__(self, target: str) -> None:
         self.target = target.split(":")
@@ -258,7 +261,8 @@ async def test_a_replica_several_epochs_behind_records_them_all(tmp_path: Path) 
 
 
 async def test_an_epoch_without_bytes_is_not_taken_for_a_common_one(tmp_path: Path) -> None:
-    """Two elections over an empty log: what the first master wrote alone is not the second one's."""
+    """After two elections over an empty log, what the first master wrote alone is not in the second master's
+    log."""
     async with nodes(tmp_path, 2) as (a, b):
         await a.lead(1)
         await b.follow(a.address, 1)
@@ -292,7 +296,8 @@ async def test_a_log_of_another_history_stays_unchanged_and_is_reported(
 
 
 async def test_a_replica_that_is_ahead_is_truncated_by_epochs(tmp_path: Path) -> None:
-    """A master that lost its tail goes on in a new epoch; the replica that still has it gives it up."""
+    """A master that lost its tail continues in a new epoch; the replica that still has the tail truncates
+    it."""
     async with nodes(tmp_path, 2) as (a, b):
         await a.lead(1)
         a.put(30)

@@ -1,5 +1,6 @@
-"""Replicas compare the content of what epochs say is common, find the first byte that differs, cut what
-nobody was promised, and leave the rest to a person."""
+"""Tests log comparisons: a replica compares the content that the epochs say is common, finds the first byte
+that differs, truncates bytes that were not confirmed, and leaves the rest to an administrator.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def sums(data: bytes, wanted: LogRange) -> bytes:
 
 
 def compare(own: bytes, theirs: bytes, first: int, verified: int) -> tuple[int | None, int]:
-    """(the first byte that differs, how many bytes were looked at)."""
+    """Returns (the offset of the first byte that differs, the number of bytes compared)."""
     found = LogComparison(first, verified, min(len(own), len(theirs)))
     looked_at = 0
     for _ in range(1000):
@@ -72,8 +73,8 @@ def test_after_a_clean_history_only_the_tail_is_read() -> None:
 
 
 def test_a_tail_that_differs_is_followed_back_to_where_the_logs_parted() -> None:
-    """A master that resumed its epoch wrote other bytes up to the shorter end; that the replica holds them
-    for confirmed does not hide it."""
+    """A master that resumed its epoch wrote other bytes up to the shorter end. They differ although the
+    replica takes them for confirmed."""
     data = random.Random(1).randbytes(8 << 20)
     other = data[: 2 << 20] + random.Random(2).randbytes(6 << 20)
     at = next(at for at in range(2 << 20, 8 << 20) if data[at] != other[at])
@@ -115,7 +116,7 @@ def test_confirmed_bytes_are_never_truncated() -> None:
 
 
 def copied(node: BrokerNode, directory: Path, *, names: tuple[str, ...] = ()) -> None:
-    """A copy of a closed store, without the files of these names."""
+    """Copies a closed store, without the files of these names."""
     shutil.copytree(node.directory, directory)
     for name in names:
         for path in directory.rglob(name):
@@ -124,7 +125,8 @@ def copied(node: BrokerNode, directory: Path, *, names: tuple[str, ...] = ()) ->
 
 async def diverged(tmp_path: Path, *, confirmed: bool) -> tuple[BrokerNode, BrokerNode, int]:
     """A master of epoch 1 that lost its last messages and wrote others in their place, and a replica that has
-    the first ones: (master, replica, where they parted). What a master of ours does no more."""
+    the first ones. Returns (master, replica, the offset where they diverge). Our masters no longer do
+    that."""
     async with nodes(tmp_path, 2, ALL_ACK) as (a, b):
         address = await a.lead(1)
         await b.follow(address, 1)
@@ -186,7 +188,7 @@ async def test_a_difference_below_the_confirmed_offset_is_reported_and_kept(
 async def test_a_confirmed_record_that_a_power_loss_damaged_is_copied_again(
     tmp_path: Path,
 ) -> None:
-    """Its page was never flushed: it may look whole, for its checksum is of the body only."""
+    """Its page was never flushed. It may look complete, because its checksum covers the body only."""
     settings = ALL_ACK | {"flushIntervalCommitLog": "100000"}
     async with nodes(tmp_path, 2, settings) as (a, b):
         address = await a.lead(1)
@@ -287,7 +289,7 @@ async def test_checksums_cross_the_ends_of_files(tmp_path: Path) -> None:
 
 
 def spoil(node: BrokerNode, directory: Path, number: int) -> None:
-    """Takes the time of birth from a record in a copy of a store."""
+    """Clears the born timestamp of a record in a copy of a store."""
     position = 0
     for _ in range(number):
         found = node.store.log.parse(position, (), check_crc=True)
@@ -299,5 +301,5 @@ def spoil(node: BrokerNode, directory: Path, number: int) -> None:
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """How many file descriptors this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -1,5 +1,6 @@
-"""A broker whose log may have lost its end leads under a new epoch only, and says so until it has caught up
-with a living master or has become one."""
+"""Tests logs in doubt: a broker whose log may have lost its end leads only under a new epoch, and reports the
+doubt until it has caught up with a living master or has become one.
+"""
 
 from __future__ import annotations
 
@@ -154,8 +155,8 @@ def test_the_doubt_file_is_durable_and_an_unreadable_one_is_the_worst_case(tmp_p
 
 
 async def after_power_loss(node: BrokerNode, directory: Path, **changes: object) -> BrokerNode:
-    """The node as it comes back from a copy of what was on its disk; `own_abort_file` makes the copy its
-    own."""
+    """Opens the node on a copy of what was on its disk; `adopt_abort_file` adapts the abort file to the
+    copy."""
     copy_after_crash(node.store, directory)
     adopt_abort_file(directory, **({"boot_id": "another boot"} | changes))
     return await BrokerNode(directory, node.id, ASYNC).open()
@@ -238,7 +239,8 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
 
 
 async def test_epochs_after_the_recovered_end_are_removed(tmp_path: Path) -> None:
-    """An epoch is on disk before its first byte. Its number must win no election for a log without one."""
+    """An epoch is on disk before its first byte. Its number must not win an election for a log without that
+    byte."""
     async with nodes(tmp_path, 1, ASYNC) as (a,):
         await a.lead(5)
         end = a.put(10)

@@ -1,4 +1,4 @@
-"""How many logs a send waits for, what it is told, and that nobody waits for anybody else."""
+"""Tests how many logs a send waits for, which status it gets, and that sends do not delay each other."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_each_send_is_answered_as_soon_as_its_own_bytes_are_replicated() -
 
 
 def bench_state(bench: Bench, values: dict[str, Any], *, controlled: bool, members: set[int]) -> SyncState:
-    """Puts replication under the bench's sends without any connection."""
+    """Adds replication to the bench's sends, without any HA connection."""
     store = bench.broker.store
     sync = state(members, {}, end=0)
     acks = ReplicationWaiters(

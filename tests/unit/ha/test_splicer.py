@@ -1,4 +1,4 @@
-"""Bytes that go from a socket into a file without being received."""
+"""Tests the moving of bytes from a socket into a file by `splice`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BODY = bytes(range(256)) * 1024
 
 
 class Way:
-    """A socket that is written to, a passage from its other end, and a file of zeros."""
+    """A socket to write to, a splicer at its other end, and a file of zeros."""
 
     def __init__(self, path: Path) -> None:
         self.near, self._far = socket.socketpair()
@@ -28,14 +28,14 @@ class Way:
         self.file = os.open(path, os.O_RDWR)
 
     def close(self) -> None:
-        """Everything that was opened."""
+        """Closes everything that was opened."""
         self.passage.close()
         os.close(self.file)
         self.near.close()
         self._far.close()
 
     def take(self, at: int, most: int) -> int:
-        """Moves until nothing more comes, or `most` bytes have."""
+        """Moves bytes until no more arrive, or until `most` were moved."""
         done = 0
         while done < most and (count := self.passage.splice(self.file, at + done, most - done)):
             done += count
@@ -69,7 +69,7 @@ def test_nothing_is_moved_without_bytes_or_after_the_peer_has_closed(way: Way) -
 def test_a_file_system_without_splice_gets_the_bytes_by_write(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What had been taken from the socket by then is not lost."""
+    """The bytes that had left the socket by then are not lost."""
     real = os.splice
 
     def refuse(*args: int, offset_dst: int | None = None, flags: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Who is in sync, and what is confirmed, whatever replicas and controller do or fail to say."""
+"""Tests who is in sync and what is confirmed, whatever replicas and controllers report or fail to report."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_an_impossible_acknowledgement_is_rejected(offset: int) -> None:
 
 
 def test_a_lost_response_may_have_been_an_acceptance() -> None:
-    """Expansion proposed, the reply lost: from then on the new member's acknowledgement is needed too."""
+    """An expansion was proposed and the response was lost: from then on the new member's acknowledgement is
+    required."""
     sync = state({1})
     sync.replica_connected(2, async_learner=False)
     sync.replica_acknowledged(2, 1000, 10)

@@ -1,5 +1,6 @@
-"""Failures that RocketMQ's replication had, by the number of their issue, as they would show here. Others
-have their tests in `test_sync_state`, `test_following`, `tests/unit/replicas` and the simulation."""
+"""Tests failures of RocketMQ's replication, named by the number of their issue. Further ones are tested in
+`test_sync_state`, `test_following`, `tests/unit/replicas` and the simulation.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ async def node(directory: Path, broker_id: int = 1) -> AsyncIterator[BrokerNode]
 
 
 def offered(a: BrokerNode) -> GetStatus:
-    """What a consumer gets that asks for the first message that was not confirmed."""
+    """The result for a consumer that asks for the first unconfirmed message."""
     queue = a.store.lookup.existing_queue(Message().topic, 0)
     assert queue is not None
     return a.store.get(queue, 1, 32).status
 
 
 async def test_5663_an_expansion_whose_response_was_lost_counts(tmp_path: Path) -> None:
-    """The controller took the new member, the master did not hear of it: what the old set alone has must not
-    be acknowledged, or the new member is elected without it."""
+    """The controllers accepted the new member, and the master does not know. A message that only the old set
+    has must not be acknowledged, because the new member could be elected without it."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
         asked: list[frozenset[int]] = []
         a.ha.on_proposal = lambda proposal: asked.append(proposal.members)
@@ -58,7 +59,7 @@ async def test_5663_an_expansion_whose_response_was_lost_counts(tmp_path: Path) 
 
 
 async def test_6662_and_6728_the_confirmed_offset_waits_for_a_member_without_report(tmp_path: Path) -> None:
-    """A master alone with one of two replicas; and a connection that has said nothing, or zero."""
+    """A master has only one of two replicas, or a connection that has reported nothing, or zero."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
         await a.lead(1, {1, 2, 3}, 5)
         end = a.put(5)
@@ -94,7 +95,7 @@ async def test_6609_and_6703_after_a_crash_only_confirmed_and_present_bytes_are_
 
 
 async def test_6316_an_epoch_without_a_new_master_counts_as_newer_at_nameservers() -> None:
-    """Two masters register: the one of the greater epoch is the master, whatever their counters say."""
+    """Two masters register: the one with the greater epoch counts, whatever their counters are."""
     old, new = DataVersion(counter=900, state_version=3), DataVersion(counter=1, state_version=4)
     assert new.compare(old) > 0
 
@@ -117,7 +118,7 @@ async def test_7219_looking_for_members_that_fell_behind_survives_a_failure(
 async def test_9689_the_epoch_is_on_disk_before_it_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An epoch that could not be written is not led: nobody may be sent bytes of it."""
+    """A broker does not lead an epoch that it could not save: no replica may get bytes of it."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
         await a.lead(1)
         a.put(2)
@@ -140,7 +141,7 @@ async def test_9689_the_epoch_is_on_disk_before_it_is_served(
 async def test_10812_and_6306_a_replica_follows_the_master_it_is_told_not_the_one_it_knows(
     tmp_path: Path,
 ) -> None:
-    """Seen on 5.3.3: a demoted master goes on serving, and a replica stays with it for minutes."""
+    """Seen on 5.3.3: a demoted master continues to serve, and a replica stays with it for minutes."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b, node(tmp_path / "c", 3) as c:
         await a.lead(1)
         a.put(2)

@@ -1,5 +1,6 @@
-"""More of `test_upstream`: logs that were cut, or are empty, replicas that stop in mid-frame, and a setting
-that RocketMQ's controller mode does not stand."""
+"""Tests more failures like `test_upstream`: truncated and empty logs, replicas that stop within a frame, and
+a setting that RocketMQ's controller mode does not support.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ALL_ACK = {"allAckInSyncStateSet": "true"}
 
 
 class Dribble:
-    """Passes bytes on one by one, each on its own, and may stop in the middle of anything."""
+    """Relays bytes one by one, and may stop within a frame."""
 
     def __init__(self, target: str) -> None:
         self._target = split_address(target)
@@ -62,7 +63,7 @@ class Dribble:
 
 
 async def test_5651_frames_may_come_byte_by_byte(tmp_path: Path) -> None:
-    """A half frame was taken for a whole one."""
+    """RocketMQ took a half frame for a complete one."""
     a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     try:
         await a.lead(1)
@@ -79,9 +80,8 @@ async def test_5651_frames_may_come_byte_by_byte(tmp_path: Path) -> None:
 
 
 async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Path) -> None:
-    """Puts waited for a peer whose connection was dead. Here it reads nothing and says nothing, in the middle
-    of a frame, and is out of the set: what the others have is acknowledged, and a change of roles does not
-    wait for it."""
+    """In RocketMQ sends waited for a peer with a dead connection. Here a replica stops within a frame and
+    leaves the set: what the others have is acknowledged, and a change of roles does not wait for it."""
     a, b, c = [await BrokerNode(tmp_path / name, i, ALL_ACK).open() for i, name in enumerate("abc", 1)]
     try:
         await a.lead(1, {1, 2}, 1)
@@ -106,8 +106,8 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
 
 
 async def test_10666_a_truncation_survives_a_crash(tmp_path: Path) -> None:
-    """RocketMQ cut in memory only, and the tail was there again after a crash. Here it is zeros on the disk
-    before the replica says where its log ends."""
+    """RocketMQ truncated in memory only, and the tail was there again after a crash. Here the tail is zeros
+    on the disk before the replica reports its end offset."""
     a, b = await BrokerNode(tmp_path / "a", 1).open(), await BrokerNode(tmp_path / "b", 2).open()
     await a.lead(1)
     a.put(20)
@@ -139,7 +139,8 @@ async def test_10666_a_truncation_survives_a_crash(tmp_path: Path) -> None:
 
 
 async def test_9942_fail_overs_with_an_empty_log_leave_epochs_that_fit(tmp_path: Path) -> None:
-    """The mastership goes round before there is a byte: afterwards all have the same epochs, and follow."""
+    """The mastership moves to every broker before there is a byte. Afterwards all have the same epochs, and
+    follow."""
     group = [await BrokerNode(tmp_path / name, i).open() for i, name in enumerate("abc", 1)]
     a, b, c = group
     try:
@@ -165,8 +166,8 @@ async def test_9942_fail_overs_with_an_empty_log_leave_epochs_that_fit(tmp_path:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_5714_a_transient_store_pool_changes_nothing(tmp_path: Path, flush: str) -> None:
-    """RocketMQ keeps messages in a pool of buffers first, which a change of roles loses or writes behind the
-    cut. Here the setting is taken and has no effect: what is put is in the log's file."""
+    """RocketMQ keeps messages in a pool of buffers first. A change of roles loses these, or writes them after
+    the truncation. Here the setting is accepted and has no effect: a stored message is in the log's file."""
     pool = {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "flushDiskType": flush}
     loaded = from_properties({"brokerName": "group-a", **pool, **CONTROLLED})
     assert "transientStorePoolEnable" in loaded.without_effect

@@ -1,4 +1,4 @@
-"""The list of RocketMQ's failures names tests that are there."""
+"""Tests that the list of RocketMQ's failures names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller as brokers see it: answers what the test tells it to, and keeps what it was asked."""
+"""A fake controller for brokers: responds as the test says, and records the requests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ OCTET = 76
 
 
 class FakeController:
-    """One controller that leads. `grants`: one of ours; `lease_ms`: 0 refuses. `silent`: it takes heartbeats
-    and does not answer them."""
+    """A leading controller. `grants`: it is one of ours, and grants leases of `lease_ms`; with 0 it rejects
+    them. `silent`: it does not respond to heartbeats."""
 
     def __init__(self, *, grants: bool = True, lease_ms: int = 20_000) -> None:
         self.grants = grants
@@ -65,7 +65,7 @@ class FakeController:
         self.address = ""
 
     async def start(self) -> FakeController:
-        """Listens."""
+        """Starts to listen."""
         host = loopback(OCTET)
         port = free_port(host)
         await self._server.start(host, port)
@@ -73,20 +73,20 @@ class FakeController:
         return self
 
     async def stop(self) -> None:
-        """Ends."""
+        """Stops listening."""
         await self._server.stop(0)
 
     def questions(self, code: Code) -> list[Command]:
-        """What it was asked under this code."""
+        """The requests of this code."""
         return [one for one in self.asked if one.code == code]
 
     def make_master(self, master_id: int, address: str, epoch: int) -> None:
-        """From now on this broker is the master."""
+        """Makes this broker the master."""
         self.master_id, self.master_address, self.epoch = master_id, address, epoch
         self.members, self.set_epoch = {master_id}, self.set_epoch + 1
 
     async def notify(self, address: str) -> None:
-        """Tells the broker at this address who is master."""
+        """Notifies the broker at this address of the master."""
         header = NotifyBrokerRoleChangedRequestHeader(
             master_address=self.master_address,
             master_epoch=self.epoch,
@@ -168,7 +168,7 @@ class FakeController:
 async def broker(
     directory: Path, controllers: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Broker]:
-    """A broker of ours with its ports, under these controllers."""
+    """Runs a broker with its ports, under these controllers."""
     host = loopback(OCTET)
     port = free_port(host)
     values = {

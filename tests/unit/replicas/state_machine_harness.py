@@ -1,4 +1,4 @@
-"""A broker's core with a test in the place of controllers and driver."""
+"""Runs a replica state machine with the test in place of controllers and driver."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OTHER = "10.0.0.2:9878"
 def view(
     master_id: int | None, epoch: int, members: set[int] | None = None, set_epoch: int = 1
 ) -> MasterView:
-    """What a controller says; brokers' addresses follow from their ids."""
+    """A controller's view; brokers' addresses follow from their ids."""
     address = f"10.0.1.{master_id}:10911" if master_id is not None else None
     return MasterView(master_id, address, epoch, frozenset(members or {master_id or 0}), set_epoch)
 
 
 class StateMachineHarness:
-    """One core. `effects` are those of the last input, `now_ms` its time."""
+    """One state machine. `effects` are those of the last input, `now_ms` is its time."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class StateMachineHarness:
         self.feed(TimeAdvanced())
 
     def feed(self, event: ReplicaInput) -> list[ReplicaEffect]:
-        """One input, now."""
+        """Feeds one input, now."""
         self.effects = self.state_machine.step(event, self.now_ms)
         return self.effects
 
     def pass_ms(self, ms: int) -> list[ReplicaEffect]:
-        """Time passes, as the core wants to be woken; the effects of all of it."""
+        """Advances the time in the steps that the state machine asks for; returns all effects."""
         found: list[ReplicaEffect] = []
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
@@ -80,28 +80,28 @@ class StateMachineHarness:
         return found
 
     def only(self, kind: type[T]) -> T:
-        """The one effect of this kind."""
+        """The only effect of this type."""
         found = self.all(kind)
         assert len(found) == 1, self.effects
         return found[0]
 
     def all(self, kind: type[T]) -> list[T]:
-        """The effects of this kind."""
+        """The effects of this type."""
         return [one for one in self.effects if isinstance(one, kind)]
 
     # Stories
 
     def meet(self, leader: str | None = LEADER, *, grants: bool = True) -> None:
-        """The search for the leading controller ends."""
+        """Ends the search for the leading controller."""
         found = (ControllerMetadata(leader, leader, True, grants, 1),) if leader is not None else ()
         self.feed(SearchFinished(found))
 
     def answer(self, reply: ControllerReply) -> list[ReplicaEffect]:
-        """The question asked last is answered."""
+        """Responds to the last question."""
         return self.feed(ReplyReceived(self.only(AskController).token, reply))
 
     def identify(self, broker_id: int = 1) -> None:
-        """As far as registering."""
+        """Goes on up to the registration."""
         if not self.all(FindControllerLeader):
             self.pass_ms(1000)
         self.meet()
@@ -111,11 +111,11 @@ class StateMachineHarness:
         self.feed(IdentitySaved(self.only(SaveIdentity).what))
 
     def lead(self, epoch: int = 1, set_epoch: int = 1) -> None:
-        """As far as being master."""
+        """Goes on until the broker is the master."""
         self.identify()
         self.answer(view(1, epoch, {1}, set_epoch))
         self.take()
 
     def take(self, error: str | None = None) -> None:
-        """The driver takes the role that is to be taken."""
+        """Takes the role, as the driver does."""
         self.feed(RoleTaken(self.only(TakeRole).view, error))

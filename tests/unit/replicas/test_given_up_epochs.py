@@ -1,5 +1,6 @@
-"""A broker that comes back with a log that may have lost its end gives its mastership up: first to itself,
-then to the controllers."""
+"""Tests that a broker whose log may have lost its end gives up its mastership, and reports that to the
+controllers.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_a_given_up_epoch_stays_given_up_after_a_restart() -> None:
 
 
 def doubt(directory: Path, left: LogDoubt) -> None:
-    """What the life before has left."""
+    """Writes the doubt that the previous run left."""
     (directory / FILE).write_bytes(msgspec.json.encode(left))
 
 
@@ -123,7 +124,7 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
 async def test_rocketmq_s_controllers_get_no_heartbeats_of_a_master_that_gave_up(
     tmp_path: Path, left: LogDoubt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They know no epoch that is given up, and replace a master only when it is silent."""
+    """They know no given-up epochs, and replace a master only if its heartbeats stop."""
     async with fake_controller(grants=False) as controller:
         async with broker(tmp_path, controller.address) as one:
             await until(lambda: one.ha.role is HARole.MASTER)

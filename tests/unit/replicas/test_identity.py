@@ -1,4 +1,4 @@
-"""The identity files: RocketMQ's names and content, whole at any kill, and nobody else's."""
+"""Tests the identity files: RocketMQ's names and content, complete after any kill, of this broker only."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_kill_between_the_two_files_leaves_the_identity(files: IdentityFiles) 
 
 @pytest.mark.parametrize("cut", range(len(APPLIED.encode())))
 def test_a_half_written_application_of_rocketmq_is_ignored_or_usable(files: IdentityFiles, cut: int) -> None:
-    """RocketMQ writes it in place. Only the code may be short: then the id is applied for with another code,
-    which the controller takes for another broker's, and refuses."""
+    """RocketMQ writes it in place, so that only the code may be too short. The broker then applies with
+    another code, and the controller rejects it as another broker."""
     files.path.parent.mkdir()
     files.temp_path.write_text(APPLIED.encode()[:cut])
     identity, application = files.load(ME.cluster, ME.name)

@@ -1,4 +1,4 @@
-"""A broker under a controller that the test plays: real ports, one process."""
+"""Tests a broker under a fake controller, with real ports in one process."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ async def fake_controller(**settings: Any) -> AsyncIterator[FakeController]:
 
 
 async def send(one: Broker, number: int = 0) -> Command:
-    """One message to the broker's port."""
+    """Sends one message to the broker's port."""
     async with RemotingClient() as client:
         command = request(Code.SEND_MESSAGE_V2, ext=send_header(0, f"{number:032X}"), body=b"hello")
         return await client.call(one.live.current.broker_addr, command, 60_000)
 
 
 async def pull(one: Broker) -> Command:
-    """The first message of that queue."""
+    """Pulls the first message of the queue."""
     ext = {
         "consumerGroup": "readers", "topic": "orders", "queueId": "0", "queueOffset": "0",
         "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
@@ -54,7 +54,7 @@ async def pull(one: Broker) -> Command:
 
 
 def role_of(one: Broker) -> tuple[HARole, int, str]:
-    """What it is: to itself, and to those who ask for its configuration."""
+    """(its HA role, its brokerId, its brokerRole)."""
     config = one.live.current
     return one.ha.role, config.broker_id, config.broker_role
 
@@ -84,7 +84,7 @@ async def test_before_a_controller_responds_the_broker_serves_no_client(tmp_path
 
 
 async def test_sends_are_rejected_without_a_lease_and_accepted_with_one(tmp_path: Path) -> None:
-    """SERVICE_NOT_AVAILABLE: a Java client tries again, elsewhere."""
+    """The status is SERVICE_NOT_AVAILABLE, upon which a Java client retries at another broker."""
     async with fake_controller(lease_ms=0) as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
         before = asyncio.get_running_loop().time()
@@ -167,7 +167,7 @@ async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path:
 
 
 async def test_a_change_without_a_notification_is_found_by_polling(tmp_path: Path) -> None:
-    """A lost notification costs time only."""
+    """A lost notification only delays the change."""
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
         controller.make_master(2, "127.76.250.251:10911", 7)
@@ -235,7 +235,7 @@ async def test_a_heartbeat_carries_what_an_election_needs(tmp_path: Path) -> Non
 
 
 async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> None:
-    """The controller need not wait for its lease to run out."""
+    """The controllers need not wait for its lease to expire."""
     async with fake_controller() as controller:
         async with broker(tmp_path, controller.address) as one:
             assert one.replicas is not None
@@ -247,7 +247,7 @@ async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> Non
 async def test_heartbeats_report_no_fence_before_the_election_request_has_ended(
     tmp_path: Path,
 ) -> None:
-    """The controllers would choose somebody themselves, and refuse the one who was to be the master."""
+    """Otherwise the controllers would elect a replica of their own choice, and reject the chosen one."""
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         assert one.replicas is not None
         await until(one.replicas.may_write, "it has a lease")

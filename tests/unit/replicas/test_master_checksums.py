@@ -1,4 +1,4 @@
-"""A master answers its replicas with checksums of its log, for the epoch that they follow, within bounds."""
+"""Tests that a master gives its replicas checksums of its log, for its present epoch and within bounds."""
 
 from __future__ import annotations
 

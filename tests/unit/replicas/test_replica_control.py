@@ -1,4 +1,4 @@
-"""What people ask of a replica holds, also after a restart."""
+"""Tests that fence and drain take effect, also after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of requests while the mastership changes hands: through, held, relayed; each answered once."""
+"""Tests requests during a switchover: they are served, held or relayed, and each gets one response."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOBODY = cast(RemotingConnection, None)
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stands still gives nothing up, where a test does not say so."""
+    """Timeouts are long, so that a slow machine fails no test."""
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 60.0)
 
 
 class FakeRemoteBroker:
-    """The other broker, as the gate's client reaches it."""
+    """The other broker, to which the gate relays."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Command]] = []
@@ -51,7 +51,7 @@ class FakeRemoteBroker:
 
 
 class GateHarness:
-    """A gate with a handler behind it that notes what it gets."""
+    """A gate with a handler that records its requests."""
 
     def __init__(self) -> None:
         self.elsewhere = FakeRemoteBroker()
@@ -65,7 +65,7 @@ class GateHarness:
         return response(command, 0, "here")
 
     def ask(self, code: int = SEND, **fields: Any) -> asyncio.Task[Command | None]:
-        """A request, as the dispatcher hands it in."""
+        """Passes in a request as the dispatcher does."""
         command = request(code, body=fields.pop("body", b"x"), **fields)
         command.opaque = 7
 

@@ -1,4 +1,4 @@
-"""A broker's way to its id and its role, and what it does when answers are late, lost or stale."""
+"""Tests how a broker gets its id and role, also when responses are late, lost or stale."""
 
 from __future__ import annotations
 
@@ -70,14 +70,15 @@ def test_a_new_broker_applies_for_an_id_saves_it_and_is_elected() -> None:
 
 
 def test_after_a_kill_the_same_application_goes_on() -> None:
-    """Killed between applying and knowing the answer: the same id with the same code is ours. (#5745)"""
+    """A broker killed before the response to its application applies for the same id with the same code.
+    (#5745)"""
     harness = StateMachineHarness(application=APPLIED)
     harness.meet()
     assert harness.only(AskController).question == ApplyBrokerIdQuestion(APPLIED)
 
 
 def test_after_a_kill_the_same_identity_registers() -> None:
-    """An address is no identity: what counts is the id in the store. (#5745, #4808, #5989)"""
+    """The identity is the id in the store, and not the address. (#5745, #4808, #5989)"""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
     assert harness.only(AskController).question == RegisterQuestion(1)
@@ -112,7 +113,7 @@ def test_an_identity_that_cannot_be_saved_is_applied_for_again() -> None:
 
 
 def test_a_broker_that_is_not_registered_any_more_registers_again() -> None:
-    """The controllers have forgotten the group, or were set up anew. (#4857)"""
+    """The controllers have forgotten the group, or lost their state. (#4857)"""
     harness = StateMachineHarness()
     harness.lead()
     harness.pass_ms(5100)
@@ -126,7 +127,7 @@ UNKNOWN = QuestionRejected(Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "1 hasn
 
 
 def test_a_forgotten_broker_applies_for_its_id_again_and_comes_back() -> None:
-    """cleanBrokerMetadata forgets a dead broker, which is none. (#4857)"""
+    """cleanBrokerMetadata has removed a broker that was taken for dead. (#4857)"""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
     harness.answer(UNKNOWN)
@@ -144,7 +145,7 @@ def test_a_forgotten_broker_applies_for_its_id_again_and_comes_back() -> None:
 
 
 def test_a_forgotten_group_is_not_created_again_with_an_old_log() -> None:
-    """Its epochs would begin at 1, and this log's are newer: said once, and looked at again and again."""
+    """Its epochs would start at 1, and this log's are newer. The broker logs that once, and retries."""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
     said: list[str] = []
@@ -215,7 +216,8 @@ def test_of_two_controllers_that_claim_to_lead_the_newer_term_wins() -> None:
 
 
 def test_a_leader_that_only_other_controllers_name_is_asked() -> None:
-    """An asymmetric partition: the leader does not answer us in time, others know it. (#4800)"""
+    """In an asymmetric partition the leader does not respond in time, but other controllers name it.
+    (#4800)"""
     harness = StateMachineHarness(identity=ME)
     harness.feed(SearchFinished((ControllerMetadata(OTHER, LEADER, False, True, 5),)))
     assert harness.only(ControllerLeaderFound) == ControllerLeaderFound(LEADER, None)
@@ -241,7 +243,7 @@ def test_a_master_without_a_lease_searches_for_the_leader() -> None:
 
 
 def test_controllers_that_have_lost_their_state_are_reported() -> None:
-    """What they say is older than what this broker knows: it stays what it is, and says why."""
+    """Their epoch is older than this broker's: it keeps its role, and logs why."""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
     said: list[str] = []
@@ -303,7 +305,8 @@ def test_a_role_that_could_not_be_taken_is_taken_again() -> None:
 
 
 def test_in_a_group_without_a_master_the_old_one_stops_writing_and_asks_for_an_election() -> None:
-    """The controllers found nobody; RocketMQ's leave such a group to its brokers."""
+    """The controllers found no candidate; RocketMQ's wait until a broker of the group asks for an
+    election."""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
     harness.feed(RoleNotification(view(None, 8)))
@@ -336,7 +339,7 @@ def test_a_notification_before_there_is_an_id_waits_for_it() -> None:
 
 
 def propose(harness: StateMachineHarness, members: set[int] = frozenset({1, 2}), set_epoch: int = 1) -> int:  # type: ignore[assignment]
-    """Our master half proposes a set; the question's token."""
+    """Proposes a SyncStateSet; returns the token of the question."""
     harness.feed(ProposalMade(frozenset(members), set_epoch))
     asked = harness.only(AskController)
     assert asked.question == AlterSyncStateSetQuestion(1, 1, frozenset(members), set_epoch)
@@ -344,7 +347,7 @@ def propose(harness: StateMachineHarness, members: set[int] = frozenset({1, 2}),
 
 
 def taken(members: set[int], set_epoch: int) -> MasterView:
-    """The controller's answer to a proposal."""
+    """The controller's response to an accepted proposal."""
     return MasterView(members=frozenset(members), set_epoch=set_epoch)
 
 
@@ -369,7 +372,8 @@ def test_a_proposal_made_while_the_role_is_taken_is_sent() -> None:
 
 
 def test_a_proposal_without_a_response_is_sent_again() -> None:
-    """Its answer got lost: it may have been taken, so its members count until that is known. (#5663)"""
+    """Its response was lost, so it may have been accepted, and its members count until that is known.
+    (#5663)"""
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(ReplyReceived(propose(harness), ReplyLost("closed")))
@@ -393,8 +397,8 @@ def test_a_proposal_without_a_response_is_sent_again() -> None:
     ],
 )
 def test_a_rejection_after_a_lost_response_is_resolved_by_registering_again(code: Code) -> None:
-    """The first may have been taken. Registering raises the set's epoch, so nothing asked before counts.
-    (#5663)"""
+    """The first one may have been accepted. A registration raises the set's epoch, so that no earlier
+    proposal counts. (#5663)"""
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(ReplyReceived(propose(harness), ReplyLost("closed")))
@@ -424,7 +428,7 @@ def test_after_registering_with_a_rocketmq_controller_the_proposal_counts_as_rej
 
 
 def test_a_sure_rejection_ends_the_proposal_after_a_pause() -> None:
-    """A dead replica would be proposed again with every acknowledgement."""
+    """Otherwise a dead replica would be proposed again with every acknowledgement."""
     harness = StateMachineHarness()
     harness.lead()
     harness.feed(
@@ -453,8 +457,8 @@ def test_a_rejected_former_master_asks_who_is_master(code: Code) -> None:
 
 
 def test_a_proposal_of_an_older_epoch_counts_as_rejected() -> None:
-    """The same master got a new epoch, whose role could not be taken at first. Its set was adopted meanwhile,
-    and the change that was proposed then names the old epoch: nobody else would say what became of it."""
+    """The same master got a new epoch, and could not take its role at first. The change that it proposed
+    meanwhile names the old epoch, and no response would tell its fate."""
     harness = StateMachineHarness()
     harness.lead(epoch=1)
     harness.feed(RoleNotification(view(1, 3, {1}, 11)))
@@ -467,7 +471,7 @@ def test_a_proposal_of_an_older_epoch_counts_as_rejected() -> None:
 
 
 def test_a_newer_set_found_by_polling_is_adopted_once() -> None:
-    """(#6342: the controller's set is taken as it is)"""
+    """(#6342: the controllers' set is used as it is)"""
     harness = StateMachineHarness()
     harness.lead(set_epoch=4)
     harness.pass_ms(5100)
@@ -480,7 +484,7 @@ def test_a_newer_set_found_by_polling_is_adopted_once() -> None:
 
 
 def test_time_alone_causes_a_bounded_number_of_questions() -> None:
-    """Whatever state it is in, a minute without any answer costs a bounded number of questions."""
+    """In every phase, a minute without any response causes a bounded number of questions."""
     for harness in (
         StateMachineHarness(),
         StateMachineHarness(identity=ME),

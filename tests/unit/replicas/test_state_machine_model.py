@@ -1,7 +1,7 @@
-"""A broker's core against a model of a controller, with questions and answers that are late, lost or doubled.
+"""Tests the replica state machine against a model of a controller, with late, lost and repeated messages.
 
-Whatever happens: epochs never go back, a proposal that is declared not taken is never taken later, and once
-the network is sound again the broker is what the controller says it is."""
+Epochs never decrease, a proposal that was reported as rejected is never accepted later, and once the network
+works again the broker has the role that the controller names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ STEPS, CALM_MS = 250, 60_000
 
 
 class Model:
-    """What a controller of ours keeps of the group, and how it answers. Broker 1 is ours, 2 another one."""
+    """What an EpochMQ controller knows of the group, and how it responds. Broker 1 is tested, broker 2 is
+    another one."""
 
     def __init__(self) -> None:
         self.next_id = 1
@@ -108,7 +109,7 @@ class Model:
 
 
 class World:
-    """One core, one model, and what is on its way between them."""
+    """One state machine, one model, and the messages between them."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -186,7 +187,7 @@ class World:
         self.feed(ReplyReceived(ask.token, self.model.answer(ask.question)))
 
     def lose(self) -> None:
-        """The question is lost, or arrives later, or only its answer is lost."""
+        """Loses the question, or delays it, or loses only its response."""
         ask = self.asked.pop(0)
         match self.random.choice(("question", "late", "answer")):
             case "late":
@@ -204,7 +205,7 @@ class World:
         self.feed(SearchFinished(met))
 
     def take(self) -> None:
-        """The driver has taken the role; its master half proposes at once, perhaps."""
+        """Takes the role as the driver does, or fails to."""
         become = self.becoming.pop(0)
         if self.random.random() < 0.2:
             self.feed(RoleTaken(become.view, "no"))
@@ -228,7 +229,7 @@ class World:
         self.model.elect(self.random.choice((1, 2)))
 
     def forget(self) -> None:
-        """cleanBrokerMetadata."""
+        """Removes the broker from the model (cleanBrokerMetadata)."""
         self.model.codes.pop(1, None)
         if self.model.master == 1:
             self.model.master = None
@@ -237,7 +238,7 @@ class World:
         self.feed(RoleNotification(self.model.view()))
 
     def calm(self) -> None:
-        """Nothing is lost any more, and nothing new happens."""
+        """From now on no message is lost, and nothing new happens."""
         self.late.clear()
         end_ms = self.now_ms + CALM_MS
         while self.now_ms < end_ms:

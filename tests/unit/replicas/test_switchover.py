@@ -1,4 +1,4 @@
-"""The steps of a planned switch, each of which may fail."""
+"""Tests the steps of a switchover, each of which may fail."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NEXT = "10.0.0.2:10911"
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stands still gives no switch up, where a test does not say so."""
+    """Timeouts are long, so that a slow machine fails no switchover."""
     monkeypatch.setattr(module, "HOLD_MAX_MS", 60_000)
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 60.0)
 
 
 class SwitchoverHarness:
-    """A master, id 1, with replicas 2 and 3 in sync and 4 out of it."""
+    """A master, id 1, with replicas 2 and 3 in sync, and 4 not in sync."""
 
     def __init__(self, end: int = 1000) -> None:
         self.sync = SyncState(
@@ -72,7 +72,8 @@ class SwitchoverHarness:
         )
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The replica is asked what it has to dispatch, to copy the tables, and whether it takes messages."""
+        """Responds as the replica: how much it has to dispatch, that it copied the tables, whether it accepts
+        messages."""
         assert address == NEXT
         if command.code == ReplicaControlCode.SET_CONTROL_STATE and self.gate.phase is GatePhase.OPEN:
             behind = self.undispatched.pop(0) if self.undispatched else None
@@ -100,17 +101,17 @@ class SwitchoverHarness:
         return self.reply
 
     def grow(self, size: int) -> None:
-        """The log grows; nobody has it yet."""
+        """Lets the log grow; no replica has the new bytes yet."""
         self.store.max_phy_offset += size
         self.sync.log_appended(self.store.max_phy_offset)
 
     def acknowledge(self, *ids: int, lacking: int = 0) -> None:
-        """These replicas get everything, or all but so much."""
+        """These replicas acknowledge the whole log but the last `lacking` bytes."""
         for broker_id in ids:
             self.sync.replica_acknowledged(broker_id, self.store.max_phy_offset - lacking, 0)
 
     async def refused(self, broker_id: int = 2, timeout_ms: int = 60_000) -> str:
-        """Why a switch was refused."""
+        """Why the switchover was rejected."""
         with pytest.raises(RequestError) as caught:
             await self.handover.to(broker_id, NEXT, timeout_ms)
         return caught.value.remark

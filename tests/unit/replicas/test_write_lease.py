@@ -1,4 +1,4 @@
-"""A master writes only under a lease, where leases are granted."""
+"""Tests that a master writes only under a lease, if the controllers grant leases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_lease_counts_from_its_request() -> None:
 
 
 def test_a_late_response_grants_no_lease() -> None:
-    """A process that was stopped reads old answers when it goes on."""
+    """A process that was stopped reads old responses when it resumes."""
     lease = master()
     lease.record_grant(3, 1000.0, 600)
     assert not lease.is_open(9000.0)
@@ -101,7 +101,7 @@ def test_it_tells_when_it_needs_renewal() -> None:
     )
 )
 def test_it_is_open_only_within_a_grant_for_its_epoch(steps: list[tuple[str, int, int, int]]) -> None:
-    """Whatever comes in whatever order: open means that a lease asked for in this mastership covers now."""
+    """For any sequence of events, an open lease was requested in this mastership and covers the present."""
     lease, now, grants, epochs = WriteLease(leader_grants=True), 0.0, [], itertools.count(1)
     for what, epoch, age, passed in steps:
         now += passed
