@@ -1,15 +1,13 @@
-"""The disk of a simulated broker: what is written, what is flushed, and what a power loss leaves of the rest.
+"""Simulates the disk of a broker: what is written, what is flushed, and what survives a power loss.
 
 The commit log is the records' bytes (`records.RecordLog`). A power loss keeps an arbitrary subset of the
-pages that were written and not flushed; the others hold zeros, and recovery truncates the log at the first
-record that is not whole and sound. Small files (identity, epochs, doubt) are replaced durably, as
-`epochmq_protocol.durable_files.replace_file` does it; the checkpoint and the consumers' offsets are older
-states of themselves.
+pages that were written and not flushed. The others hold zeros, and recovery truncates the log at the first
+record that is not complete and valid. Small files (identity, epochs, doubt) are replaced durably, as by
+`epochmq_protocol.durable_files.replace_file`. The checkpoint and the consumer offsets may be older versions.
 
-Faults, each by the seed: a full disk takes a part of a write and no new file (ENOSPC); a broken disk fails
-every call (EIO); a flush fails, once, after which none of the pages that it should have written may be on
-disk, and later flushes prove nothing; a lying disk reports flushes that never happened.
-"""
+Faults are drawn by the seed. A full disk accepts a part of a write and no new file (ENOSPC). A broken disk
+fails every call (EIO). A flush fails once; after it none of its pages may be on disk, and later flushes prove
+nothing. A lying disk reports flushes that never happened."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.clockwork import World
 
 PAGE = 64
-"""Bytes that reach the disk together. Records have 15 to 75, so that a page holds several or a part of
+"""Bytes that reach the disk together. Records have 15 to 75 bytes, so that a page holds several or a part of
 one."""
 SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 """The shares of unflushed pages that power losses keep; each loss draws one of them."""
@@ -36,8 +34,8 @@ STUCK_MS = 600_000.0
 
 
 class BrokerDisk:
-    """One broker's disk. `flushed` is how far the broker believes the log to be on disk, `durable` how far it
-    is."""
+    """The disk of one broker. The broker takes the log to be on disk up to `flushed`; it is up to
+    `durable`."""
 
     def __init__(self, world: World, name: str, *, sync_flush: bool, lies: bool = False) -> None:
         self.world = world
@@ -48,21 +46,21 @@ class BrokerDisk:
         self.durable = 0
         self.full_until = self.broken_until = self.slow_until = 0.0
         self.stuck = False
-        """Whether flushes do not end."""
+        """Whether flushes never end."""
         self.fails_next = False
         """Whether the next flush fails."""
         self.failed = False
         """Whether a flush has failed since the broker started."""
         self.boot = 1
         self.abort: AbortRecord | None = None
-        """What the abort file says."""
+        """The content of the abort file."""
         self.damaged = False
-        """Whether flushed bytes are gone by the disk's own fault: it lied, or bytes rotted."""
+        """Whether flushed bytes are lost by a fault of the disk: it lied, or a bit changed."""
 
     # Calls --------------------------------------------------------------------------------------------------
 
     def check(self, what: str) -> None:
-        """OSError while the disk takes nothing new."""
+        """Raises OSError while the disk accepts no writes."""
         now = self.world.now
         if self.world.quiet:
             return
@@ -74,7 +72,7 @@ class BrokerDisk:
             raise OSError(errno.ENOSPC, f"{self.name}: {what}: no space left")
 
     def append(self, log: RecordLog, data: bytes) -> None:
-        """Appends bytes. OSError, with a part of them written, while the disk is full or broken."""
+        """Appends bytes. While the disk is full or broken it writes a part of them and raises OSError."""
         try:
             self.check("append")
         except OSError:
@@ -83,7 +81,7 @@ class BrokerDisk:
         log.data += data
 
     def truncate(self, log: RecordLog, offset: int) -> None:
-        """Truncates durably. OSError, and nothing changed, while the disk is broken."""
+        """Truncates durably. Raises OSError, with nothing changed, while the disk is broken."""
         if self.broken_until > self.world.now:
             self.check("truncate")
         log.truncate(offset)
@@ -98,7 +96,7 @@ class BrokerDisk:
         return self.world.random.random() * (600.0 if slow else 12.0)
 
     def flush_ended(self, end: int) -> bool:
-        """A flush that began when the log ended at `end` has returned; whether it succeeded."""
+        """Ends a flush that started when the log ended at `end`; whether it succeeded."""
         if self.failed:
             return False
         breaks = self.fails_next or self.broken_until > self.world.now
@@ -112,7 +110,7 @@ class BrokerDisk:
         return True
 
     def fail(self) -> None:
-        """A flush has failed, and the abort file says so."""
+        """Fails a flush, and records that in the abort file."""
         self.failed = True
         if self.abort is not None:
             self.abort = msgspec.structs.replace(self.abort, flush_failed=True)
@@ -121,9 +119,8 @@ class BrokerDisk:
     # What befalls it ----------------------------------------------------------------------------------------
 
     def lose_power(self, log: RecordLog, rng: random.Random, share: float | None = None) -> int:
-        """The power fails: of the pages that were not flushed some are there, by chance or by the share of
-        them that is told. Returns how many bytes are lost. The log ends with the last record in front of the
-        first one that is not sound."""
+        """The power fails: a share of the unflushed pages survives, drawn or given. Returns how many bytes
+        are lost. The log then ends before the first invalid record."""
         before = log.end
         self.boot += 1
         self._drop_pages(log.data, rng, rng.choice(SHARES) if share is None else share)
@@ -143,19 +140,19 @@ class BrokerDisk:
             at = until
 
     def forget_failed_pages(self, log: RecordLog, rng: random.Random, share: float | None = None) -> None:
-        """The process ends after a failed flush: the kernel has taken the pages for clean, and may have
-        dropped them."""
+        """The process ends after a failed flush: the kernel has marked the pages clean, and may have dropped
+        them."""
         self._drop_pages(log.data, rng, rng.choice(SHARES) if share is None else share)
         log.recover()
 
     def replaced(self) -> None:
-        """An empty disk takes its place."""
+        """Replaces the disk by an empty one."""
         self.flushed = self.durable = 0
         self.failed = self.damaged = False
         self.abort = None
 
     def rot(self, log: RecordLog, rng: random.Random) -> bool:
-        """One bit of a file at rest changes; False for an empty log."""
+        """Changes one bit of the log; False if the log is empty."""
         if not log.data:
             return False
         at = max(0, len(log.data) - 1 - int(rng.expovariate(1 / 600)))
@@ -164,8 +161,8 @@ class BrokerDisk:
         return True
 
     def open(self, log: RecordLog) -> LogTail:
-        """A start judges the end of the log, recovers it, and flushes what it found: a killed process may
-        have left it in memory only (`store.abort_file`, `MessageStore.load`)."""
+        """A start determines the state of the log's tail, recovers the log, and flushes it, because a killed
+        process may have left bytes in the page cache only (`store.abort_file`, `MessageStore.load`)."""
         boot_id = f"boot {self.boot}"
         tail = assess_tail(self.abort, boot_id, None)
         lost_unflushed = tail.acknowledged_unflushed and tail.state is not TailState.INTACT
@@ -182,6 +179,6 @@ class BrokerDisk:
         return tail
 
     def clear_log_doubt(self) -> None:
-        """What the log lacked is there again."""
+        """Clears the inherited tail state: the log has everything again."""
         if self.abort is not None:
             self.abort = msgspec.structs.replace(self.abort, inherited=TailState.INTACT)

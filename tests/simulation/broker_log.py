@@ -1,5 +1,6 @@
-"""A broker's log as the simulated group has it: its bytes, the epochs and the doubt beside them, and the disk
-below. Decisions are production's (`ha.log_doubt`, `store.tail_state`)."""
+"""Simulates a broker's log: its bytes, its epochs, its doubt, and the disk below. The decisions are
+production's (`ha.log_doubt`, `store.tail_state`).
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES = 1024
-"""Recovery reads the log from the beginning of the file in which what was flushed ends."""
+"""The size of a log file. Recovery reads the log from the start of the file that holds the flushed offset."""
 
 
 class SimulatedLogHost(Host):
-    """A machine with a commit log."""
+    """A host with a commit log."""
 
     world: GroupWorld
 
@@ -44,22 +45,22 @@ class SimulatedLogHost(Host):
         )
         self.epochs = Epochs()
         self.doubt = self.doubt_kept = LogDoubt()
-        """What may not be relied on of the log, and what of that is on disk."""
+        """What the log may lack, in memory and on disk."""
         self.confirmed_kept = 0
 
     def forget(self) -> None:
-        """What is in memory only is gone."""
+        """Forgets what is in memory only."""
         self.confirmed = 0
         self.verified = 0
-        """Up to where the log is known to be the group's."""
+        """Up to which offset the log is known to be equal to the master's."""
         self.shown: int | None = 0
-        """Up to where readers see the log; None: all of it."""
+        """The offset up to which consumers see the log; None: all of it."""
         self.flushing = False
         self.cuts = 0
         """How often the log was truncated since the start."""
 
     def open_log(self) -> None:
-        """Recovers the log, and judges what it may lack (`MessageStore.load`, `HAService.load`)."""
+        """Recovers the log, and determines what it may lack (`MessageStore.load`, `HAService.load`)."""
         if self.disk.failed:
             self.disk.forget_failed_pages(self.log, self.world.random)
             self.world.shorten(self.group, [self])
@@ -87,7 +88,7 @@ class SimulatedLogHost(Host):
 
     @property
     def may_lack_acknowledged(self) -> bool:
-        """Whether acknowledged messages may be missing, now or after a restart."""
+        """Whether the log is in doubt now, or will be after a restart."""
         return self.doubt.in_doubt or self.disk.failed
 
     def lose_power(self, share: float | None = None) -> int:
@@ -95,14 +96,14 @@ class SimulatedLogHost(Host):
         return self.disk.lose_power(self.log, self.world.random, share)
 
     def keep_doubt(self, doubt: LogDoubt) -> None:
-        """In memory, and on disk. OSError, when it is in memory only."""
+        """Changes the doubt in memory and on disk. OSError if it could be changed in memory only."""
         self.doubt = doubt
         if doubt != self.doubt_kept:
             self.disk.check("keep what is known of the log")
             self.doubt_kept = doubt
 
     def settle_doubt(self) -> None:
-        """The log is the group's own. Where that cannot be kept, the next start doubts once more."""
+        """Ends the doubt. If that cannot be saved, the log is in doubt again after the next start."""
         if self.doubt == LogDoubt():
             return
         with contextlib.suppress(OSError):
@@ -118,11 +119,11 @@ class SimulatedLogHost(Host):
         self.confirmed = min(self.confirmed, self.log.end)
 
     def is_flushed(self, end: int) -> bool:
-        """Whether the flush that a message waits for has ended; with ASYNC_FLUSH it waits for none."""
+        """Whether the log is flushed up to `end`; with ASYNC_FLUSH no flush is required."""
         return not self.disk.sync_flush or end <= self.disk.flushed
 
     def flush(self) -> None:
-        """Begins a flush of what is written now, unless one is under way."""
+        """Starts a flush of the present log, unless one is under way."""
         if self.flushing or self.disk.failed or self.disk.flushed >= self.log.end:
             return
         self.flushing = True
@@ -133,22 +134,23 @@ class SimulatedLogHost(Host):
         raise NotImplementedError
 
     def reported_end(self) -> int:
-        """How far a replica says that its log reaches; -1: its disk has failed."""
+        """The end offset that a replica reports; -1: its disk has failed."""
         if self.disk.failed:
             return -1
         disk = self.disk
         return log_doubt.reported_end(sync_flush=disk.sync_flush, flushed=disk.flushed, end=self.log.end)
 
     def dispatch(self, limit: int) -> None:
-        """Records up to here go into their queues."""
+        """Dispatches records up to this offset to their queues."""
         try:
             self.log.dispatch(limit)
         except QueueOffsetError as error:
             self.world.fail(f"{self.name}: queue offsets are not dense: {error}")
 
     def agree(self, theirs: list[EpochEntry], master_end: int, master: SimulatedLogHost) -> bool:
-        """Cuts the log where it stops being the master's, by the epochs and by its content; False when that
-        cannot be said. (The two logs are compared at one instant: they only grow meanwhile.)"""
+        """Truncates the log where it differs from the master's, by epochs and content; False if only an
+        administrator could decide it. (The two logs are compared at one instant: meanwhile they only
+        grow.)"""
         end, known = self.log.end, self.epochs.entries
         try:
             point = common_prefix_end(known, 0, end, theirs, master_end)
@@ -180,7 +182,7 @@ class SimulatedLogHost(Host):
 
 
 def first_difference(verified: int, end: int, own: bytearray, theirs: bytearray) -> int | None:
-    """The first byte in front of `end` that two logs do not share (`Replica._difference`)."""
+    """The offset of the first byte before `end` that differs in two logs (`HAClient._find_difference`)."""
     comparison = LogComparison(0, verified, end)
     while (wanted := comparison.next()) is not None:
         comparison.answered(checksums(own, wanted), checksums(theirs, wanted))

@@ -1,16 +1,11 @@
-"""Brokers in a simulated world, as far as their controllers are concerned: they take an id, register, send
-heartbeats, ask for leases, write while they may, replicate, report who is in sync, and follow whoever is
-master.
+"""Simulates brokers as their controllers see them: they get an id, register, send heartbeats, request leases,
+write while they may, replicate, report who is in sync, and follow the master.
 
-What a broker must keep to (the controllers' promises rest on it):
-
-- It counts a lease on its own clock from the moment it sent the heartbeat, and forgets it when it dies or its
-  epoch changes.
-- It never goes back to an older epoch, also not after a restart.
-- It acknowledges a write once all have it that are in the SyncStateSet, or may be: changes that it has asked
-  for and whose outcome it does not know count, until the set's epoch has moved on.
-- Once it has said that it is fenced it writes no more under that epoch.
-"""
+The controllers' guarantees rest on these rules for brokers. A broker counts a lease on its own clock from the
+moment it sent the heartbeat, and forgets it when it dies or its epoch changes. It never returns to an older
+epoch, also not after a restart. It acknowledges a write when every broker that is or may be in the
+SyncStateSet has it; proposed changes of unknown fate count until the set's epoch has increased. After it has
+reported a fence it writes no more under that epoch."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ if TYPE_CHECKING:
 CLUSTER = "c"
 COPY_MAX = 64
 BEHIND_MAX = 2
-"""A replica that is at most this many writes behind is taken into the SyncStateSet."""
+"""A replica that lacks at most this many writes is proposed for the SyncStateSet."""
 
 
 class Channel:
@@ -57,7 +52,7 @@ class Stage(Enum):
 
 
 class Role(Enum):
-    """What a broker is."""
+    """The role of a broker."""
 
     NONE = "none"
     MASTER = "master"
@@ -65,7 +60,7 @@ class Role(Enum):
 
 
 class Broker(Host):
-    """One broker's machine."""
+    """The machine of one broker."""
 
     world: ControllerWorld
 
@@ -85,7 +80,7 @@ class Broker(Host):
         self.members: frozenset[int] = frozenset()
         self.set_epoch = 0
         self.maybe: frozenset[int] = frozenset()
-        """Who may be in the SyncStateSet by changes whose outcome is not known."""
+        """Brokers that may be in the SyncStateSet by proposed changes of unknown fate."""
         self.altering = False
         self.asking = False
         self.acks: dict[int, tuple[int, int]] = {}
@@ -121,7 +116,7 @@ class Broker(Host):
             self.world.close(self, self.world.controllers[name], channel)
 
     def disconnect(self, controller: ControllerHost) -> None:
-        """Its connection to a controller breaks; the next heartbeat makes a new one."""
+        """Breaks its connection to a controller; the next heartbeat makes a new one."""
         self.world.close(self, controller, self.channels[controller.name])
         self.channels[controller.name] = Channel()
 
@@ -129,11 +124,11 @@ class Broker(Host):
 
     @property
     def writable(self) -> bool:
-        """Whether it takes writes now."""
+        """Whether it accepts writes now."""
         return self.up and self.role is Role.MASTER and self.clock() < self.lease_until
 
     def beat(self) -> None:
-        """Heartbeats to every controller; a master asks for its lease with them."""
+        """Sends heartbeats to every controller; a master requests its lease with them."""
         self.later(self.world.beat_ms, self.beat)
         if self.broker_id is not None and self.stage is not Stage.NEEDS_ID:
             self.send_beats()
@@ -171,7 +166,7 @@ class Broker(Host):
         )
 
     def take_lease(self, sent_ms: int, lease_ms: int) -> None:
-        """A lease is granted. It counts from the moment it was asked for."""
+        """Takes a granted lease, which counts from its request."""
         until_ms = sent_ms + lease_ms
         if until_ms > self.lease_until:
             if self.world.verbose:
@@ -180,7 +175,7 @@ class Broker(Host):
             self.world.check_only_writer(self)
 
     def fence(self) -> None:
-        """Accepts no more writes under its epoch, and says so."""
+        """Accepts no more writes under its epoch, and reports that."""
         if self.role is Role.MASTER:
             self.world.note(f"{self.name} fences itself under epoch {self.epoch}")
             self.fenced_epoch = self.epoch
@@ -207,14 +202,14 @@ class Broker(Host):
         self.world.call(self, controller, controller.asked, back, request)
 
     def sync(self) -> None:
-        """The next thing to ask, until it is registered; from then on, who is master."""
+        """Asks the next question until it is registered; from then on, who is master."""
         self.later(self.world.sync_ms, self.sync)
         if not self.asking:
             self.asking = True
             self.next_question()
 
     def next_question(self) -> None:
-        """Where it stands decides."""
+        """Asks the question of the present stage."""
         name = self.group
         if self.stage is Stage.NEEDS_ID and self.wanted_id is None:
             self.ask(GetNextBrokerIdRequest(name), self._learnt_next_id)
@@ -271,7 +266,7 @@ class Broker(Host):
             self.elect_me()
 
     def elect_me(self) -> None:
-        """Asks for a master, itself if nobody is there."""
+        """Asks for an election if the group has no master."""
 
         def done(verdict: Decision | None, _: int) -> None:
             if verdict is not None and verdict.view is not None and verdict.view.master_id is not None:
@@ -281,12 +276,12 @@ class Broker(Host):
             self.ask(ElectMasterRequest(self.group, self.broker_id), done)
 
     def notified(self, view: ReplicaGroupView) -> None:
-        """A controller says who is master."""
+        """Takes a controller's notification of the master."""
         if self.stage is Stage.REGISTERED:
             self.adopt(view)
 
     def adopt(self, view: ReplicaGroupView) -> None:
-        """Becomes what the controllers say, unless it knows of a newer epoch."""
+        """Takes the role that the controllers give, unless it knows a newer epoch."""
         epoch, set_epoch = view.master_epoch or 0, view.sync_state_set_epoch or 0
         if epoch < self.epoch:
             return
@@ -306,14 +301,14 @@ class Broker(Host):
             self.role, self.master = Role.REPLICA, view.master_address
 
     def _take_set(self, members: frozenset[int], set_epoch: int) -> None:
-        """What it asked for earlier has come true, or never will: those changes named an older epoch."""
+        """Uses the set. Earlier proposals have been accepted, or never will be: they named an older epoch."""
         self.members, self.set_epoch, self.maybe = members, set_epoch, members
         self.confirm()
 
     # Writes and replication ---------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """A client's write, while it may."""
+        """Accepts a client's write, while that is allowed."""
         self.later(self.world.write_ms, self.write)
         if self.writable and not self.world.frozen:
             self.world.writes += 1
@@ -321,13 +316,13 @@ class Broker(Host):
             self.confirm()
 
     def confirm(self) -> None:
-        """Acknowledges what all have that are, or may be, in the SyncStateSet."""
+        """Acknowledges the writes that every broker has which is, or may be, in the SyncStateSet."""
         needed = (self.members | self.maybe) - {self.broker_id}
         end = min((self.acks.get(one, (0, 0))[0] for one in needed), default=len(self.log))
         self.world.acknowledge(self, min(end, len(self.log)))
 
     def pull(self) -> None:
-        """From time to time a replica asks its master for what follows, and a master looks after its set."""
+        """Periodically a replica pulls from its master, and a master checks its set."""
         self.later(self.world.pull_ms, self.pull)
         if self.role is Role.MASTER:
             self.look_after_set()
@@ -335,7 +330,7 @@ class Broker(Host):
             self.ask_master()
 
     def ask_master(self) -> None:
-        """Asks for what follows, and says by that how far this replica has come."""
+        """Pulls the next writes, and thereby reports the end of its log."""
         if self.master is None:
             return
         self.pulls += 1
@@ -357,8 +352,8 @@ class Broker(Host):
                 self.ask_master()
 
     def pulled(self, call: Call, replica: int, epoch: int, end: int, last: int | None) -> None:
-        """A replica's pull has come. Writes are unique, and logs that have one in common have all before it
-        in common; so its last write tells whether the replica's log is a part of this one."""
+        """Serves a replica's pull. Writes are unique, and two logs with a common write have all earlier ones
+        in common. The last write therefore tells whether the replica's log is a prefix of this one."""
         if self.role is not Role.MASTER or epoch != self.epoch:
             return
         log = self.log
@@ -373,7 +368,7 @@ class Broker(Host):
             self.look_after_set()
 
     def look_after_set(self) -> None:
-        """Reports replicas that have caught up, or are silent."""
+        """Proposes to add replicas that have caught up, and to remove silent ones."""
         if self.altering or self.world.frozen or self.broker_id is None:
             return
         now_ms = self.clock()

@@ -1,5 +1,6 @@
-"""What a broker asks a controller and what it hears, between the words of the two: as
-`replicas.controller_client` puts it on the wire and reads it there."""
+"""Translates a broker's questions into the controllers' requests, and their results into replies, as
+`replicas.controller_client` does on the wire.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.simulation.brokers import CLUSTER
 def request_for(
     group: str, address: str, question: messages.ControllerQuestion, *, in_doubt: bool = False
 ) -> requests.ControllerRequest:
-    """What the controller is asked. `in_doubt`: what the broker says of its log."""
+    """The controllers' request for a question. `in_doubt`: whether the broker's log is in doubt."""
     match question:
         case messages.NextBrokerIdQuestion():
             return requests.GetNextBrokerIdRequest(group)
@@ -40,7 +41,7 @@ def reply_to(
     number: int,
     check_code: str,
 ) -> messages.ControllerReply:
-    """What the broker hears."""
+    """The broker's reply for a controller's result."""
     if isinstance(answer, RejectRequest):
         return messages.QuestionRejected(answer.code, answer.remark)
     decision = answer.decision

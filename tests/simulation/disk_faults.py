@@ -1,16 +1,17 @@
-"""What befalls the disks of a group's brokers, and what must survive it.
+"""Injects faults into the disks of a group's brokers, and states what must survive them.
 
-The promise depends on when messages are acknowledged, and on which disks fail:
+The promise depends on the flush type, and on which disks fail:
 
-- SYNC_FLUSH: whatever was acknowledged is on the disk of every member of the SyncStateSet. Any power loss, up
-  to that of the whole site, leaves all of it.
+- SYNC_FLUSH: an acknowledged message is on the disk of every member of the SyncStateSet. It survives any
+  power loss, even that of the whole site.
 - ASYNC_FLUSH: what survives on any member of the SyncStateSet survives in the group. A power loss that spares
-  one member loses nothing; one that hits all of them loses what none of them had flushed (or the kernel had
+  one member loses nothing. One that hits all members loses what none of them had flushed (or the kernel had
   written by itself), and nothing else.
-- A disk that lies about flushes, or whose bytes rot, may cost acknowledged messages when its broker becomes
-  master. Then the loss is found and reported by the replicas that have them; none of them truncates its log.
+- A disk that lies about flushes, or whose bits change, may cost acknowledged messages when its broker becomes
+  master. The replicas that have these messages then detect and report the loss, and none of them truncates
+  its log.
 
-`sure` is the beginning of the log that is promised; a power loss shortens it by exactly what may be lost.
+`sure` is the promised prefix of the log; a power loss shortens it by exactly what may be lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NAMES = ("a1", "a2", "a3")
 
 
 def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
-    """A seed's events of disks and clocks; it also draws when messages are acknowledged."""
+    """Draws a seed's disk and clock faults, and the flush type."""
     until_ms = found.troubled_ms
     found.options["sync_flush"] = rng.random() < 0.5
     rates = troubles.mixture(rng, DISK_RATES, 0.4)
@@ -73,25 +74,25 @@ def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
 
 
 class DiskWorld(ControllerWorld):
-    """Disks of brokers in a world of groups."""
+    """A world of groups whose brokers have disks."""
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         self.sure: dict[str, bytearray] = {"a": bytearray(), "b": bytearray()}
         self.acknowledged: dict[str, dict[int, int]] = {"a": {}, "b": {}}
-        """Where each acknowledged message ends."""
+        """The end offset of each acknowledged message."""
         self.consumed: dict[tuple[str, int, int], int] = {}
         self.proposed_at: dict[tuple[str, int], float] = {}
         """When the election of a broker was proposed last, by group and id."""
         self.lost_power_at: dict[str, float] = {}
         self.ordered: set[tuple[str, int | None]] = set()
-        """Elections that a person has ordered."""
+        """Elections that an administrator has ordered."""
         self.damages = 0
-        """How often a disk has lost what was flushed."""
+        """How often a disk has lost flushed bytes."""
         super().__init__(plan, verbose=verbose)
 
     def proposing(self, bodies: tuple[bytes, ...]) -> None:
-        """Remembers when the election of a broker was proposed: the broker may lose power before the election
-        is committed, and what it loses then nobody could have known."""
+        """Remembers when the election of a broker was proposed. The broker may lose power before the election
+        is committed, and the controllers cannot know what it loses then."""
         for event in map(decoded, bodies):
             if isinstance(event, ElectMasterEvent) and event.new_master_broker_id is not None:
                 self.proposed_at[event.broker_name, event.new_master_broker_id] = self.now
@@ -99,7 +100,7 @@ class DiskWorld(ControllerWorld):
     # The promise --------------------------------------------------------------------------------------------
 
     def survives(self, broker: GroupBroker) -> int:
-        """How much of what is promised is in a broker's log."""
+        """How much of the promised prefix is in a broker's log."""
         data, sure = broker.log.data, self.sure[broker.group]
         known = min(len(data), len(sure))
         if data[:known] == sure[:known]:
@@ -107,7 +108,7 @@ class DiskWorld(ControllerWorld):
         return next(at for at in range(known) if data[at] != sure[at])
 
     def shorten(self, group: str, hit: list[GroupBroker]) -> None:
-        """Power was lost. With ASYNC_FLUSH what no member has any more is lost, and no longer promised."""
+        """After a power loss with ASYNC_FLUSH, bytes that no member has any more are no longer promised."""
         known = self.tables.get(group)
         if known is None or hit[0].disk.sync_flush:
             return
@@ -125,12 +126,12 @@ class DiskWorld(ControllerWorld):
         return max(known, default=len(self.sure[group]))
 
     def has_just_lost_power(self, broker: GroupBroker) -> bool:
-        """Whether an acknowledgement of a broker's may be on its way of what it has lost since."""
+        """Whether an acknowledgement may be under way for bytes that the broker has lost since."""
         lost_at = self.lost_power_at.get(broker.name)
         return lost_at is not None and self.now - lost_at < ACK_ON_ITS_WAY_MS and not broker.disk.sync_flush
 
     def promise_until(self, group: str, offset: int) -> None:
-        """What ends behind this byte is not promised any more."""
+        """Shortens the promise to this offset."""
         sure = self.sure[group]
         end = 0
         while (record := read_record(sure, end)) is not None and record.end <= offset:
@@ -151,9 +152,9 @@ class DiskWorld(ControllerWorld):
         del sure[end:]
 
     def excuse(self, broker: GroupBroker) -> None:
-        """A broker is elected that may lack promised bytes: a person has ordered it though it said so; or
-        nobody could know it, because its election was under way when it lost power, or its disk has lied or
-        rotted."""
+        """Shortens the promise if an elected broker may legally lack bytes: an administrator has ordered its
+        election although it was in doubt, its election was under way when it lost power, or its disk is
+        damaged."""
         proposed_at = self.proposed_at.get((broker.group, broker.broker_id or 0), self.now)
         lost_since = self.lost_power_at.get(broker.name, -1.0) >= proposed_at
         ordered = (broker.group, broker.broker_id) in self.ordered and broker.may_lack_acknowledged
@@ -161,9 +162,9 @@ class DiskWorld(ControllerWorld):
             self.promise_until(broker.group, self.survives(broker))
 
     def diverged(self, broker: GroupBroker, text: str) -> None:
-        """A broker reports that its log and its master's have parted where they must not have. Only a disk
-        that lied or rotted may have done that, or the loss of all that a SyncStateSet had (ASYNC_FLUSH): a
-        log outside of it is then nobody's beginning. Somebody compares the two, and clears this one."""
+        """A broker reports that its log has diverged from its master's below the confirmed offset. Only a
+        damaged disk may cause that, or the loss of all that a SyncStateSet had (ASYNC_FLUSH), because a log
+        outside of the set then has more. An administrator compares the two, and clears this one."""
         if not self.damages and not self.happenings["logs shortened"]:
             self.fail(f"{broker.name}: {text}")
         self.happened("divergences reported")
@@ -171,7 +172,7 @@ class DiskWorld(ControllerWorld):
         self.at(500, self.do_wipe, broker.name)
 
     def do_wipe(self, who: str) -> None:
-        """A replica begins anew."""
+        """Gives a replica an empty disk."""
         raise NotImplementedError
 
     # What befalls disks -------------------------------------------------------------------------------------
@@ -181,13 +182,13 @@ class DiskWorld(ControllerWorld):
         return cast("GroupBroker", self.broker(who))
 
     def restart(self, broker: GroupBroker, life: int) -> None:
-        """Somebody restarts a broker, if it is still the same life."""
+        """Restarts a broker, unless it was restarted meanwhile."""
         if broker.up and broker.life == life:
             broker.die()
             self.at(100, self._start, broker, broker.life)
 
     def do_power(self, names: tuple[str, ...], down_ms: float) -> None:
-        """The power fails for these machines at one instant."""
+        """Cuts the power of these machines at one instant."""
         if "controllers" in names:
             self.do_blackout(down_ms)
         hit = list(dict.fromkeys(self.replica_named(one) for one in names if one != "controllers"))
@@ -198,8 +199,8 @@ class DiskWorld(ControllerWorld):
             self.shorten(group, [one for one in hit if one.group == group])
 
     def cut_power(self, broker: GroupBroker, down_ms: float, share: float | None = None) -> None:
-        """One machine's power fails; so much of what was not flushed is kept, by default as it pleases
-        chance."""
+        """Cuts the power of one machine; the given share of its unflushed pages survives, by default a random
+        one."""
         kept = broker.confirmed_kept, broker.offsets_kept
         if broker.up:
             broker.die()
@@ -227,22 +228,22 @@ class DiskWorld(ControllerWorld):
         super().do_designate(group, broker_id)
 
     def do_flush_fails(self, who: str) -> None:
-        """The next flush of a broker's log fails."""
+        """Makes the next flush of a broker's log fail."""
         self.replica_named(who).disk.fails_next = True
 
     def do_slow_flush(self, who: str, duration_ms: float) -> None:
-        """Flushes take long."""
+        """Makes flushes slow."""
         self.happened("slow broker disks")
         self.replica_named(who).disk.slow_until = self.now + duration_ms
 
     def do_broken_disk(self, who: str, duration_ms: float) -> None:
-        """EIO in every call."""
+        """Makes every call fail with EIO."""
         broker = self.replica_named(who)
         broker.disk.broken_until = self.now + duration_ms
         self.note(f"the disk of {broker.name} fails every call for {duration_ms:.0f} ms")
 
     def do_full_volume(self, who: str, duration_ms: float) -> None:
-        """ENOSPC: a part of what is written, and nothing new."""
+        """Makes the disk full (ENOSPC): it accepts a part of a write, and nothing new."""
         broker = self.replica_named(who)
         broker.disk.full_until = self.now + duration_ms
         self.note(f"the disk of {broker.name} is full for {duration_ms:.0f} ms")

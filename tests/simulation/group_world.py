@@ -1,4 +1,6 @@
-"""Whole groups: controllers, brokers that decide as production does, clients that send and consume."""
+"""Simulates whole groups: controllers, brokers that run production's decisions, and clients that send and
+consume.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ CONSUMED_AT_ONCE = 20
 
 
 def plan(seed: int) -> Plan:
-    """A seed's world: as for controllers, with one group, and brokers that die more often."""
+    """Draws a seed's plan: as for controllers, with one group, and brokers that die more often."""
     found = controller_world.plan(seed, salt="groups", groups=1, troubled_ms=TROUBLED_MS)
     rng = random.Random(f"options of {seed}")
     found.options |= {"min_in_sync": rng.choice((1, 1, 2)), "slow_copies": rng.random() < 0.3}
@@ -32,7 +34,7 @@ def plan(seed: int) -> Plan:
 
 
 class GroupWorld(DiskWorld):
-    """A plan's world. `sure`: the beginning of the log that was confirmed, or acknowledged; nothing of it may
+    """The world of a plan. `sure` is the prefix of the log that was confirmed or acknowledged; none of it may
     ever change or be missing."""
 
     broker_type = GroupBroker
@@ -40,7 +42,7 @@ class GroupWorld(DiskWorld):
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         self.sent: dict[int, tuple[str, int, int]] = {}
         self.gone: set[int] = set()
-        """Messages that a new master did not have: they must not come back."""
+        """Messages that a new master did not have; they must not come back."""
         self.slow_copies: bool = plan.options.get("slow_copies", False)
         self.sending = True
         """Whether clients send."""
@@ -54,8 +56,9 @@ class GroupWorld(DiskWorld):
     # A life -------------------------------------------------------------------------------------------------
 
     def live_through(self) -> None:
-        """Troubles, then quiet: a master writes, all replicas are in sync, a dead master is replaced; at the
-        end the logs are equal, and consumers have had every acknowledged message."""
+        """Runs the faults, then a quiet time. After it a master writes, all replicas are in sync, and a dead
+        master is replaced. At the end the logs are equal, and consumers have read every acknowledged
+        message."""
         self.plan(self.wanted.events)
         self.run(self.wanted.troubled_ms)
         self.calm()
@@ -77,7 +80,8 @@ class GroupWorld(DiskWorld):
             self.check_group(group)
 
     def live_without_replicas(self) -> None:
-        """One replica of each group dies: it is given up, and messages are acknowledged without it."""
+        """One replica of each group dies: it is removed from the set, and messages are acknowledged without
+        it."""
         dead = []
         for group in self.acked:
             master = self.master_of(group)
@@ -95,7 +99,7 @@ class GroupWorld(DiskWorld):
         self.check_working()
 
     def check_group(self, group: str) -> None:
-        """At the end of a quiet time."""
+        """Checks a group at the end of a quiet time."""
         brokers = [broker for broker in self.brokers.values() if broker.group == group]
         master = self.master_of(group)
         for broker in brokers:
@@ -124,7 +128,7 @@ class GroupWorld(DiskWorld):
     # Clients ------------------------------------------------------------------------------------------------
 
     def _consume(self) -> None:
-        """A consumer of each group reads on, at any broker that takes itself for a master."""
+        """A consumer of each group continues to read, from any broker that takes itself for the master."""
         self.at(CONSUME_MS, self._consume)
         for broker in self.brokers.values():
             if broker.up and not broker.paused and broker.role is Role.MASTER:
@@ -148,7 +152,7 @@ class GroupWorld(DiskWorld):
     # Promises -----------------------------------------------------------------------------------------------
 
     def check_consumed(self, broker: GroupBroker, record: Record) -> None:
-        """Whoever reads at a place finds the same message, and one that is not gone."""
+        """Every read at a queue offset finds the same message, and none that was truncated."""
         key = (broker.group, record.queue, record.offset)
         if self.consumed.setdefault(key, record.number) != record.number:
             self.fail(f"{broker.name} gives {record}, but {self.consumed[key]} was there before")
@@ -156,8 +160,8 @@ class GroupWorld(DiskWorld):
             self.fail(f"{broker.name} gives {record}, which was truncated")
 
     def check_confirmed(self, broker: GroupBroker, offset: int) -> None:
-        """Logs are byte-identical up to what is confirmed, as far as that is whole records: a replica may
-        acknowledge the beginning of one, and cut it off when it begins anew."""
+        """Checks that logs are byte-identical up to the confirmed offset, in complete records: a replica may
+        acknowledge a part of a record, and truncate it when it reconnects."""
         sure, data = self.sure[broker.group], broker.log.data
         known = min(len(sure), offset)
         if offset > len(data):
@@ -170,7 +174,7 @@ class GroupWorld(DiskWorld):
             sure += data[len(sure) : record.end]
 
     def acknowledge_message(self, broker: GroupBroker, number: int, end: int) -> None:
-        """A client is told that its message is safe."""
+        """A broker acknowledges a client's message."""
         self.acknowledged[broker.group][number] = end
         data = broker.log.data[:end]
         holders = [one for one in self.brokers.values() if one.log.data[:end] == data]
@@ -182,7 +186,7 @@ class GroupWorld(DiskWorld):
         self.check_confirmed(broker, end)
 
     def check_flushed(self, broker: GroupBroker, number: int, end: int) -> None:
-        """SYNC_FLUSH: whoever is in the SyncStateSet has the message on its disk."""
+        """Checks, with SYNC_FLUSH, that every member of the SyncStateSet has the message on its disk."""
         group = self.tables.get(broker.group)
         sync = broker.sync_state
         if group is None or sync is None:
@@ -196,7 +200,8 @@ class GroupWorld(DiskWorld):
                 )
 
     def check_elected(self, group: ReplicaGroup, broker_id: int) -> None:
-        """The new master was in sync, has all that was confirmed, and nobody else may write."""
+        """Checks that the elected broker was in sync and has all confirmed bytes, and that no other broker
+        may write."""
         name = group.broker_name
         if group.master_epoch > 0 and broker_id not in group.sync_state_set:
             self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
@@ -213,8 +218,8 @@ class GroupWorld(DiskWorld):
                 self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
     def check_new_master(self, broker: GroupBroker) -> None:
-        """It has all that was confirmed; and nothing that a master before it lacked. (One that hears late of
-        a mastership that is over gets no lease for it.)"""
+        """Checks that a new master has all confirmed bytes, and none that an earlier master lacked. (A broker
+        that hears too late of a mastership gets no lease for it.)"""
         group = self.tables.get(broker.group)
         if group is not None and group.master_epoch > (broker.lease.epoch or 0):
             self.happened("masterships heard of too late")
@@ -231,21 +236,20 @@ class GroupWorld(DiskWorld):
         self.gone |= {number for number, sent in self.sent.items() if sent[0] == broker.group} - have
 
     def check_cut(self, broker: GroupBroker, point: int) -> None:
-        """Nothing confirmed is cut."""
+        """Checks that no confirmed byte is truncated."""
         data, sure = broker.log.data, self.sure[broker.group]
         first = read_record(data, point)
         if first is not None and data[point : first.end] == sure[point : first.end]:
             self.fail(f"{broker.name} cuts its log at {point}, where {first} is confirmed")
 
     def check_consumer_offsets(self, broker: GroupBroker) -> None:
-        """No consumer is ahead of the log of a new master."""
+        """Checks that no consumer offset is ahead of the log of a new master."""
         for queue, offset in broker.all_offsets().items():
             if offset > len(broker.log.queues[queue]):
                 self.fail(f"{broker.name}: the consumer of queue {queue} is at {offset}, ahead of the log")
 
     def do_wipe(self, who: str) -> None:
-        """A replica that is in no SyncStateSet, and may not come into one, loses its disk, and with it who it
-        was."""
+        """A replica loses its disk and its identity, if it is in no SyncStateSet and in no proposed one."""
         broker = self.brokers[who]
         group, name = self.tables.get(broker.group), broker.broker_id
         counted = [
@@ -277,7 +281,7 @@ class GroupWorld(DiskWorld):
 
 
 def whole_end(data: bytearray, limit: int) -> int:
-    """Where the last whole record in front of a byte ends."""
+    """The end of the last complete record before an offset."""
     at = 0
     while (record := read_record(data, at)) is not None and record.end <= limit:
         at = record.end
@@ -285,5 +289,5 @@ def whole_end(data: bytearray, limit: int) -> int:
 
 
 def differs_at(one: bytearray, two: bytearray) -> int:
-    """The first byte that is not the same."""
+    """The offset of the first byte that differs."""
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))

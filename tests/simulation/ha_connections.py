@@ -1,5 +1,6 @@
-"""A replica's connection to its master in a simulated world: bytes come in order or not at all. The master's
-side does what `ha.connection` does, the replica's what `ha.client_connection` does."""
+"""Simulates the HA connection of a replica to its master: bytes arrive in order or not at all. The master's
+side works as `ha.connection`, the replica's as `ha.client_connection`.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 FILE_SIZE = 1 << 20
 BLOCK_BYTES, BLOCKS_AT_ONCE = 300, 4
 SLOW_BLOCK_BYTES = 50
-"""Where copying is slow: one block at a time, too."""
+"""The block size where copying is slow; only one block is under way then."""
 SILENCE_MS = 1500
 BEAT_MS = 300
 STALLED_MS = 50
 
 
 class OneWayStream:
-    """One direction: in order; what a cut link holds up comes later."""
+    """One direction of a connection. Messages arrive in order; while the link is cut they wait."""
 
     def __init__(self, link: SimulatedHAConnection, source: GroupBroker, target: GroupBroker) -> None:
         self.link = link
@@ -38,10 +39,10 @@ class OneWayStream:
         self.queue: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self.latest = 0.0
         self.closed = False
-        """Whether the target's end is."""
+        """Whether the target's end is closed."""
 
     def send(self, action: Callable[..., None], *args: Any) -> None:
-        """Something for the other side."""
+        """Sends a message to the other side."""
         world = self.link.world
         self.latest = max(self.latest, world.now + world.delay())
         self.queue.append((self.latest, action, args))
@@ -63,8 +64,8 @@ class OneWayStream:
 
 
 class SimulatedHAConnection:
-    """One connection, both of its ends. Each end learns of its end when the network lets it, or by
-    silence."""
+    """Both ends of one connection. Each end learns that the other has closed when the network lets it, or by
+    a timeout."""
 
     def __init__(self, world: GroupWorld, master: GroupBroker, replica: GroupBroker) -> None:
         self.world = world
@@ -94,7 +95,7 @@ class SimulatedHAConnection:
             world.at(world.delay(), self.close_at_replica, "refused")
 
     def died(self, host: GroupBroker) -> None:
-        """A machine stops: the other end is reset, as soon as the network lets it."""
+        """Resets the other end after a machine has stopped, as soon as the network lets it."""
         if host is self.master:
             self.up.closed = True
             self.down.send(self.close_at_replica, "it was reset")
@@ -103,7 +104,7 @@ class SimulatedHAConnection:
             self.up.send(self.close_at_master, "it was reset")
 
     def close_at_replica(self, why: str) -> None:
-        """The replica's end is closed."""
+        """Closes the replica's end."""
         if self.down.closed:
             return
         self.down.closed = True
@@ -116,7 +117,7 @@ class SimulatedHAConnection:
         self.up.send(self.close_at_master, "the replica has closed it")
 
     def close_at_master(self, why: str) -> None:
-        """The master's end is closed."""
+        """Closes the master's end."""
         if self.up.closed:
             return
         self.up.closed = True
@@ -148,7 +149,7 @@ class SimulatedHAConnection:
         self.down.send(self._told_epochs, master.epochs.entries, master.log.end)
 
     def _heard(self, offset: int) -> None:
-        """The replica says how far its log reaches."""
+        """Takes the replica's report of its end offset."""
         master, sync = self.master, self.master.sync_state
         if sync is None or self.up.closed:
             return
@@ -174,13 +175,13 @@ class SimulatedHAConnection:
         self.pump()
 
     def epochs_changed(self) -> None:
-        """The master has begun another epoch."""
+        """Announces another epoch of the master."""
         self.blocks.epochs_changed()
         self.announce = True
         self.pump()
 
     def pump(self) -> None:
-        """Sends what there is, up to a few blocks on their way."""
+        """Sends pending bytes, with at most a few blocks under way."""
         master, sync = self.master, self.master.sync_state
         if self.up.closed or self.position < 0 or sync is None or self.broker_id is None:
             return
@@ -213,7 +214,7 @@ class SimulatedHAConnection:
         self.position += size
 
     def tick(self) -> None:
-        """Silence, heartbeats, and what could not be sent before."""
+        """Checks for timeouts, sends heartbeats and pending bytes."""
         master, sync = self.master, self.master.sync_state
         now = master.clock()
         if now - self.heard_ms > SILENCE_MS:
@@ -282,7 +283,8 @@ class SimulatedHAConnection:
             replica.flush()
 
     def acknowledge(self) -> None:
-        """Tells the master how far the log is safe: flushed with SYNC_FLUSH, received with ASYNC_FLUSH."""
+        """Reports the end offset to the master: the flushed one with SYNC_FLUSH, the received one with
+        ASYNC_FLUSH."""
         replica = self.replica
         self.said_ms = replica.clock()
         end = self.reported = replica.reported_end()
@@ -293,7 +295,7 @@ class SimulatedHAConnection:
         self._look_whether_caught_up()
 
     def flushed(self) -> None:
-        """More of the log is on disk."""
+        """Reports the new flushed offset."""
         if self.replica.reported_end() != self.reported:
             self._tell_confirm()
             self.acknowledge()
@@ -314,7 +316,7 @@ class SimulatedHAConnection:
                 replica.log_is_ours()
 
     def watch(self) -> None:
-        """Reports when there was nothing to report, and ends it when the master is silent."""
+        """Reports at least once per heartbeat interval, and closes the connection if the master is silent."""
         now = self.replica.clock()
         if now - self.read_ms > SILENCE_MS:
             self.close_at_replica("nothing was heard")

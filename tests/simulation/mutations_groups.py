@@ -1,4 +1,6 @@
-"""Mistakes that somebody could make in what a broker decides about its group, its log and its lease."""
+"""Lists mistakes in what a broker decides about its group, its log and its lease; the simulator must find
+each.
+"""
 
 from __future__ import annotations
 

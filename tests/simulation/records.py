@@ -1,5 +1,6 @@
-"""Messages of the simulated clients, and a log of them: its bytes survive a kill -9, its queues are built
-from them."""
+"""Encodes the messages of the simulated clients, and keeps a log of them. The bytes survive a kill -9; the
+queues are built from them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import zlib
 from typing import NamedTuple
 
 HEADER = struct.Struct(">HBIII")
-"""Size of the whole record, queue, offset in the queue, the message's number, checksum of all that."""
+"""Size of the whole record, queue, queue offset, number of the message, checksum of these."""
 QUEUES = 2
 PADDING_MAX = 64
 PADDING = [bytes([one]) * PADDING_MAX for one in range(1, 256)]
@@ -16,7 +17,7 @@ PADDING = [bytes([one]) * PADDING_MAX for one in range(1, 256)]
 
 
 class Record(NamedTuple):
-    """One message as it is in a log."""
+    """One message in a log."""
 
     queue: int
     offset: int
@@ -32,12 +33,12 @@ def make_record(queue: int, offset: int, number: int, padding: int) -> bytes:
 
 
 def body_of(number: int, padding: int) -> bytes:
-    """A message's body: never zeros, which is what a page holds that was not written."""
+    """A message's body. It is never zeros, because a page that was not written holds zeros."""
     return PADDING[number % len(PADDING)][:padding]
 
 
 def read_record(data: bytes | bytearray, at: int) -> Record | None:
-    """The record at a byte, None where there is no whole, sound one."""
+    """The record at an offset; None if there is no complete and valid one."""
     if len(data) - at < HEADER.size:
         return None
     size, queue, offset, number, crc = HEADER.unpack_from(data, at)
@@ -100,7 +101,7 @@ class RecordLog:
         self.dispatch(self.end)
 
     def start_of_record(self, offset: int) -> int:
-        """Where the record begins that the byte at `offset` belongs to."""
+        """The start offset of the record that holds the byte at `offset`."""
         at = 0
         while (record := read_record(self.data, at)) is not None and record.end <= offset:
             at = record.end

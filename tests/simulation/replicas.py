@@ -1,13 +1,11 @@
-"""Brokers with the decisions that production runs: who they are and what they are to their group
-(`replicas.state_machine`), whether they may write (`replicas.write_lease`), who is in sync and what is
-confirmed (`ha.sync_state`), how many logs a send waits for (`ha.ack_quorum`), where logs part and epochs
-begin (`ha.epochs`), which bytes a block holds (`ha.block_planner`), what a replica is believed
-(`ha.replica_reports`).
+"""Simulates brokers that run production's pure modules: identity and role (`replicas.state_machine`), write
+leases (`replicas.write_lease`), who is in sync and what is confirmed (`ha.sync_state`), how many logs a send
+waits for (`ha.ack_quorum`), where logs diverge and epochs start (`ha.epochs`), the blocks of a connection
+(`ha.block_planner`), the checks of reports (`ha.replica_reports`).
 
-What is written here anew is what the drivers around them do, in their order of steps: `replicas.manager`,
+The drivers around them are written here a second time, with the same order of steps: `replicas.manager`,
 `replicas.role_transitions`, `replicas.heartbeats`, `ha.service`, `ha.connection`, `ha.client`,
-`ha.client_connection`, `ha.replication_waiters`.
-"""
+`ha.client_connection`, `ha.replication_waiters`."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ GIVE_UP_MS = 10_000
 
 
 class Role(Enum):
-    """`ha.service.Role`."""
+    """As `ha.service.HARole`."""
 
     IDLE = "idle"
     CHANGING = "changing"
@@ -64,8 +62,8 @@ class Role(Enum):
 
 
 class GroupBroker(SimulatedLogHost):
-    """One broker's machine. kill -9 leaves its log, its epochs, its identity, and older states of what is
-    only written now and then."""
+    """The machine of one broker. A kill -9 leaves its log, epochs and identity, and older versions of what is
+    written only now and then."""
 
     world: GroupWorld
 
@@ -97,17 +95,17 @@ class GroupBroker(SimulatedLogHost):
         self.client_connection: SimulatedHAConnection | None = None
         self.master_address: str | None = None
         self.waiters: deque[tuple[int, int, int]] = deque()
-        """(how many logs must have it, where it ends, which message)"""
+        """(required copies, end offset, number of the message)"""
         self.offsets = ConsumerOffsetTable(self.clock)
         self.gave_up: tuple[int, int] | None = None
-        """The epoch given up last for a failed disk, and when."""
+        """The last epoch given up because of a failed disk, and when."""
         self.started_ms = self.clock()
 
     # Life ---------------------------------------------------------------------------------------------------
 
     @property
     def broker_id(self) -> int | None:
-        """The id that the controllers gave."""
+        """The broker id that the controllers gave."""
         return self.identity.id if self.identity is not None else None
 
     @property
@@ -158,14 +156,14 @@ class GroupBroker(SimulatedLogHost):
         self._boot()
 
     def disconnect(self, controller: ControllerHost) -> None:
-        """Its connection to a controller breaks; the next heartbeat makes a new one."""
+        """Breaks its connection to a controller; the next heartbeat makes a new one."""
         self.world.close(self, controller, self.channels[controller.name])
         self.channels[controller.name] = Channel()
 
     # The core (`replicas.manager`) --------------------------------------------------------------------------
 
     def feed(self, event: messages.ReplicaInput) -> None:
-        """One input after another."""
+        """Takes one input after another."""
         if self.core is None:
             return
         self.inbox.append(event)
@@ -195,7 +193,7 @@ class GroupBroker(SimulatedLogHost):
             self.feed(messages.TimeAdvanced())
 
     def carry_out(self, effect: messages.ReplicaEffect) -> None:
-        """One effect of the core."""
+        """Carries out one effect of the state machine."""
         match effect:
             case messages.FindControllerLeader():
                 self._search()
@@ -271,14 +269,14 @@ class GroupBroker(SimulatedLogHost):
         self.world.call(self, controller, controller.asked, back, request)
 
     def notified(self, view: ControllerView) -> None:
-        """A controller says who is master (1008)."""
+        """Takes a controller's notification of the master (1008)."""
         self.feed(messages.RoleNotification(said(view)))
 
     # Heartbeats and the lease (`replicas.heartbeats`) -------------------------------------------------------
 
     @property
     def writable(self) -> bool:
-        """Whether it takes messages now."""
+        """Whether it accepts messages now."""
         return self.up and self.role is Role.MASTER and self.lease.is_open(self.clock())
 
     def _beat_now(self) -> None:
@@ -286,7 +284,7 @@ class GroupBroker(SimulatedLogHost):
         self.beat(self.wake)
 
     def beat(self, wake: int) -> None:
-        """Heartbeats to every controller; a master asks for its lease with them."""
+        """Sends heartbeats to every controller; a master requests its lease with them."""
         if wake != self.wake:
             return
         lease = self.lease
@@ -315,7 +313,8 @@ class GroupBroker(SimulatedLogHost):
         )
 
     def _may_give_up(self) -> bool:
-        """Whether a failed disk is a reason to give this epoch up (`Beats._give_up`)."""
+        """Whether the master fences itself now because of its failed disk
+        (`ControllerHeartbeats._give_up`)."""
         epoch, now_ms = self.lease.epoch, self.clock()
         assert epoch is not None
         if self.gave_up is not None and (epoch == self.gave_up[0] or now_ms - self.gave_up[1] < GIVE_UP_MS):
@@ -353,7 +352,7 @@ class GroupBroker(SimulatedLogHost):
         world.call(self, controller, controller.heard_asking, back, channel, replica, beat, None, epoch)
 
     def fence(self) -> None:
-        """A master gives up its right to write, and says so."""
+        """Fences a master, and reports it."""
         if self.role is Role.MASTER:
             self.world.note(f"{self.name} fences itself under epoch {self.lease.epoch}")
             self.lease.fence()
@@ -444,32 +443,32 @@ class GroupBroker(SimulatedLogHost):
             self.client_connection.close_at_replica("we follow nobody any more")
 
     def _promoted(self) -> None:
-        """`slave_sync`: consumers' offsets that were copied and are ahead of the log are taken back."""
+        """Lowers copied consumer offsets that are ahead of the log (`SlaveSync.align_with_log`)."""
         moved = self.offsets.clamp(lambda _topic, queue: len(self.log.queues[queue]))
         self.world.happened("consumer offsets taken back", moved)
         self.world.check_consumer_offsets(self)
 
     def offset(self, queue: int) -> int:
-        """Where the consumer is."""
+        """The consumer's offset."""
         return self.offsets.query("g", "t", queue) or 0
 
     def take_offsets(self, offsets: dict[int, int]) -> None:
-        """The consumer's offsets, from the file or from a master."""
+        """Takes over consumer offsets, from the file or from a master."""
         for queue, offset in offsets.items():
             self.offsets.commit("g", "t", queue, offset)
 
     def all_offsets(self) -> dict[int, int]:
-        """A copy of them."""
+        """A copy of the consumer offsets."""
         return dict(self.offsets.table.get("t@g", {}))
 
     def adopt(self, members: frozenset[int], set_epoch: int) -> None:
-        """The controllers' SyncStateSet."""
+        """Uses the controllers' SyncStateSet."""
         if self.sync_state is not None and self.sync_state.adopt(members, set_epoch):
             self.progress()
             self.propose()
 
     def propose(self) -> None:
-        """Asks for another SyncStateSet, if one is wanted."""
+        """Proposes another SyncStateSet, if one is wanted."""
         sync = self.sync_state
         if sync is None or self.role is not Role.MASTER or self.world.frozen:
             return
@@ -480,7 +479,7 @@ class GroupBroker(SimulatedLogHost):
             self.feed(messages.ProposalMade(proposal.members, proposal.set_epoch))
 
     def check(self) -> None:
-        """Periodically: has a member fallen behind? And offsets are written down."""
+        """Periodically proposes to remove members that have fallen behind, and saves the offsets."""
         self.later(CHECK_MS, self.check)
         self.offsets_kept = self.all_offsets()
         self.confirmed_kept = min(self.confirm_offset, self.log.dispatched)
@@ -492,14 +491,14 @@ class GroupBroker(SimulatedLogHost):
     # Writes (`put`, `ha.replication_waiters`) ---------------------------------------------------------------
 
     def write(self) -> None:
-        """A client's message, while it may."""
+        """Stores messages of clients, while that is allowed."""
         self.later(self.world.write_ms, self.write)
         if not self.world.frozen and self.world.sending:
             for _ in range(self.world.random.choice((1, 1, 1, 3))):
                 self.put()
 
     def put(self) -> None:
-        """Takes a message, if it may."""
+        """Stores a message, if that is allowed."""
         sync, world = self.sync_state, self.world
         if not self.writable or sync is None or self.disk.failed:
             return
@@ -527,8 +526,8 @@ class GroupBroker(SimulatedLogHost):
             link.pump()
 
     def settle_or_wait(self, need: int, end: int, number: int) -> None:
-        """A message is acknowledged at once (ASYNC_FLUSH, and no replica is needed), or waits for the flush
-        and for replicas."""
+        """Acknowledges a message at once (ASYNC_FLUSH, and no replica is required), or lets it wait for the
+        flush and for replicas."""
         sync = self.sync_state
         assert sync is not None
         if self.is_flushed(end) and end <= replicated_until(need, sync, self.settings.min_in_sync_replicas):
@@ -559,8 +558,8 @@ class GroupBroker(SimulatedLogHost):
         self.flush()
 
     def flush_failed(self) -> None:
-        """A master says so with its next heartbeat, a replica leaves its master; somebody restarts the broker
-        after a while."""
+        """A master reports the failure with its next heartbeat, and a replica leaves its master. The broker
+        is restarted after a while."""
         self.waiters.clear()
         if self.client_connection is not None:
             self.client_connection.close_at_replica("our disk has failed")
@@ -568,7 +567,7 @@ class GroupBroker(SimulatedLogHost):
         self.world.at(self.world.random.uniform(1000, 6000), self.world.restart, self, self.life)
 
     def settle(self) -> None:
-        """Acknowledges what enough replicas have."""
+        """Acknowledges the messages that enough replicas have."""
         sync = self.sync_state
         if sync is None or not self.lease.is_open(self.clock()):
             return
@@ -584,7 +583,7 @@ class GroupBroker(SimulatedLogHost):
         self.waiters = left
 
     def progress(self) -> None:
-        """Somebody has acknowledged, joined or left."""
+        """Publishes the confirmed offset, after a replica acknowledged, joined or left."""
         sync = self.sync_state
         if sync is None:
             return
@@ -594,13 +593,13 @@ class GroupBroker(SimulatedLogHost):
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where the log is confirmed, as far as this broker knows."""
+        """The confirmed offset, as far as this broker knows it."""
         return self.sync_state.confirm_offset if self.sync_state is not None else self.confirmed
 
     # Replication (`ha.client`, `ha.client_connection`) ------------------------------------------------------
 
     def tick(self) -> None:
-        """Ten times a second: links, and whether somebody is to be followed."""
+        """Called ten times a second: drives the connections, and connects to the master."""
         self.later(TICK_MS, self.tick)
         for link in list(self.connections):
             link.tick()
@@ -614,7 +613,7 @@ class GroupBroker(SimulatedLogHost):
             self.connect()
 
     def follow(self, address: str | None) -> None:
-        """Another master: the connection to the former one ends at once."""
+        """Follows another master, and ends the connection to the former one at once."""
         if address == self.master_address:
             return
         self.master_address = address
@@ -622,7 +621,7 @@ class GroupBroker(SimulatedLogHost):
             self.client_connection.close_at_replica(f"the master is at {address} now")
 
     def connect(self) -> None:
-        """Cuts what is no whole record off the log, and connects."""
+        """Truncates an incomplete record at the end of the log, and connects."""
         assert self.master_address is not None
         try:
             self._end_whole()
@@ -639,12 +638,12 @@ class GroupBroker(SimulatedLogHost):
             self.client_connection = SimulatedHAConnection(self.world, master, self)
 
     def log_is_ours(self) -> None:
-        """The log is the group's (`ReplicasManager._settled`)."""
+        """Reports that the log is no longer in doubt (`ReplicasManager._doubt_cleared`)."""
         self.feed(messages.LogCaughtUp())
         self._beat_now()
 
     def confirmed_by_master(self, offset: int) -> None:
-        """What the master says is confirmed, as far as it is here."""
+        """Takes the master's confirmed offset, limited to the end of this log."""
         if offset > self.confirmed:
             self.confirmed = offset
             self.shown = offset
@@ -653,5 +652,5 @@ class GroupBroker(SimulatedLogHost):
 
 
 def brief(epochs: Epochs) -> str:
-    """The last epochs in a few words."""
+    """The last epochs as a short text."""
     return ", ".join(f"{entry.epoch} from {entry.start_offset}" for entry in epochs.entries[-4:])

@@ -1,7 +1,8 @@
-"""Failures of RocketMQ's replication (RIP-44) as small stories: production's decisions, logs byte by byte.
-The numbers are apache/rocketmq's. Besides what a test asserts, the world checks the promises of `group_world`
-all the time: nothing confirmed is missing or different, nothing truncated comes back, queue offsets are
-dense."""
+"""Tests failures of RocketMQ's replication (RIP-44) as short scenarios: production's decisions, logs byte by
+byte. The numbers are issues of apache/rocketmq.
+
+Besides the assertions of a test, the world checks the promises of `group_world` all the time: no confirmed
+byte is missing or different, no truncated message comes back, queue offsets are dense."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ SYNCED_MS = 8_000
 
 
 def settled(**options: Any) -> GroupWorld:
-    """One group of three brokers: one is master and writes, all are in sync."""
+    """Starts one group of three brokers: one is master and writes, all are in sync."""
     given = {"groups": 1, "lease_ms": 600, "beat_ms": 200, "beat_timeout_ms": 1500, "beside_java": False}
     plan = Plan(1, Network(delay_max_ms=2), drift=0.0, options=given | {"min_in_sync": 1} | options)
     world = GroupWorld(plan)
@@ -69,7 +70,7 @@ def ends_well(world: GroupWorld) -> None:
 
 
 def diverged(world: GroupWorld, one: GroupBroker) -> int:
-    """The master writes what nobody else has, and is replaced; where its own bytes begin."""
+    """The master writes bytes that no replica has, and is replaced. Returns the offset where they start."""
     for other in others(world):
         world._cut(one, other, 3_000)
         world._cut(other, one, 3_000)
@@ -81,7 +82,7 @@ def diverged(world: GroupWorld, one: GroupBroker) -> int:
 
 
 def test_a_master_s_unconfirmed_tail_is_truncated() -> None:
-    """RIP-44: the log of a former master is cut where it stops being the new one's."""
+    """RIP-44: the log of a former master is truncated where it differs from the new one's."""
     world = settled()
     first = master(world)
     begins = diverged(world, first)
@@ -93,7 +94,7 @@ def test_a_master_s_unconfirmed_tail_is_truncated() -> None:
 
 
 def test_three_replicas_diverge() -> None:
-    """Each was master alone for a moment: three logs with three ends, one history in the end."""
+    """Each broker was master alone for a moment: three logs with three ends become one history."""
     world = settled()
     seen = set()
     for _ in range(3):
@@ -110,7 +111,7 @@ def test_three_replicas_diverge() -> None:
 
 
 def test_a_replica_is_several_epochs_behind() -> None:
-    """It slept while others were master and wrote: it gets all epochs, also those in the middle."""
+    """It was down while others were master and wrote: it gets all epochs, also those in between."""
     world = settled()
     late = others(world)[0]
     late.die()
@@ -130,7 +131,7 @@ def test_a_replica_is_several_epochs_behind() -> None:
 
 
 def test_a_master_without_a_newer_epoch_s_data() -> None:
-    """9942: an epoch in which nothing was confirmed. Its master comes back with what it wrote alone, and must
+    """9942: an epoch in which nothing was confirmed. Its master returns with what it wrote alone, and must
     not find its own epoch to agree on."""
     world = settled()
     world.sending = False
@@ -159,7 +160,7 @@ def test_a_master_without_a_newer_epoch_s_data() -> None:
 
 
 def test_the_first_master_writes_alone_into_an_empty_group() -> None:
-    """9942: fail-overs over an empty log. The first epoch's only bytes are nobody else's."""
+    """9942: failovers with an empty log. No other broker has the only bytes of the first epoch."""
     given = {"groups": 1, "lease_ms": 600, "beat_ms": 200, "beat_timeout_ms": 1500, "beside_java": False}
     world = GroupWorld(Plan(1, Network(delay_max_ms=2), drift=0.0, options=given | {"min_in_sync": 1}))
     world.sending = False
@@ -184,8 +185,8 @@ def test_the_first_master_writes_alone_into_an_empty_group() -> None:
 
 
 def test_a_replica_is_ahead_of_its_new_master() -> None:
-    """Of two replicas the one with less is made master: the other one cuts off what it had more, which was
-    not confirmed."""
+    """Of two replicas the one with the shorter log becomes master. The other one truncates its surplus, which
+    was not confirmed."""
     world = settled()
     first, (behind, ahead) = master(world), others(world)
     world._cut(first, behind, 3_000)
@@ -201,7 +202,8 @@ def test_a_replica_is_ahead_of_its_new_master() -> None:
 
 
 def test_logs_that_diverge_inside_an_epoch() -> None:
-    """The former master has more of the last common epoch than the new one: cut at the smaller end."""
+    """The former master has more of the last common epoch than the new one: it truncates at the smaller
+    end."""
     world = settled()
     first = master(world)
     diverged(world, first)
@@ -216,7 +218,7 @@ def test_logs_that_diverge_inside_an_epoch() -> None:
 
 
 def test_logs_without_a_common_epoch_are_left_alone() -> None:
-    """Nothing is cut when nothing can be known: the error names both histories."""
+    """Nothing is truncated if the epochs prove nothing: the error names both histories."""
     ours, theirs = [EpochEntry(3, 100), EpochEntry(5, 300)], [EpochEntry(4, 100), EpochEntry(6, 250)]
     with pytest.raises(HADivergedError, match=r"3 from 100, 5 from 300.*4 from 100, 6 from 250"):
         common_prefix_end(ours, 100, 400, theirs, 500)
@@ -259,7 +261,7 @@ def test_a_new_master_gives_no_queue_offset_twice() -> None:
 
 def test_a_replica_without_a_report_confirms_nothing_and_holds_the_confirmed_offset() -> None:
     """6728, 6662: the zero of a new connection distorted the confirmed offset, and a master with one replica
-    went on confirming without the other member."""
+    confirmed without the other member."""
     world = settled()
     first, (second, _) = master(world), others(world)
     world._cut(second, first, 1_200)
@@ -270,7 +272,8 @@ def test_a_replica_without_a_report_confirms_nothing_and_holds_the_confirmed_off
 
 
 def test_a_demoted_master_serves_nobody() -> None:
-    """Seen on 5.3.3: after a switch a replica followed the demoted master, which went on serving it."""
+    """Seen on 5.3.3: after a switchover a replica followed the demoted master, which continued to serve
+    it."""
     world = settled()
     first, (second, third) = master(world), others(world)
     assert second.broker_id is not None
@@ -282,8 +285,8 @@ def test_a_demoted_master_serves_nobody() -> None:
 
 
 def test_a_switchover_keeps_every_replica_in_the_set() -> None:
-    """6342 and seen on 5.3.3: the set shrank to the new master, and for many seconds nothing was
-    acknowledged with two wanted."""
+    """6342, and seen on 5.3.3: the set shrank to the new master, and for many seconds no send that required
+    two replicas was acknowledged."""
     world = settled(min_in_sync=2)
     second = others(world)[0]
     assert second.broker_id is not None
@@ -295,7 +298,7 @@ def test_a_switchover_keeps_every_replica_in_the_set() -> None:
 
 
 def test_a_lost_response_to_an_expansion() -> None:
-    """5663: the master acknowledges by the union of what it knows and what it asked for."""
+    """5663: the master acknowledges by the union of the known and the proposed set."""
     world = settled()
     first, (second, third) = master(world), others(world)
     third.die()
@@ -327,7 +330,7 @@ def test_a_replica_that_reports_too_much_is_disconnected() -> None:
 
 
 def test_the_world_detects_a_difference_below_the_confirmed_offset() -> None:
-    """The checks themselves: a log that differs below what is confirmed is found."""
+    """Tests the checks themselves: a difference below the confirmed offset is found."""
     world = settled()
     second = others(world)[0]
     first = read_record(second.log.data, 0)

@@ -1,5 +1,6 @@
-"""Power losses as small stories, with SYNC_FLUSH and with ASYNC_FLUSH. Besides what a test asserts, the world
-checks the promises of `group_world` and `disk_faults` all the time."""
+"""Tests power losses as short scenarios, with SYNC_FLUSH and with ASYNC_FLUSH. Besides the assertions of a
+test, the world checks the promises of `group_world` and `disk_faults` all the time.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ NEVER_MS = 60_000
 
 
 def with_unflushed_tail(**options: Any) -> tuple[GroupWorld, GroupBroker, list[GroupBroker], int]:
-    """(world, master, replicas, from where on the master's log is not on its disk). Both replicas have all of
-    the master's log, and have flushed it."""
+    """Returns (world, master, replicas, the master's flushed offset). Both replicas have received and flushed
+    the whole log."""
     world = settled(min_in_sync=2, **options)
     first = master(world)
     second, third = others(world)
@@ -39,13 +40,14 @@ def with_unflushed_tail(**options: Any) -> tuple[GroupWorld, GroupBroker, list[G
 
 
 def stop_flushing(world: GroupWorld, broker: GroupBroker) -> None:
-    """No flush of the broker's that begins from now on ends before its next start."""
+    """No flush of the broker that starts from now on ends before its next start."""
     broker.disk.stuck = True
     world.run(world.now + 100)
 
 
 def site_loses_power(world: GroupWorld, first: GroupBroker, rest: list[GroupBroker]) -> None:
-    """The master keeps what it had flushed, the replicas keep everything. Nobody starts yet."""
+    """The whole site loses power: the master keeps what it had flushed, the replicas keep everything. No
+    broker starts yet."""
     world.cut_power(first, NEVER_MS, share=0.0)
     for one in rest:
         world.cut_power(one, NEVER_MS, share=1.0)
@@ -54,7 +56,8 @@ def site_loses_power(world: GroupWorld, first: GroupBroker, rest: list[GroupBrok
 
 @FLUSH_TYPES
 def test_a_master_that_lost_its_unflushed_tail_does_not_resume_its_epoch(sync_flush: bool) -> None:
-    """It comes back first, and writes under its old epoch what its replicas have other bytes for."""
+    """If it returned first and wrote under its old epoch, its replicas would have other bytes in the same
+    place."""
     world, first, rest, flushed = with_unflushed_tail(sync_flush=sync_flush)
     epoch = first.epoch
     site_loses_power(world, first, rest)
@@ -71,7 +74,7 @@ def test_a_master_that_lost_its_unflushed_tail_does_not_resume_its_epoch(sync_fl
 
 @FLUSH_TYPES
 def test_what_any_member_has_flushed_survives_the_site(sync_flush: bool) -> None:
-    """The master alone has lost something, and is the first one back."""
+    """Only the master has lost bytes, and it returns first."""
     world, first, rest, _ = with_unflushed_tail(sync_flush=sync_flush)
     acked = dict(world.acknowledged["a"])
     site_loses_power(world, first, rest)
@@ -85,7 +88,7 @@ def test_what_any_member_has_flushed_survives_the_site(sync_flush: bool) -> None
 
 @FLUSH_TYPES
 def test_a_replica_that_lost_its_tail_is_not_elected_for_having_it(sync_flush: bool) -> None:
-    """A replica loses power alone; then the master dies before the replica has caught up."""
+    """Only a replica loses power; then the master dies before the replica has caught up."""
     world = settled(min_in_sync=2, sync_flush=sync_flush)
     first, (second, third) = master(world), others(world)
     stop_flushing(world, second)
@@ -140,8 +143,8 @@ def test_an_epoch_that_has_lost_all_its_bytes_wins_no_election(sync_flush: bool)
 
 
 def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupBroker]:
-    """(master, a replica that is the next in line, the other one). The first replica is stopped while all
-    three have everything on disk, and nobody has noticed."""
+    """Returns (master, the replica that would be elected next, the other one). Master and first replica are
+    stopped while all three have everything on disk, and before the controllers have noticed."""
     first = master(world)
     second, third = sorted(others(world), key=lambda one: one.broker_id or 0)
     world.sending = False
@@ -154,8 +157,8 @@ def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupB
 
 
 def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
-    """A bit rots while a broker is down, and recovery truncates the log there. The machine did not lose
-    power: only the confirmed offset says that something is missing."""
+    """A bit changes while a broker is down, and recovery truncates the log there. The machine did not lose
+    power: only the confirmed offset tells that bytes are missing."""
     world = settled(min_in_sync=2, sync_flush=True)
     first, second, third = loses_a_replica(world)
     third.die()
@@ -171,7 +174,7 @@ def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
 
 
 def test_a_broker_whose_flush_failed_is_not_elected() -> None:
-    """The kernel drops the pages of a failed flush; the process is started again in the same boot."""
+    """The kernel drops the pages of a failed flush; the process restarts in the same boot."""
     world = settled(min_in_sync=2, sync_flush=False)
     first, (second, third) = master(world), others(world)
     stop_flushing(world, second)
@@ -193,8 +196,8 @@ def test_a_broker_whose_flush_failed_is_not_elected() -> None:
 
 
 def test_brokers_in_doubt_wait_for_the_missing_member() -> None:
-    """ASYNC_FLUSH, the whole site loses power. The master is back first, with the shortest log, and once more
-    after a kill -9: it waits for the others, and the newest log is elected."""
+    """With ASYNC_FLUSH the whole site loses power. The master returns first, with the shortest log, and again
+    after a kill -9. It waits for the others, and the broker with the newest log is elected."""
     world, first, rest, _ = with_unflushed_tail(sync_flush=False)
     acked = dict(world.acknowledged["a"])
     site_loses_power(world, first, rest)
@@ -212,7 +215,8 @@ def test_brokers_in_doubt_wait_for_the_missing_member() -> None:
 
 
 def test_doubt_lasts_until_the_replica_has_caught_up() -> None:
-    """A replica that lost its log's end follows, but has not caught up when the others are gone."""
+    """A replica that lost the end of its log follows its master, and has not caught up when the others
+    die."""
     world = settled(min_in_sync=2, sync_flush=False, slow_copies=True)
     first, (second, third) = master(world), others(world)
     stop_flushing(world, second)
