@@ -25,7 +25,7 @@ GROUPS = [
         "self.members",
     ),
     Mutation(
-        "a member without a connection does not hold what is confirmed",
+        "a member without a connection does not hold the confirmed offset",
         "groups",
         SyncState,
         "_computed_confirm_offset",
@@ -33,7 +33,7 @@ GROUPS = [
         "continue",
     ),
     Mutation(
-        "confirmed is what the fastest member has",
+        "the confirmed offset is that of the fastest member",
         "groups",
         SyncState,
         "_computed_confirm_offset",
@@ -41,7 +41,7 @@ GROUPS = [
         "pass",
     ),
     Mutation(
-        "whoever is connected may join",
+        "every connected replica may join the set",
         "groups",
         SyncState,
         "_may_join",
@@ -49,7 +49,7 @@ GROUPS = [
         "return True",
     ),
     Mutation(
-        "whoever reached the epoch's beginning may join",
+        "every replica that reached the start of the epoch may join the set",
         "groups",
         SyncState,
         "_may_join",
@@ -65,7 +65,7 @@ GROUPS = [
         "if False:",
     ),
     Mutation(
-        "a silent member stays for ever",
+        "a silent member is never removed",
         "groups",
         SyncState,
         "_is_to_leave",
@@ -121,7 +121,7 @@ GROUPS = [
         "range(len(local))",
     ),
     Mutation(
-        "a log that a former master began alone is kept",
+        "a log that a former master began alone is not truncated",
         "test_scenarios_groups.test_the_first_master_writes_alone_into_an_empty_group",
         epochs,
         "was_begun_alone",
@@ -129,7 +129,7 @@ GROUPS = [
         "False",
     ),
     Mutation(
-        "what is proposed counts only once it is adopted",
+        "a proposed set counts only after its adoption",
         "groups",
         SyncState,
         "proposal_sent",
@@ -138,7 +138,7 @@ GROUPS = [
         rare=True,
     ),
     Mutation(
-        "an epoch without a byte stays when the next one begins",
+        "an epoch without bytes stays when the next one starts",
         "test_scenarios_groups.test_a_master_without_a_newer_epoch_s_data",
         epochs,
         "begin_epoch",
@@ -186,7 +186,7 @@ GROUPS = [
         "if self.epoch is None:",
     ),
     Mutation(
-        "an answer that was lost is taken for a refusal",
+        "a lost response is taken for a rejection",
         "groups",
         ReplicaStateMachine,
         "_change_replied",
@@ -202,7 +202,7 @@ GROUPS = [
         "end",
     ),
     Mutation(
-        "what the master has not flushed is confirmed",
+        "bytes that the master has not flushed are confirmed",
         "groups",
         SyncState,
         "own_end",
@@ -234,7 +234,7 @@ GROUPS = [
         "return False",
     ),
     Mutation(
-        "a log that ends before what was confirmed is trusted",
+        "a log that ends before the confirmed offset is trusted",
         "test_scenarios_power.test_a_log_that_ends_before_the_confirmed_offset_is_not_elected",
         log_doubt,
         "doubt_after_start",
@@ -250,7 +250,7 @@ GROUPS = [
         "_is_copy",
     ),
     Mutation(
-        "an election passes nobody over for doubt",
+        "an election ignores logs in doubt",
         "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "electable_members",
@@ -258,7 +258,7 @@ GROUPS = [
         "if True)",
     ),
     Mutation(
-        "one of the doubtful is elected before all are there",
+        "a broker in doubt is elected before all members are there",
         "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "electable_members",
@@ -266,7 +266,7 @@ GROUPS = [
         "if True:",
     ),
     Mutation(
-        "the oldest of doubtful logs is elected",
+        "of logs in doubt the oldest is elected",
         "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "_choose",
