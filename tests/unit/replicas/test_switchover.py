@@ -154,7 +154,7 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
     assert harness.undispatched == []
     harness = SwitchoverHarness()
     harness.undispatched = [LAG_MAX_BYTES + 1] * 1000
-    assert f"still has {LAG_MAX_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
+    assert f"still has to dispatch {LAG_MAX_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
     assert harness.gate.phase is GatePhase.OPEN
     assert harness.story == []
 
