@@ -1,0 +1,77 @@
+"""Reads the Python sources of the product and of the tests: their identifiers, their classes and their
+prose."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PRODUCT = ("protocol", "dledger", "controller", "broker", "operator", "spark", "cli")
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+@cache
+def source_files(*folders: str) -> tuple[Path, ...]:
+    """The Python files below the folders, as paths from the root of the project."""
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return tuple(sorted(path.relative_to(ROOT) for path in found))
+
+
+@cache
+def text_of(path: Path) -> str:
+    """The text of a file."""
+    return (ROOT / path).read_text()
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a source file."""
+    return ast.parse(text_of(path), str(path))
+
+
+@cache
+def identifiers_of(path: Path) -> frozenset[str]:
+    """Every identifier in a source file: names, attributes, arguments, and the parts of imported modules."""
+    found: set[str] = set()
+    for node in ast.walk(tree_of(path)):
+        for field in ("id", "attr", "arg", "name", "asname", "module", "rest"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                found.update(IDENTIFIER.findall(value))
+    return frozenset(found)
+
+
+@cache
+def prose_of(path: Path) -> tuple[tuple[int, str], ...]:
+    """(line, text) of every comment, docstring and other text with more than one word in a source file."""
+    found: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string.strip()):
+            found.append((token.start[0], token.string))
+    return tuple(found)
+
+
+def classes_of(path: Path) -> Iterator[ast.ClassDef]:
+    """The classes that a source file defines at any level."""
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+
+
+def glob_pattern(glob: str) -> re.Pattern[str]:
+    """A compiled glob, in which `**` also matches slashes."""
+    pattern = re.escape(glob).replace(r"\*\*/", "(?:.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+    return re.compile(pattern + r"\Z")
+
+
+def in_scope(path: Path, scope: str) -> bool:
+    """Whether a path matches a scope: globs separated by commas, of which those after `!` exclude."""
+    name = path.as_posix()
+    globs = [glob.strip() for glob in scope.split(",")]
+    if any(glob_pattern(glob[1:]).match(name) for glob in globs if glob.startswith("!")):
+        return False
+    return any(glob_pattern(glob).match(name) for glob in globs if not glob.startswith("!"))
