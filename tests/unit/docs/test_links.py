@@ -64,3 +64,12 @@ def test_every_page_is_in_a_list_of_pages() -> None:
         listed = {file for file, _ in read(folder / "README.md").links}
         there = {path.name for path in folder.glob("*.md")} - {"README.md"}
         assert there - listed == set()
+
+
+@PAGES
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(page: Page) -> None:
+    width = 0
+    for line in [*page.prose.splitlines(), ""]:
+        cells = len(re.split(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        assert not cells or not width or cells == width, line
+        width = cells
