@@ -31,6 +31,7 @@ from epochmq_protocol import javahash
 UNIT: Final = struct.Struct(">qiq")
 PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+RECOVERY_READ_BYTES: Final = 3200 * UNIT_BYTES  # most queues are short, and their file is a hole
 RECOVERY_FILES_MAX: Final = 3  # recovery reads so many of the last files
 
 _BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
@@ -423,12 +424,14 @@ class ConsumeQueue:
         """Number of bytes of valid units at the start of a file; all must lie after physical offset
         `last`."""
         at = 0
-        for physical, size, _ in UNIT.iter_unpack(file.pread(0, file.size - file.size % UNIT_BYTES)):
-            if size <= 0 or physical < 0 or (physical <= last and size != PRE_BLANK_SIZE):
-                break
-            if size != PRE_BLANK_SIZE:
-                last = physical
-            at += UNIT_BYTES
+        whole = file.size - file.size % UNIT_BYTES
+        while at < whole:
+            for physical, size, _ in UNIT.iter_unpack(file.pread(at, min(RECOVERY_READ_BYTES, whole - at))):
+                if size <= 0 or physical < 0 or (physical <= last and size != PRE_BLANK_SIZE):
+                    return at
+                if size != PRE_BLANK_SIZE:
+                    last = physical
+                at += UNIT_BYTES
         return at
 
     def truncate(self, physical: int) -> None:

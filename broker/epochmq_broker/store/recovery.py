@@ -49,19 +49,24 @@ class ReadAhead:
         """`margin`: the size of the longest record, bytes."""
         self.margin = margin
         self._file: MappedFile | None = None
+        self._start = 0
         self._end = 0
+        self._bytes = b""  # of the file, from _start to _end
 
     def read(self, file: MappedFile, at: int) -> None:
         """Checks that a record at this position can be read. Raises OSError."""
-        if file is self._file and at + self.margin <= self._end:
+        continues = file is self._file and self._start <= at <= self._end
+        if continues and (at + self.margin <= self._end or self._end == file.size):
             return
-        if file is not self._file or at > self._end:
-            self._file, self._end = file, at
+        if not continues:
+            self._file, self._start, self._end, self._bytes = file, at, at, b""
         stop = min(max(at + self.margin, self._end + READ_AHEAD_BYTES), file.size)
+        pieces = [self._bytes[at - self._start :]]
+        self._start = at
         while self._end < stop:
             count = min(stop - self._end, READ_BYTES)
             try:
-                file.pread(self._end, count)
+                piece = file.pread(self._end, count)
             except OSError as error:
                 raise OSError(
                     error.errno,
@@ -69,7 +74,14 @@ class ReadAhead:
                     f"({error.strerror}). Replace the disk, and restore the directory from a backup or from "
                     "another replica",
                 ) from error
+            pieces.append(piece.ljust(count, b"\0"))
             self._end += count
+        self._bytes = b"".join(pieces)
+
+    def is_written(self, at: int) -> bool:
+        """Whether the position given to the last `read` has the beginning of a record, and not of a hole,
+        which a mapping must not touch."""
+        return any(self._bytes[at - self._start : at - self._start + record.SIZE_AND_MAGIC.size])
 
 
 class Recovery:
@@ -178,8 +190,8 @@ class Recovery:
         while file is not None:
             at = position - file.start
             self._ahead.read(file, at)
-            if not any(file.pread(at, record.SIZE_AND_MAGIC.size)):
-                break  # nothing was written here, and it may be a hole, which a mapping must not touch
+            if not self._ahead.is_written(at):
+                break
             found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)
             if isinstance(found, record.DispatchRequest):
                 last = position
